@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class AdminUiConfig(AppConfig):
+    name = "admin_ui"

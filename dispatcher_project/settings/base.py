@@ -1,0 +1,109 @@
+"""Settings shared by every way of running. The parts are chosen by REDIS_URL, BROKER_URL and DATABASE_URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import environ
+
+from .dispatcher import read_settings
+
+BASE_DIR = Path(__file__).resolve().parents[2]
+env = environ.Env()
+
+DATA_DIR = Path(env.str("DISPATCHER_DATA_DIR", default=str(BASE_DIR / "var")))
+DISPATCHER = read_settings(env)
+
+SECRET_KEY = env.str("DJANGO_SECRET_KEY", default="")
+DEBUG = env.bool("DJANGO_DEBUG", default=False)
+ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["*"])
+CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
+
+REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+BROKER_URL = env.str("BROKER_URL", default=REDIS_URL)
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "django_structlog",
+    "django_filters",
+    "rest_framework",
+    "rest_framework_api_key",
+    "drf_standardized_errors",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "gpus",
+    "jobs",
+    "admin_ui",
+    "dispatcher_project",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_structlog.middlewares.RequestMiddleware",
+]
+
+ROOT_URLCONF = "dispatcher_project.urls"
+WSGI_APPLICATION = "dispatcher_project.wsgi.application"
+ASGI_APPLICATION = "dispatcher_project.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def database(url: str) -> dict:
+    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003)."""
+    entry = dict(env.db_url_config(url))
+    if entry["ENGINE"] == "django.db.backends.sqlite3":
+        entry["OPTIONS"] = {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        }
+    else:
+        entry.setdefault("CONN_MAX_AGE", 60)
+        entry["CONN_HEALTH_CHECKS"] = True
+    return entry
+
+
+DATABASE_URL = env.str("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'db.sqlite3'}")
+DATABASES = {"default": database(DATABASE_URL)}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = DATA_DIR / "static"
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = False
+
+AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
+DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413

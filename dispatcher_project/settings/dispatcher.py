@@ -1,0 +1,74 @@
+"""Our own knobs: one frozen value, read from `DISPATCHER_*` variables, checked at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherSettings:
+    """Every field can be set as ``DISPATCHER_<FIELD>`` in the environment. Units are in the names."""
+
+    lease_seconds: float = 15.0
+    renew_seconds: float = 5.0
+    sweep_seconds: float = 2.0
+    hand_back_seconds: float = 1.0
+    """A worker thread goes on with the next job this long before it hands back to Celery."""
+    deploy_grace_seconds: float = 60.0
+    """How long a stopping worker lets sync runs finish."""
+    worker_threads: int = 64
+    max_payload_bytes: int = 1_000_000
+    max_batch_jobs: int = 1000
+    max_wait_seconds: float = 60.0
+    retry_base_seconds: float = 1.0
+    retry_cap_seconds: float = 30.0
+    retry_jitter: float = 0.1
+    free_connect_tries: int = 3
+    poison_deaths: int = 3
+    probe_seconds: float = 2.0
+    lock_sync_seconds: float = 30.0
+    reconcile_seconds: float = 30.0
+    connect_timeout_seconds: float = 5.0
+    health_timeout_seconds: float = 3.0
+    retention_days: float = 30.0
+    callback_networks: tuple[str, ...] = ()
+    """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
+    callback_timeout_seconds: float = 15.0
+    public_url: str = "http://127.0.0.1:8000"
+    """Where GPU servers reach this dispatcher with a pushed result."""
+    secret_key: str = ""
+    """Derives the keys for stored secrets and push tokens; falls back to Django's SECRET_KEY."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise ImproperlyConfigured(f"DISPATCHER_{field.name.upper()} must not be negative, it is {value}")
+        if self.renew_seconds * 2 >= self.lease_seconds:
+            raise ImproperlyConfigured("DISPATCHER_RENEW_SECONDS must be less than half of DISPATCHER_LEASE_SECONDS")
+        if self.worker_threads < 1:
+            raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
+
+
+def read_settings(env: environ.Env) -> DispatcherSettings:
+    """From the environment; what is not set keeps its default. Raises ImproperlyConfigured."""
+    found = {}
+    for field in fields(DispatcherSettings):
+        name = f"DISPATCHER_{field.name.upper()}"
+        if name not in env.ENVIRON:
+            continue
+        try:
+            if isinstance(field.default, tuple):
+                found[field.name] = tuple(env.list(name))
+            elif isinstance(field.default, float):
+                found[field.name] = env.float(name)
+            elif isinstance(field.default, int):
+                found[field.name] = env.int(name)
+            else:
+                found[field.name] = env.str(name)
+        except ValueError as error:
+            raise ImproperlyConfigured(f"{name}: {error}") from error
+    return DispatcherSettings(**found)

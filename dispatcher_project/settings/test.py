@@ -1,0 +1,20 @@
+"""What pytest runs with: SQLite in a file of its own, or the server in DISPATCHER_TEST_DATABASE_URL."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from .base import *  # noqa: F403
+from .base import database
+
+SECRET_KEY = "tests-only-" + "x" * 40
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
+_folder = os.path.join(tempfile.gettempdir(), f"dispatcher-tests-{os.getuid()}-{os.getppid()}")
+os.makedirs(_folder, exist_ok=True)
+DATABASES = {
+    "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")
+}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["TEST"] = {"NAME": f"{_folder}/test.sqlite3"}

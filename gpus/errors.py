@@ -1,0 +1,137 @@
+"""What can go wrong on the way to a GPU, and what each kind costs.
+
+An error knows its price, so that deciding (``jobs/retry.py``) is a look at its attributes and never a
+look at a message. The table is in ``docs/failures.md``.
+"""
+
+from __future__ import annotations
+
+
+class GpuError(Exception):
+    """The GPU server failed in an unknown way."""
+
+    code = "server_error"
+    counts = True
+    """Whether the attempt uses up one try of the job's budget."""
+    retryable = True
+    """Whether another attempt may help at all."""
+    elsewhere = False
+    """Whether the next attempt should go to another server."""
+    suspect = False
+    """Whether the GPU may still be busy with the attempt: its slot is quarantined until proven free."""
+    strike = False
+    """Whether the server gets a strike towards an open circuit."""
+
+    def __init__(self, message: str = "", *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class GpuBusy(GpuError):
+    """The GPU server is busy."""
+
+    code = "busy"
+    counts = False
+
+
+class Interrupted(GpuError):
+    """The worker had to let go of a healthy run (deploy, operator OFF, Redis or network gone)."""
+
+    code = "interrupted"
+    counts = False
+    suspect = True
+
+
+class ConnectFailed(GpuError):
+    """The GPU server could not be reached; nothing was sent."""
+
+    code = "connect"
+    counts = False
+    elsewhere = True
+    strike = True
+
+
+class ServerLost(GpuError):
+    """The GPU server was lost while it had the job."""
+
+    code = "server_lost"
+    elsewhere = True
+    suspect = True
+
+
+class GpuFault(GpuError):
+    """The GPU itself is faulty (sticky CUDA error, Xid, out of memory)."""
+
+    code = "gpu_fault"
+    counts = False
+    elsewhere = True
+    suspect = True
+
+
+class ServerFailed(GpuError):
+    """The GPU server answered with an error of its own."""
+
+    code = "server_error"
+    strike = True
+
+
+class RunFailed(GpuError):
+    """The model reported that the run failed."""
+
+    code = "run_failed"
+
+
+class BadInput(GpuError):
+    """The GPU server rejected the input."""
+
+    code = "bad_input"
+    retryable = False
+
+
+class RunTimedOut(GpuError):
+    """The run took longer than its model allows."""
+
+    code = "timeout"
+    suspect = True
+
+
+class RunCancelled(GpuError):
+    """The run was cancelled."""
+
+    code = "cancelled"
+    counts = False
+    retryable = False
+
+
+class LeaseLost(GpuError):
+    """The lease went to somebody else; whatever this run ends in does not count."""
+
+    code = "lease_lost"
+    counts = False
+    suspect = True
+
+
+ERRORS_BY_CODE: dict[str, type[GpuError]] = {
+    error.code: error
+    for error in (
+        GpuBusy,
+        Interrupted,
+        ConnectFailed,
+        ServerLost,
+        GpuFault,
+        ServerFailed,
+        RunFailed,
+        BadInput,
+        RunTimedOut,
+        RunCancelled,
+        LeaseLost,
+    )
+}
+
+
+class LeasingUnavailable(Exception):
+    """Redis does not answer, or its index is being rebuilt; nothing is leased meanwhile."""

@@ -1,0 +1,202 @@
+"""What the lease layer offers to those above: one fleet's line of tickets and table of leases.
+
+`store.RedisLeases` is the implementation (Lua on Redis/Valkey); services take this contract, so that the
+simulator can stand a store with faults in its place. Every method is one atomic script, raises
+`gpus.errors.LeasingUnavailable` when Redis does not answer or its index is not whole, and may be sent
+twice without harm: it is idempotent on (job, attempt, epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpus.protocol import (
+    ExpiredLease,
+    ExpiryVerdict,
+    Lease,
+    LeaseRef,
+    PoolSpec,
+    PushResult,
+    ReleaseMode,
+    ServerSpec,
+    Ticket,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wakes:
+    """How many wakes a pool needs now. host: for a pinned driver's queue, else None."""
+
+    pool: str
+    host: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """One result per ticket, in order, and the wakes that became useful by them."""
+
+    results: tuple[PushResult, ...]
+    wakes: tuple[Wakes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot as the lease table sees it. state: free, leased, adoptable, settling, quarantined, off.
+
+    off: above the server's slot count, or its server is draining or off, and nothing runs there.
+    warm_model: what ran there last. expires_in_seconds: of a lease, else None.
+    """
+
+    slot: str
+    pool: str
+    state: str
+    resting: bool
+    warm_model: str | None
+    job_id: str | None
+    attempt_id: str | None
+    epoch: int
+    model: str | None
+    held_seconds: float
+    expires_in_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDepth:
+    """waiting: tickets by model. wakes_pending: wakes sent and not yet used. slots: count by state."""
+
+    pool: str
+    waiting: Mapping[str, int]
+    wakes_pending: int
+    slots: Mapping[str, int]
+
+
+class Leases(Protocol):
+    # -- the registry, mirrored from the database; idempotent, live ---------------------------------
+    def configure_pool(self, pool: PoolSpec) -> None: ...
+    def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
+        """Slots appear, move above the count, or change their models at once; running leases go on."""
+        ...
+
+    def forget_server(self, server: str) -> None:
+        """Removes the server's slots. Leases that still run there go on until they end."""
+        ...
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Fair-share weights by tenant; tenants not named keep theirs, unknown ones have 1.0."""
+        ...
+
+    # -- the line ------------------------------------------------------------------------------------
+    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed: ...
+    def remove(self, pool: str, ticket: Ticket) -> bool:
+        """True if the ticket stood in line and is gone now; False: it is leased, settling or unknown."""
+        ...
+
+    def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
+        """Whether each one is reachable: in line, leased or settling (the reconciler asks)."""
+        ...
+
+    # -- the leases ----------------------------------------------------------------------------------
+    def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
+        """A slot *and* the next ticket, or neither. Adoptable leases first (`Lease.adopted`).
+
+        attempt_id is minted by the caller; asked again with the same one, it returns the same lease.
+        An adopted lease keeps its own attempt id and its old epoch: the caller raises the epoch in the
+        database, then calls `take_over`.
+        """
+        ...
+
+    def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
+        """The adopted lease now belongs to `worker` under `new_epoch`. False: somebody else was first."""
+        ...
+
+    def release(
+        self,
+        ref: LeaseRef,
+        mode: ReleaseMode,
+        *,
+        worker: str,
+        gpu_seconds: float | None = None,
+        next_attempt_id: str | None = None,
+        rest_seconds: float | None = None,
+    ) -> Lease | None:
+        """Ends a lease, corrects its tenant's charge, and with `next_attempt_id` (SETTLE only) claims the
+        next ticket for the same slot in the same step. gpu_seconds: the real charge; None: the time held;
+        0: refused. rest_seconds: the server gets no lease for that long (it said it was busy).
+        A lease that is not held under this ref any more is left alone, and nothing is claimed.
+        """
+        ...
+
+    def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
+        """Their ends are committed: forgets them; a slot that was only waiting for that is free again."""
+        ...
+
+    def renew(self, worker: str, refs: Sequence[LeaseRef]) -> list[LeaseRef]:
+        """Extends leases and unconfirmed ends of this worker; returns those it no longer holds.
+
+        While the index is being rebuilt, it re-announces them instead: the slot is theirs again unless
+        the database gave it to a later attempt.
+        """
+        ...
+
+    def is_held(self, ref: LeaseRef) -> bool: ...
+
+    # -- repair --------------------------------------------------------------------------------------
+    def expired(self, limit: int = 100) -> list[ExpiredLease]:
+        """Leases past their time. After a gap between two calls of more than 3 × sweep_seconds (Redis
+        paused, beat down) it first gives all of them that gap, so that live keepers can renew."""
+        ...
+
+    def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
+        """Only if it is still expired under this ref. ADOPTABLE keeps the ticket out of the line; FREE
+        and QUARANTINED forget the lease (the caller has ended the attempt in the database)."""
+        ...
+
+    def quarantine(self, slot: str, attempt_id: str) -> None:
+        """A slot that holds no lease of another attempt is given to nobody until `free_slot`."""
+        ...
+
+    def free_slot(self, slot: str) -> tuple[Wakes, ...]:
+        """A quarantined slot is proven free."""
+        ...
+
+    def last_lease_change_seconds(self, server: str) -> float:
+        """Seconds since any lease of this server began or ended (lock sync trusts counts only if old)."""
+        ...
+
+    def rest_server(self, server: str, seconds: float) -> None: ...
+
+    def fill(self) -> tuple[Wakes, ...]:
+        """The two-second fill: forgets pending wakes and counts what is missing, per pool and host."""
+        ...
+
+    # -- the generation ------------------------------------------------------------------------------
+    def generation(self) -> str | None:
+        """The generation's id if the index is whole on the Redis we are connected to; None otherwise."""
+        ...
+
+    def generation_age_seconds(self) -> float | None: ...
+
+    def begin_rebuild(self, owner: str) -> bool:
+        """True for the one that may rebuild now (again after 30 s without progress). The index is wiped
+        step by step, and nothing is leased until `open_generation`."""
+        ...
+
+    def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
+        """One step of wiping; True when the old index is gone."""
+        ...
+
+    def restore_lease(self, lease: Lease) -> bool:
+        """A live attempt of the database gets its slot back, with a full lease time and no worker."""
+        ...
+
+    def open_generation(self, owner: str) -> str: ...
+
+    # -- looking -------------------------------------------------------------------------------------
+    def slots(self, server: str) -> list[SlotView]: ...
+    def depth(self, pool: str) -> PoolDepth: ...
+    def estimate_seconds(self, model: str, tenant: str) -> float:
+        """Running mean of GPU-seconds of this tenant's jobs of this model (else the model's, else 1.0)."""
+        ...

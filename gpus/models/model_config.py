@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from django.db import models
+
+from gpus.protocol import ModelSpec, ModelType
+
+from .names import NameField
+
+
+class ModelConfig(models.Model):
+    """A named thing that can be run, and how. Defaults are the founding document's."""
+
+    name = NameField(primary_key=True)
+    pool = models.ForeignKey("gpus.Pool", on_delete=models.PROTECT, related_name="models")
+    model_type = models.CharField(
+        max_length=8, choices=[(t.value, t.value) for t in ModelType], default=ModelType.SYNC.value
+    )
+    poll_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
+    id_field = models.CharField(max_length=100, null=True, blank=True, default=None)
+    poll_interval = models.FloatField(default=2.0, help_text="Seconds between polls.")
+    max_poll_time = models.FloatField(default=600.0, help_text="Seconds until a polled run times out.")
+    max_retries = models.PositiveIntegerField(default=50, help_text="Retries before the dead letters.")
+    max_run_seconds = models.FloatField(
+        null=True, blank=True, default=None, help_text="Longest run of one attempt; empty: max_poll_time."
+    )
+    at_most_once = models.BooleanField(
+        default=False, help_text="Never run again after an attempt whose end is unknown."
+    )
+    payload_schema = models.JSONField(null=True, blank=True, default=None)
+    cancel_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
+    max_response_bytes = models.PositiveIntegerField(default=16 * 1024 * 1024)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def spec(self) -> ModelSpec:
+        return ModelSpec(
+            name=self.name,
+            pool=self.pool_id,
+            model_type=ModelType(self.model_type),
+            poll_endpoint_template=self.poll_endpoint_template,
+            id_field=self.id_field,
+            poll_interval=self.poll_interval,
+            max_poll_time=self.max_poll_time,
+            max_retries=self.max_retries,
+            max_run_seconds=self.max_run_seconds,
+            at_most_once=self.at_most_once,
+            payload_schema=self.payload_schema,
+            cancel_endpoint_template=self.cancel_endpoint_template,
+            max_response_bytes=self.max_response_bytes,
+        )

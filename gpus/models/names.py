@@ -1,0 +1,21 @@
+"""Names of pools, models, servers and tenants: they become queue names, keys and URLs."""
+
+from __future__ import annotations
+
+from django.core.validators import RegexValidator
+from django.db import models
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+validate_name = RegexValidator(
+    NAME_PATTERN, "Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit."
+)
+
+
+class NameField(models.CharField):
+    """Up to 64 letters, digits, ``.``, ``_`` and ``-``."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        kwargs.setdefault("max_length", 64)
+        kwargs.setdefault("validators", [validate_name])
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""The values that cross the floors: tickets, leases, slots, what a model is. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+import time
+from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+BANDS = ("urgent", "normal", "bulk")
+"""The three bands of the line; priority 1–3, 4–6, 7–9."""
+
+
+def band_of(priority: int) -> int:
+    """Index into `BANDS` for a priority of 1..9."""
+    return (priority - 1) // 3
+
+
+def slot_name(server: str, index: int) -> str:
+    """``flux-server-1/0``"""
+    return f"{server}/{index}"
+
+
+def split_slot(slot: str) -> tuple[str, int]:
+    server, _, index = slot.rpartition("/")
+    return server, int(index)
+
+
+class ModelType(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class QueueAlgorithm(StrEnum):
+    FAIR = "fair"
+    FIFO = "fifo"
+
+
+class DesiredState(StrEnum):
+    """What the operator wants of a server."""
+
+    ON = "on"
+    DRAINING = "draining"
+    OFF = "off"
+
+
+class ReleaseMode(StrEnum):
+    """What becomes of a slot when its lease ends."""
+
+    SETTLE = "settle"
+    """Clean end; the slot stays in this process until the end is committed."""
+    FREE = "free"
+    """Nothing ran and nothing needs a commit (a stale ticket): free at once, charged nothing."""
+    SUSPECT = "suspect"
+    """The GPU may still be busy: quarantined until a probe proves the slot free."""
+    ADOPT = "adopt"
+    """Hand-over: whoever claims next goes on with the same attempt (its remote id is committed)."""
+
+
+class ExpiryVerdict(StrEnum):
+    """What becomes of an expired lease."""
+
+    ADOPTABLE = "adoptable"
+    QUARANTINED = "quarantined"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A waiting job's place in the line.
+
+    place_us: when the job first stood in line, microseconds since the epoch; a retry keeps it.
+    avoid_server: the server that just lost this job; another one is tried first.
+    """
+
+    job_id: str
+    model: str
+    tenant: str
+    priority: int
+    place_us: int
+    avoid_server: str | None = None
+
+    @property
+    def band(self) -> int:
+        return band_of(self.priority)
+
+
+class PushOutcome(StrEnum):
+    LEASED = "leased"
+    """A slot is free and nobody is ahead: a forecast."""
+    QUEUED = "queued"
+    DUPLICATE = "duplicate"
+    """The ticket stands in line already."""
+    HELD = "held"
+    """The job is leased or its end is being committed; it must not stand in line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """position: estimated tickets ahead plus one, from 1."""
+
+    outcome: PushOutcome
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRef:
+    """The identity under which everything that concerns a lease is idempotent."""
+
+    slot: str
+    job_id: str
+    attempt_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The time-bound right to one slot.
+
+    adopted: the attempt was running under another worker; go on with its remote id.
+    estimate_seconds: what the tenant was charged at dispatch, in GPU-seconds.
+    fence: grows with every lease of this slot, also across a flushed Redis (it is made from its clock).
+    leased_at_ms: Redis' clock, milliseconds since the epoch.
+    """
+
+    pool: str
+    slot: str
+    job_id: str
+    attempt_id: str
+    epoch: int
+    model: str
+    tenant: str
+    priority: int
+    fence: int
+    leased_at_ms: int
+    estimate_seconds: float
+    adopted: bool = False
+
+    @property
+    def ref(self) -> LeaseRef:
+        return LeaseRef(self.slot, self.job_id, self.attempt_id, self.epoch)
+
+    @property
+    def server(self) -> str:
+        return split_slot(self.slot)[0]
+
+    @property
+    def slot_index(self) -> int:
+        return split_slot(self.slot)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLease:
+    """A lease (or an unconfirmed end, `settling`) that nobody renewed in time."""
+
+    pool: str
+    ref: LeaseRef
+    model: str
+    tenant: str
+    settling: bool
+    worker: str
+    held_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """What the line needs to know of a server. host: None, or the pinned driver's host."""
+
+    name: str
+    pool: str
+    slots: int
+    models: tuple[str, ...]
+    desired: DesiredState = DesiredState.ON
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    name: str
+    algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
+    affinity_patience_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """How a model is run: the founding document's fields, then our own.
+
+    poll_interval, max_poll_time, max_run_seconds: seconds.
+    """
+
+    name: str
+    pool: str
+    model_type: ModelType = ModelType.SYNC
+    poll_endpoint_template: str | None = None
+    id_field: str | None = None
+    poll_interval: float = 2.0
+    max_poll_time: float = 600.0
+    max_retries: int = 50
+    max_run_seconds: float | None = None
+    at_most_once: bool = False
+    payload_schema: Mapping[str, Any] | None = None
+    cancel_endpoint_template: str | None = None
+    max_response_bytes: int = 16 * 1024 * 1024
+
+    @property
+    def run_limit_seconds(self) -> float:
+        """The longest an attempt may hold its slot, seconds."""
+        if self.max_run_seconds is not None:
+            return self.max_run_seconds
+        return self.max_poll_time
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is run on a server.
+
+    headers: the server's secret request headers, in the clear: never log them.
+    """
+
+    server: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_pem: str | None = None
+    max_slots: int = 1
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.server!r}, {self.url!r})"
+
+
+def canonical_json(value: object) -> str:
+    """One text per value: sorted keys, no white space."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class Clock(Protocol):
+    """Time, injected. now: for rows; monotonic: for spans, seconds."""
+
+    def now(self) -> datetime: ...
+    def monotonic(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()

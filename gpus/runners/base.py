@@ -1,0 +1,124 @@
+"""What every runner offers: start, poll and cancel a run on a GPU, each one step that returns.
+
+Between steps the caller waits (it owns the clock); a step that talks over the network ends early when its
+`Abort` fires. Errors are raised as `gpus.errors.GpuError`: they carry what they cost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpus.protocol import Endpoint, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run. push_url, push_token: where and with what the server may push its result."""
+
+    job_id: str
+    attempt_id: str
+    model: ModelSpec
+    endpoint: Endpoint
+    payload: Any
+    slot: str
+    fence: int
+    push_url: str = ""
+    push_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """result: any JSON value."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The server works on it; poll with this id."""
+
+    remote_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StillRunning:
+    """progress: what the server said of it, if anything (0..1)."""
+
+    progress: float | None = None
+
+
+class Abort:
+    """Ends a blocked network read from another thread, at once and for good.
+
+    Register a way to end the current read with `while_reading`; `fire` calls it and every later
+    registration is called immediately.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fired = False
+        self._end_read: Callable[[], None] | None = None
+
+    @property
+    def fired(self) -> bool:
+        return self._fired
+
+    def fire(self) -> None:
+        with self._lock:
+            self._fired = True
+            end_read = self._end_read
+        if end_read is not None:
+            end_read()
+
+    def set_reader(self, end_read: Callable[[], None] | None) -> None:
+        with self._lock:
+            self._end_read = end_read
+            fired = self._fired
+        if fired and end_read is not None:
+            end_read()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP answer, read whole and within the size limit. headers: lower-case names."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Transport(Protocol):
+    """One HTTP exchange. Raises the network's `GpuError`s: `ConnectFailed` if nothing of the body was
+    sent, `ServerLost` if the connection broke after it, `RunTimedOut` past `deadline_seconds` in all,
+    `RunFailed` if the answer is larger than `max_bytes`, `Interrupted` if `abort` fired."""
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_timeout_seconds: float,
+        deadline_seconds: float,
+        max_bytes: int,
+        ca_pem: str | None = None,
+        abort: Abort | None = None,
+    ) -> Response: ...
+
+
+class Runner(Protocol):
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted: ...
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning: ...
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        """Asks the server to stop the run. True: the server says that it does not run (any more)."""
+        ...
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Finished | StillRunning:
+        """What a pushed body means; raises like `poll`."""
+        ...

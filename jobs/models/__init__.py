@@ -1,0 +1,23 @@
+from .api_key import ApiKey
+from .attempt import Attempt
+from .callback import Callback, CallbackTry
+from .event import Event
+from .idempotency import IdempotencyKey
+from .job import Job, JobTag
+from .ledger import PurgeLedger
+from .pushed_result import PushedResult
+from .tenant import Tenant
+
+__all__ = [
+    "ApiKey",
+    "Attempt",
+    "Callback",
+    "CallbackTry",
+    "Event",
+    "IdempotencyKey",
+    "Job",
+    "JobTag",
+    "PurgeLedger",
+    "PushedResult",
+    "Tenant",
+]

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from django.db import models
+
+
+class Event(models.Model):
+    """What happened to a job, numbered from 1 without gaps in the order of commits."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveIntegerField()
+    type = models.CharField(max_length=32)
+    at = models.DateTimeField()
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["job", "seq"]
+        constraints = [models.UniqueConstraint(fields=["job", "seq"], name="events_are_numbered")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.seq} {self.type}"

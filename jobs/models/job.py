@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Q
+
+from gpus.protocol import Ticket
+from jobs.ids import new_id
+from jobs.states import FINAL_JOB_STATES, JobState
+
+
+class Job(models.Model):
+    """What a client asked for. Moved only by `jobs.transitions`; the row is the write-ahead log.
+
+    live_attempt: id of the attempt that may end this job now; set with RUNNING, cleared with its end.
+    place_us: the job's place in line, microseconds since the epoch; retries keep it.
+    round: an operator's retry opens a new one, with its own budget.
+    tries, free_connects, deaths: of this round; see `jobs.retry`.
+    event_seq: number of the last event; raised with every write to the event log.
+    """
+
+    id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.PROTECT, related_name="jobs")
+    model = models.CharField(max_length=64)
+    pool = models.CharField(max_length=64)
+    fleet = models.CharField(max_length=64, default="main")
+    payload = models.JSONField()
+    priority = models.PositiveSmallIntegerField(default=5, validators=[MinValueValidator(1), MaxValueValidator(9)])
+    tags = models.JSONField(default=list, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+    callback_url = models.CharField(max_length=2000, blank=True, default="")
+    max_retries = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: the model's.")
+
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in JobState], default=JobState.QUEUED.value
+    )
+    error_code = models.CharField(max_length=64, blank=True, default="")
+    error_message = models.TextField(blank=True, default="")
+    result = models.JSONField(null=True, blank=True, default=None)
+
+    place_us = models.BigIntegerField()
+    created_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True, help_text="When a RETRYING job stands in line again.")
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    start_deadline_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    dismissed_at = models.DateTimeField(null=True, blank=True, help_text="Deleted from the dead letters.")
+
+    round = models.PositiveIntegerField(default=1)
+    live_attempt = models.CharField(max_length=26, null=True, blank=True, default=None)
+    attempts_made = models.PositiveIntegerField(default=0)
+    tries = models.PositiveIntegerField(default=0)
+    free_connects = models.PositiveIntegerField(default=0)
+    deaths = models.PositiveIntegerField(default=0)
+    avoid_server = models.CharField(max_length=64, blank=True, default="")
+    event_seq = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                name="finished_at_iff_final",
+                condition=(
+                    Q(state__in=[s.value for s in FINAL_JOB_STATES], finished_at__isnull=False)
+                    | (~Q(state__in=[s.value for s in FINAL_JOB_STATES]) & Q(finished_at__isnull=True))
+                ),
+            ),
+            models.CheckConstraint(
+                name="live_attempt_iff_running",
+                condition=(
+                    Q(state=JobState.RUNNING.value, live_attempt__isnull=False)
+                    | (~Q(state=JobState.RUNNING.value) & Q(live_attempt__isnull=True))
+                ),
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["tenant", "-id"], name="job_of_tenant_idx"),
+            models.Index(fields=["state", "pool", "place_us"], name="job_waiting_idx"),
+            models.Index(fields=["model", "state"], name="job_of_model_idx"),
+            models.Index(fields=["due_at"], name="job_due_idx", condition=Q(state=JobState.RETRYING.value)),
+            models.Index(
+                fields=["deadline_at"], name="job_deadline_idx", condition=Q(deadline_at__isnull=False, finished_at=None)
+            ),
+            models.Index(
+                fields=["start_deadline_at"],
+                name="job_start_deadline_idx",
+                condition=Q(start_deadline_at__isnull=False, started_at=None, finished_at=None),
+            ),
+            models.Index(
+                fields=["finished_at"], name="job_dead_letter_idx", condition=Q(state=JobState.FAILED.value)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def ticket(self) -> Ticket:
+        return Ticket(
+            job_id=self.id,
+            model=self.model,
+            tenant=str(self.tenant_id),
+            priority=self.priority,
+            place_us=self.place_us,
+            avoid_server=self.avoid_server or None,
+        )
+
+
+class JobTag(models.Model):
+    """One tag of a job, for the list's filter; the job's own `tags` are what is shown."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="tag_rows")
+    tag = models.CharField(max_length=64)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tag", "job"], name="one_row_per_job_and_tag")]
+
+    def __str__(self) -> str:
+        return self.tag

@@ -1,0 +1,42 @@
+"""What services need of the world, injected: tests and the simulator stand their own in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django.conf import settings
+
+from gpus.leasing.contract import Leases, Wakes
+from gpus.protocol import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """clock: time. leases: the lease layer of a fleet. send_wakes: best effort, never raises.
+    wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
+    announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
+    """
+
+    clock: Clock
+    leases: Callable[[str], Leases]
+    send_wakes: Callable[[Sequence[Wakes]], int]
+    wake_callbacks: Callable[[Sequence[str]], None]
+    announce: Callable[[Sequence[str]], None]
+
+
+@lru_cache(maxsize=1)
+def production_ports() -> Ports:
+    """The real ones, one per process."""
+    from gpus.leasing.store import redis_leases
+    from jobs import wake
+    from jobs.events.announce import announce
+
+    return Ports(
+        clock=SystemClock(),
+        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet),
+        send_wakes=wake.send_wakes,
+        wake_callbacks=wake.wake_callbacks,
+        announce=announce,
+    )
