@@ -1,0 +1,163 @@
+"""What an ended attempt means for its job. Pure: it knows the error's price, never a database.
+
+The table is in docs/failures.md ("What an error costs").
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpus.errors import GpuError
+from jobs.errors import CANCELLED, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
+from jobs.states import AttemptState, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share)."""
+
+    max_retries: int = 50
+    base_seconds: float = 1.0
+    cap_seconds: float = 30.0
+    jitter: float = 0.1
+    free_connects: int = 3
+    poison_deaths: int = 3
+    at_most_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What this round of the job has used up so far.
+
+    seconds_left: until the job's deadline; None without one.
+    faults_here: earlier GPU faults of this round on the same server.
+    """
+
+    tries: int = 0
+    free_connects: int = 0
+    deaths: int = 0
+    cancel_requested: bool = False
+    seconds_left: float | None = None
+    faults_here: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended: with a result (error is None) or with an error.
+
+    suspect: the GPU may still be busy with it. process_died: the worker that ran it is gone, which is
+    what poison is counted by. sent: whether a GPU server was asked at all.
+    """
+
+    error: GpuError | None = None
+    suspect: bool = False
+    process_died: bool = False
+    sent: bool = True
+
+    @property
+    def uncertain(self) -> bool:
+        """Nobody knows whether the run took place; a proof that the slot is free by now does not help."""
+        return self.sent and (self.process_died or (self.error is not None and self.error.suspect))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the job goes and what it has used up now. delay_seconds: until it stands in line again."""
+
+    job: JobState
+    attempt: AttemptState
+    counted: bool = False
+    tries: int = 0
+    free_connects: int = 0
+    deaths: int = 0
+    delay_seconds: float = 0.0
+    elsewhere: bool = False
+    error_code: str = ""
+    error_message: str = ""
+
+
+def decide_end(
+    ending: Ending, standing: Standing, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
+) -> Decision:
+    """chance: 0..1, for the jitter. A success that arrives wins even over a requested cancel."""
+    error = ending.error
+    if error is None:
+        return Decision(
+            JobState.COMPLETED,
+            AttemptState.COMPLETED,
+            tries=standing.tries,
+            free_connects=standing.free_connects,
+            deaths=standing.deaths,
+        )
+    deaths = standing.deaths + ending.process_died
+    free_connects = standing.free_connects
+    counted = error.counts
+    if error.code == "connect":
+        free_connects += 1
+        counted = free_connects > policy.free_connects
+    if error.code == "gpu_fault":
+        counted = standing.faults_here > 0
+    tries = standing.tries + counted
+
+    def end(
+        job: JobState, *, code: str = error.code, message: str = error.message, delay: float = 0.0
+    ) -> Decision:
+        return Decision(
+            job,
+            _attempt_state(error, cancelled=job is JobState.CANCELLED),
+            counted=counted,
+            tries=tries,
+            free_connects=free_connects,
+            deaths=deaths,
+            delay_seconds=delay,
+            elsewhere=error.elsewhere,
+            error_code=code,
+            error_message=message,
+        )
+
+    if standing.cancel_requested or error.code == CANCELLED:
+        return end(JobState.CANCELLED, code=CANCELLED, message="Cancelled on request.")
+    if not error.retryable:
+        return end(JobState.FAILED)
+    if deaths >= policy.poison_deaths:
+        return end(
+            JobState.FAILED,
+            code=POISON,
+            message=f"Its worker's process died {deaths} times while running it; last: {error.message}",
+        )
+    if policy.at_most_once and ending.uncertain:
+        return end(
+            JobState.FAILED,
+            code=LOST_AT_MOST_ONCE,
+            message=f"The model allows one run only and this one's end is unknown: {error.message}",
+        )
+    if tries > policy.max_retries:
+        return end(JobState.FAILED, message=f"{error.message} (all {policy.max_retries} retries used)")
+    delay = 0.0
+    if counted or error.code == "connect":
+        delay = retry_delay_seconds(max(tries, free_connects) - 1, policy, chance=chance)
+    if standing.seconds_left is not None and standing.seconds_left <= delay:
+        return end(
+            JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"
+        )
+    return end(JobState.RETRYING if delay > 0 else JobState.QUEUED, delay=delay)
+
+
+def retry_delay_seconds(
+    retry: int, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
+) -> float:
+    """retry: 0 for the first one. Source: the founding document's 1 s · 2ⁿ, cap 30 s, ± 10 %."""
+    delay = min(policy.base_seconds * 2.0 ** min(retry, 60), policy.cap_seconds)
+    return delay * (1.0 + policy.jitter * (2.0 * chance() - 1.0))
+
+
+def _attempt_state(error: GpuError, *, cancelled: bool) -> AttemptState:
+    if cancelled:
+        return AttemptState.CANCELLED
+    if error.code in ("busy", "connect"):
+        return AttemptState.REFUSED
+    if error.code in ("server_lost", "interrupted", "lease_lost"):
+        return AttemptState.LOST
+    return AttemptState.FAILED

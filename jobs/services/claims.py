@@ -1,0 +1,200 @@
+"""From a wake to a run that may start: the lease, the job's row, the start queued for the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from django.db import DatabaseError, transaction
+
+from gpus import queries as fleet
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Attempt, Job
+from jobs.states import AttemptState, JobState
+from jobs.transitions import Start, StartOutcome
+
+if TYPE_CHECKING:
+    from jobs.services.worker import GpuWorker
+
+log = structlog.get_logger()
+
+NO_SERVER_REST_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
+
+    job: the row's max_retries, deadline_at, cancel_requested_at, payload (None when adopted).
+    ran_seconds: for how long an adopted attempt ran before.
+    """
+
+    fleet: str
+    leases: Leases
+    lease: Lease
+    job: Mapping[str, Any]
+    spec: ModelSpec
+    endpoint: Endpoint
+    started: Future[StartOutcome] | None
+    remote_id: str | None = None
+    ran_seconds: float = 0.0
+
+    @property
+    def refused(self) -> StartOutcome | None:
+        """Why the database did not accept the start, as far as it has answered yet."""
+        if self.started is None or not self.started.done():
+            return None
+        outcome = StartOutcome.JOB_MOVED if self.started.exception() else self.started.result()
+        return None if outcome is StartOutcome.STARTED else outcome
+
+
+def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
+    """A slot and the next ticket whose job may really start; None when there is nothing to do."""
+    leases = worker.ports.leases(fleet_name)
+    while worker.may_claim():
+        asked_at = worker.ports.clock.monotonic()
+        try:
+            lease = leases.claim(pool, worker=worker.name, attempt_id=new_id(), host=host)
+        except LeasingUnavailable as error:
+            log.info("claim_refused", pool=pool, error=str(error))
+            return None
+        if lease is None:
+            return None
+        claimed = open_lease(worker, fleet_name, leases, lease, asked_at)
+        if claimed is not None:
+            return claimed
+    return None
+
+
+def open_lease(
+    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    """Reads what the run needs and queues its start; gives the lease back if it can't run.
+
+    asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
+    """
+    try:
+        if lease.adopted:
+            return _adopt(worker, fleet_name, leases, lease, asked_at)
+        return _begin(worker, fleet_name, leases, lease, asked_at)
+    except DatabaseError as error:
+        log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
+        worker.pause_claims()
+        # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
+        return None
+
+
+def _begin(
+    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    job = (
+        Job.objects.filter(id=lease.job_id)
+        .values("state", "payload", "max_retries", "deadline_at", "cancel_requested_at")
+        .first()
+    )
+    if job is None or job["state"] != JobState.QUEUED:
+        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
+        return None
+    spec = fleet.model_spec(lease.model)
+    endpoint = fleet.endpoint_for(lease.server, lease.model)
+    if spec is None or endpoint is None:
+        log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
+        return None
+    settlement = worker.settlement
+    settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    started = settlement.write_start(
+        Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, worker.ports.clock.now())
+    )
+    claimed = Claimed(fleet_name, leases, lease, job, spec, endpoint, started)
+    if spec.at_most_once or worker.must_await_starts(fleet_name, leases):
+        refused = _await_start(started)
+        if refused is not None:
+            settlement.refuse_start(leases, lease, refused, proven_free=True)
+            return None
+    return claimed
+
+
+def _await_start(started: Future[StartOutcome]) -> StartOutcome | None:
+    """For those who may not send before the start is durable; None: it is. Meanwhile the writer keeps
+    trying and the keeper keeps the lease."""
+    while True:
+        try:
+            outcome = started.result(timeout=1.0)
+        except FutureTimeout:
+            continue
+        except Exception:
+            return StartOutcome.JOB_MOVED
+        return None if outcome is StartOutcome.STARTED else outcome
+
+
+def _adopt(
+    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
+    attempt = (
+        Attempt.objects.filter(id=lease.attempt_id)
+        .values("epoch", "state", "remote_id", "started_at")
+        .first()
+    )
+    spec = fleet.model_spec(lease.model)
+    endpoint = fleet.endpoint_for(lease.server, lease.model)
+    if attempt is None or attempt["state"] != AttemptState.WAITING:
+        # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
+        _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
+        return None
+    if spec is None or endpoint is None:
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
+        return None
+    epoch, now = attempt["epoch"], worker.ports.clock.now()
+    with transaction.atomic():
+        won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
+    if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
+        return None
+    lease = replace(lease, epoch=epoch + 1, adopted=False)
+    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    job = (
+        Job.objects.filter(id=lease.job_id).values("max_retries", "deadline_at", "cancel_requested_at").get()
+    )
+    log.info(
+        "attempt_adopted", job_id=lease.job_id, attempt=lease.attempt_id, epoch=lease.epoch, slot=lease.slot
+    )
+    return Claimed(
+        fleet_name,
+        leases,
+        lease,
+        {**job, "payload": None},
+        spec,
+        endpoint,
+        None,
+        remote_id=attempt["remote_id"],
+        ran_seconds=max(0.0, (now - attempt["started_at"]).total_seconds()),
+    )
+
+
+def _ended_clean(lease: Lease) -> bool:
+    return Attempt.objects.filter(id=lease.attempt_id, slot_freed=True).exists()
+
+
+def _give_back(
+    worker: GpuWorker,
+    leases: Leases,
+    lease: Lease,
+    mode: ReleaseMode,
+    *,
+    rest_seconds: float | None = None,
+) -> None:
+    """Nothing of ours ran under this lease. If Redis is away, the lease runs out and the sweep looks."""
+    try:
+        leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
+    except LeasingUnavailable as error:
+        log.warning("release_failed", slot=lease.slot, error=str(error))

@@ -1,0 +1,181 @@
+"""A worker thread's way with a claimed attempt: run it, end it, go straight on with the slot.
+
+The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
+group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
+slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import structlog
+from django.conf import settings
+from gpus.services.health import evidence_for
+
+from gpus.errors import GpuBusy
+from gpus.protocol import Lease, ReleaseMode
+from gpus.runners.base import RunRequest
+from jobs.ids import new_id
+from jobs.models import PushedResult
+from jobs.services import finish
+from jobs.services.claims import Claimed, open_lease
+from jobs.services.push_tokens import push_token
+from jobs.services.runs import AttemptRun, HandedOver, Order, Over, Remote, Wait, limit_seconds
+from jobs.transitions import End, StartOutcome
+
+if TYPE_CHECKING:
+    from jobs.services.worker import GpuWorker
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """What one attempt was; shown in Flower. outcome: its end as this worker saw it, or an error code."""
+
+    job_id: str
+    model: str
+    server: str
+    slot: int
+    attempt: str
+    outcome: str
+    seconds: float
+    error_code: str = ""
+
+
+def run_claimed(worker: GpuWorker, claimed: Claimed, *, go_on: bool) -> tuple[Claimed | None, WorkReport]:
+    """Runs a claimed attempt to its end. go_on: also claim the next ticket for the same slot."""
+    lease = claimed.lease
+    run = make_run(worker, claimed)
+    with worker.running(lease, run):
+        over = _drive(worker, lease, run)
+    seconds = run.elapsed_seconds + claimed.ran_seconds
+    following = None
+    if isinstance(over, HandedOver):
+        worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
+        outcome, code = "handed_over", ""
+    else:
+        following = _end(worker, claimed, over, seconds=seconds, go_on=go_on)
+        code = over.ending.error.code if over.ending.error else ""
+        outcome = code or "completed"
+    log.info(
+        "attempt_finished",
+        job_id=lease.job_id,
+        attempt=lease.attempt_id,
+        epoch=lease.epoch,
+        slot=lease.slot,
+        model=lease.model,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+    )
+    return following, _report(lease, outcome, seconds, code)
+
+
+def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
+    """The steps of this attempt, with everything that they ask of the world."""
+    lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
+    request = RunRequest(
+        job_id=lease.job_id,
+        attempt_id=lease.attempt_id,
+        model=spec,
+        endpoint=claimed.endpoint,
+        payload=claimed.job["payload"],
+        slot=lease.slot,
+        fence=lease.fence,
+        push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
+        push_token=push_token(lease.attempt_id),
+    )
+    deadline: datetime | None = claimed.job["deadline_at"]
+    run = AttemptRun(
+        request,
+        worker.runner_for(spec),
+        worker.ports.clock,
+        limit_seconds=max(0.0, limit_seconds(request) - claimed.ran_seconds),
+        deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
+        is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
+        pushed=lambda: (
+            PushedResult.objects.filter(attempt_id=lease.attempt_id).values_list("body", flat=True).first()
+        ),
+        prove_free=lambda: evidence_for(lease.server, lease.attempt_id),
+        remote_id=claimed.remote_id,
+    )
+    if claimed.job["cancel_requested_at"] is not None:
+        run.order(Order.CANCEL)
+    if claimed.started is not None:
+        claimed.started.add_done_callback(lambda future: _stop_if_refused(future, run))
+    return run
+
+
+def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+    while True:
+        run.woken.clear()
+        step = run.step()
+        if isinstance(step, Wait):
+            worker.wait(run, step.seconds)
+        elif isinstance(step, Remote):
+            worker.settlement.write_remote_id(lease, step.remote_id, run)
+            worker.server_answered(lease.server)
+        else:
+            return step
+
+
+def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, go_on: bool) -> Claimed | None:
+    """Releases first, then queues the end: a crash in between leaves a settling lease that the sweep ends."""
+    lease, leases, ending = claimed.lease, claimed.leases, over.ending
+    settlement = worker.settlement
+    refused = claimed.refused
+    if refused is not None:
+        settlement.refuse_start(leases, lease, refused, proven_free=not ending.suspect)
+        return None
+    charge = 0.0 if isinstance(ending.error, GpuBusy) or not ending.sent else seconds
+    asked_at = worker.ports.clock.monotonic()
+    following = settlement.release(
+        leases,
+        lease,
+        ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
+        gpu_seconds=charge,
+        next_attempt_id=new_id() if go_on and not ending.suspect and worker.may_claim() else None,
+        rest_seconds=worker.rest_seconds(lease.server, ending.error),
+    )
+    settlement.write_end(
+        leases,
+        lease,
+        End(
+            job_id=lease.job_id,
+            attempt_id=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            ending=ending,
+            policy=finish.policy_for(claimed.spec, claimed.job["max_retries"]),
+            at=worker.ports.clock.now(),
+            result=over.result,
+            gpu_seconds=charge,
+            run_limit_seconds=claimed.spec.run_limit_seconds,
+            evidence=over.evidence,
+        ),
+    )
+    if following is None:
+        return None
+    return open_lease(worker, claimed.fleet, leases, following, asked_at)
+
+
+def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun) -> None:
+    if started.exception() is not None or started.result() is not StartOutcome.STARTED:
+        run.order(Order.STOP)
+
+
+def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
+    return WorkReport(
+        job_id=lease.job_id,
+        model=lease.model,
+        server=lease.server,
+        slot=lease.slot_index,
+        attempt=lease.attempt_id,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+        error_code=error_code,
+    )

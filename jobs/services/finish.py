@@ -1,0 +1,61 @@
+"""The end of an attempt: written first, then told. Everything here follows a commit and may be repeated."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import structlog
+from django.conf import settings
+
+from gpus.errors import LeasingUnavailable
+from gpus.protocol import ModelSpec, Ticket
+from jobs.retry import RetryPolicy
+from jobs.services.ports import Ports
+from jobs.states import JobState
+from jobs.transitions import Ended
+
+log = structlog.get_logger()
+
+
+def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
+    """max_retries: the job's own, or None for the model's."""
+    knobs = settings.DISPATCHER
+    return RetryPolicy(
+        max_retries=spec.max_retries if max_retries is None else max_retries,
+        base_seconds=knobs.retry_base_seconds,
+        cap_seconds=knobs.retry_cap_seconds,
+        jitter=knobs.retry_jitter,
+        free_connects=knobs.free_connect_tries,
+        poison_deaths=knobs.poison_deaths,
+        at_most_once=spec.at_most_once,
+    )
+
+
+def after_end(ended: Ended, ports: Ports) -> None:
+    """For one committed end (sweeps, operators)."""
+    after_ends([ended], ports)
+
+
+def after_ends(ends: Sequence[Ended], ports: Ports) -> None:
+    """Tells listeners, hands callbacks on, and puts jobs that stand QUEUED again back into the line. What
+    fails here is repaired: the reconciler pushes tickets, the outbox sweep finds callbacks."""
+    won = [ended for ended in ends if ended.won and ended.job is not None]
+    ports.announce([ended.job.id for ended in won if ended.job is not None])
+    ports.wake_callbacks([ended.callback_id for ended in won if ended.callback_id])
+    again: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
+    for ended in won:
+        if ended.job is not None and ended.job.state == JobState.QUEUED:
+            again[ended.job.fleet, ended.job.pool].append(ended.job.ticket)
+    for (fleet, pool), tickets in again.items():
+        push_tickets(fleet, pool, tickets, ports)
+
+
+def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
+    """Best effort: a ticket that is missing is found by the reconciler."""
+    try:
+        pushed = ports.leases(fleet).push(pool, tickets)
+    except LeasingUnavailable as error:
+        log.warning("push_failed", pool=pool, tickets=len(tickets), error=str(error))
+        return
+    ports.send_wakes(pushed.wakes)

@@ -1,0 +1,291 @@
+"""One attempt from its first byte to its end, as steps that return; whoever drives it owns the waiting.
+
+Orders from other threads (cancel, hand over, lease lost …) are flags; they end a blocked read at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import structlog
+
+from gpus.errors import GpuError, Interrupted, LeaseLost, RunCancelled, RunTimedOut, ServerFailed, ServerLost
+from gpus.protocol import Clock, ModelType
+from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
+from jobs.errors import DEADLINE_EXCEEDED
+from jobs.retry import Ending
+
+log = structlog.get_logger()
+
+STOP_AGAIN_SECONDS = 2.0
+POLL_BACKOFF_CAP_SECONDS = 30.0
+
+
+class DeadlineExceeded(GpuError):
+    """The job's deadline passed while it ran."""
+
+    code = DEADLINE_EXCEEDED
+    counts = False
+    retryable = False
+
+
+class Order(StrEnum):
+    """What others ask of a run. The first of these that is set wins, in this order."""
+
+    LOST = "lost"
+    """The lease is somebody else's."""
+    STOP = "stop"
+    """The start was refused by the database: nothing of this run may count."""
+    CANCEL = "cancel"
+    INTERRUPT = "interrupt"
+    """The grace of a deploy is over, or the operator switched the server off."""
+    HAND_OVER = "hand_over"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Call `step` again after this long, or at once when woken."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The server accepted the run: commit this id, then go on stepping."""
+
+    remote_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Somebody else goes on with the remote id; nothing ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The attempt's end. evidence: what proved the slot free, where something did."""
+
+    ending: Ending
+    result: Any = None
+    evidence: str = ""
+
+
+Step = Wait | Remote | HandedOver | Over
+
+
+class AttemptRun:
+    """limit_seconds, deadline_seconds: from now on, by the injected clock; the deadline is the job's.
+
+    is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
+    for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        runner: Runner,
+        clock: Clock,
+        *,
+        limit_seconds: float,
+        deadline_seconds: float | None,
+        is_fresh: Callable[[], bool],
+        pushed: Callable[[], Mapping[str, Any] | None],
+        prove_free: Callable[[], str | None],
+        remote_id: str | None = None,
+    ) -> None:
+        self.request = request
+        self.remote_id = remote_id
+        self.remote_committed = remote_id is not None
+        self.began = clock.monotonic()
+        self.woken = threading.Event()
+        self._runner, self._clock = runner, clock
+        self._limit_at = self.began + limit_seconds
+        self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
+        self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
+        self._orders: set[Order] = set()
+        self._abort = Abort()
+        self._started = remote_id is not None
+        self._look_for_push = remote_id is not None
+        self._poll_failures = 0
+        self._next_poll_at = self.began
+
+    # -- from any thread -----------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """HAND_OVER waits for a remote id; every other order ends the current read."""
+        self._orders.add(order)
+        if order is not Order.HAND_OVER:
+            self._abort.fire()
+        self.woken.set()
+
+    def nudge(self) -> None:
+        """Something about this job changed; a result may have been pushed."""
+        self._look_for_push = True
+        self.woken.set()
+
+    @property
+    def was_lost(self) -> bool:
+        return Order.LOST in self._orders
+
+    def check_time(self) -> None:
+        """Ends a blocked read whose job's deadline has passed (a watcher calls it every second)."""
+        if self._is_past_deadline():
+            self._abort.fire()
+            self.woken.set()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return self._clock.monotonic() - self.began
+
+    # -- from the driver's thread ----------------------------------------------------------------------
+
+    def step(self) -> Step:
+        try:
+            return self._obey() or (self._poll() if self._started else self._start())
+        except GpuError as error:
+            return self._fail(error)
+        except Exception as error:
+            log.exception("run_broke", job_id=self.request.job_id, attempt=self.request.attempt_id)
+            return Over(
+                Ending(ServerFailed(f"The dispatcher's runner broke: {error}"), suspect=self._started)
+            )
+
+    def _obey(self) -> Step | None:
+        orders = self._orders
+        if Order.LOST in orders:
+            if self.remote_committed:
+                return HandedOver()  # it is adoptable: whoever holds the lease goes on with it
+            return self._stop(LeaseLost())
+        if Order.STOP in orders:
+            return self._stop(LeaseLost("The start was not accepted."))
+        if Order.CANCEL in orders:
+            return self._stop(RunCancelled(), until_proven=True)
+        if self._is_past_deadline():
+            return self._stop(DeadlineExceeded())
+        if self._clock.monotonic() >= self._limit_at:
+            return self._stop(RunTimedOut(f"The run took longer than {self._limit_at - self.began:.0f} s."))
+        if Order.HAND_OVER in orders and self.remote_committed:
+            return HandedOver()
+        if Order.INTERRUPT in orders:
+            return self._stop(Interrupted())
+        return None
+
+    def _start(self) -> Step:
+        if not self._is_fresh():
+            return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
+        self._started = True
+        outcome = self._runner.start(self.request, abort=self._abort)
+        if isinstance(outcome, Finished):
+            return Over(Ending(), outcome.result)
+        return self._accepted(outcome)
+
+    def _accepted(self, accepted: Accepted) -> Step:
+        self.remote_id = accepted.remote_id
+        self._look_for_push = True
+        self._next_poll_at = self._clock.monotonic() + self.request.model.poll_interval
+        return Remote(accepted.remote_id)
+
+    def _poll(self) -> Step:
+        finished = self._read_pushed()
+        if finished is not None:
+            return finished
+        if self.remote_id is None:  # the start was cut off by an order that has gone by
+            raise ServerLost("The connection ended before the server answered.")
+        wait = self._next_poll_at - self._clock.monotonic()
+        if wait > 0:
+            return self._wait(wait)
+        try:
+            outcome = self._runner.poll(self.request, self.remote_id, abort=self._abort)
+        except PollFailed as failure:
+            if failure.gone:
+                raise ServerLost(f"The server does not know the run any more: {failure}") from failure
+            self._poll_failures += 1
+            backoff = self.request.model.poll_interval * 2.0 ** min(self._poll_failures, 10)
+            return self._poll_after(
+                min(backoff, max(POLL_BACKOFF_CAP_SECONDS, self.request.model.poll_interval))
+            )
+        self._poll_failures = 0
+        if isinstance(outcome, Finished):
+            return Over(Ending(), outcome.result)
+        return self._poll_after(self.request.model.poll_interval)
+
+    def _poll_after(self, seconds: float) -> Step:
+        self._next_poll_at = self._clock.monotonic() + seconds
+        return self._wait(seconds)
+
+    def _wait(self, seconds: float) -> Wait:
+        """Never past the limit or the deadline."""
+        now = self._clock.monotonic()
+        ends = (
+            [self._limit_at - now]
+            if self._deadline_at is None
+            else [self._limit_at - now, self._deadline_at - now]
+        )
+        return Wait(max(0.0, min(seconds, *ends)))
+
+    def _read_pushed(self) -> Over | None:
+        if not self._look_for_push:
+            return None
+        self._look_for_push = False
+        body = self._pushed()
+        if body is None:
+            return None
+        outcome = self._runner.read_pushed(self.request, body)
+        return Over(Ending(), outcome.result, "result pushed") if isinstance(outcome, Finished) else None
+
+    def _fail(self, error: GpuError) -> Step:
+        if isinstance(error, Interrupted) and (self._orders or self._is_past_deadline()):
+            obeyed = self._obey()
+            if obeyed is not None:
+                return obeyed
+        if error.suspect:
+            self._look_for_push = True
+            pushed = self._read_pushed_quietly()
+            if pushed is not None:
+                return pushed
+        if isinstance(error, RunTimedOut):
+            return self._stop(error)
+        return Over(Ending(error, suspect=error.suspect))
+
+    def _read_pushed_quietly(self) -> Over | None:
+        try:
+            return self._read_pushed()
+        except GpuError as error:
+            return Over(Ending(error, suspect=error.suspect), evidence="failure pushed")
+
+    def _stop(self, error: GpuError, *, until_proven: bool = False) -> Step:
+        """Asks the server to stop. until_proven: the end waits for a proof, up to the run limit."""
+        if not self._started:
+            return Over(Ending(error, sent=False), evidence="never sent")
+        if self._ask_to_stop():
+            return Over(Ending(error), evidence="server confirmed the cancel")
+        evidence = self._prove_free()
+        if evidence:
+            return Over(Ending(error), evidence=evidence)
+        if not until_proven:
+            return Over(Ending(error, suspect=True))
+        if self._clock.monotonic() >= self._limit_at:
+            return Over(Ending(error), evidence="the model's run limit has passed")
+        return Wait(STOP_AGAIN_SECONDS)
+
+    def _ask_to_stop(self) -> bool:
+        try:
+            return self._runner.cancel(self.request, self.remote_id)
+        except GpuError as error:
+            log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
+            return False
+
+    def _is_past_deadline(self) -> bool:
+        return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at
+
+
+def limit_seconds(request: RunRequest) -> float:
+    """The longest this run may take: the run limit, and for polled models also `max_poll_time`."""
+    model = request.model
+    if model.model_type is ModelType.ASYNC:
+        return min(model.run_limit_seconds, model.max_poll_time)
+    return model.run_limit_seconds

@@ -1,0 +1,217 @@
+"""How what a worker does becomes durable, and what may only follow that.
+
+A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit
+the lease is forgotten. What Redis does not take now is kept here and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from gpus import queries as fleet
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.leasing.keeper import LeaseKeeper
+from gpus.protocol import Lease, LeaseRef, ReleaseMode
+from jobs import transitions
+from jobs.models import Job
+from jobs.services import finish
+from jobs.services.commits import GroupCommitWriter, Writer
+from jobs.services.ports import Ports
+from jobs.services.runs import AttemptRun
+from jobs.transitions import End, Ended, Start, StartOutcome
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class EndWritten:
+    """An end's outcome with the lease that settles by it."""
+
+    ended: Ended
+    leases: Leases
+    ref: LeaseRef
+
+
+@dataclass(frozen=True, slots=True)
+class JobTouched:
+    """A start or an accepted run was committed: listeners want to know."""
+
+    job_id: str
+
+
+class Settlement:
+    """name: of the worker; what its leases are held under."""
+
+    def __init__(self, ports: Ports, *, name: str, on_lost: Callable[[LeaseRef], None]) -> None:
+        self.ports = ports
+        self.name = name
+        self.keeper = LeaseKeeper(
+            ports.leases,
+            worker=name,
+            renew_seconds=settings.DISPATCHER.renew_seconds,
+            clock=ports.clock,
+            on_lost=on_lost,
+        )
+        self.writer: Writer = GroupCommitWriter(self._after_commit)
+        self._unreleased: dict[LeaseRef, tuple[Leases, Lease, ReleaseMode, float]] = {}
+        self._unsettled: dict[LeaseRef, Leases] = {}
+
+    def start(self) -> None:
+        self.keeper.start()
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Writes what is queued; what the database does not take in time is left to the sweeps."""
+        if not self.writer.stop(timeout_seconds):
+            log.error("ends_not_written", writes=self.writer.backlog)
+        self.keeper.stop()
+
+    def write_start(self, start: Start) -> Future[StartOutcome]:
+        future: Future[StartOutcome] = Future()
+        written = self.writer.submit(lambda: _touched(start.job_id, transitions.start_attempt(start)))
+        written.add_done_callback(lambda done: _pass_on(done, future))
+        return future
+
+    def write_remote_id(self, lease: Lease, remote_id: str, run: AttemptRun) -> None:
+        """A run may be handed over only once its id is durable."""
+        at = self.ports.clock.now()
+
+        def committed(done: Future[Any]) -> None:
+            if done.exception() is None and done.result()[1]:
+                run.remote_committed = True
+                run.woken.set()
+
+        self.writer.submit(
+            lambda: _touched(
+                lease.job_id,
+                transitions.note_remote_id(lease.job_id, lease.attempt_id, lease.epoch, remote_id, at),
+            )
+        ).add_done_callback(committed)
+
+    def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
+        self.writer.submit(lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref))
+
+    def release(
+        self,
+        leases: Leases,
+        lease: Lease,
+        mode: ReleaseMode,
+        *,
+        gpu_seconds: float,
+        next_attempt_id: str | None = None,
+        rest_seconds: float | None = None,
+    ) -> Lease | None:
+        """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
+        self.keeper.settle(lease.ref)
+        try:
+            return leases.release(
+                lease.ref,
+                mode,
+                worker=self.name,
+                gpu_seconds=gpu_seconds,
+                next_attempt_id=next_attempt_id,
+                rest_seconds=rest_seconds,
+            )
+        except LeasingUnavailable as error:
+            log.warning("release_failed", slot=lease.slot, error=str(error))
+            self._unreleased[lease.ref] = (leases, lease, mode, gpu_seconds)
+            return None
+
+    def refuse_start(self, leases: Leases, lease: Lease, outcome: StartOutcome, *, proven_free: bool) -> None:
+        """The database did not accept the start. A slot that the database gave to another attempt, or
+        whose GPU may be busy with the refused run, is quarantined."""
+        log.warning("start_refused", job_id=lease.job_id, slot=lease.slot, outcome=str(outcome))
+        suspect = not proven_free or outcome is StartOutcome.SLOT_TAKEN
+        self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
+        if suspect:
+            self._quarantine(leases, lease, f"start refused: {outcome}")
+        if outcome is StartOutcome.SLOT_TAKEN:
+            job = Job.objects.defer("payload", "result").filter(id=lease.job_id).first()
+            if job is not None:
+                finish.push_tickets(job.fleet, job.pool, [job.ticket], self.ports)
+
+    def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
+        """Lets go of a run whose remote id is committed: whoever claims next goes on polling it."""
+        self.keeper.forget(lease.ref)
+        if lost:
+            return
+        try:
+            leases.release(lease.ref, ReleaseMode.ADOPT, worker=self.name)
+        except LeasingUnavailable as error:
+            log.warning("hand_over_left_to_expiry", slot=lease.slot, error=str(error))
+
+    def _quarantine(self, leases: Leases, lease: Lease, reason: str) -> None:
+        spec = fleet.model_spec(lease.model)
+        at = self.ports.clock.now()
+
+        def apply() -> EndWritten:
+            transitions.quarantine_slot(
+                lease.slot,
+                attempt_id=lease.attempt_id,
+                job_id=lease.job_id,
+                model=lease.model,
+                reason=reason,
+                at=at,
+                run_limit_seconds=spec.run_limit_seconds if spec else 600.0,
+            )
+            return EndWritten(Ended(won=False), leases, lease.ref)
+
+        self.writer.submit(apply)
+
+    def release_again(self) -> None:
+        """What Redis did not take before (the watcher calls it)."""
+        for ref, (leases, lease, mode, seconds) in list(self._unreleased.items()):
+            try:
+                leases.release(lease.ref, mode, worker=self.name, gpu_seconds=seconds)
+            except LeasingUnavailable:
+                break
+            self._unreleased.pop(ref, None)
+        if self._unsettled:
+            self._settle()
+
+    def _after_commit(self, outcomes: Sequence[Any]) -> None:
+        ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
+        self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
+        for end in ends:
+            self._unsettled[end.ref] = end.leases
+            if not end.ended.won:
+                log.warning(
+                    "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
+                )
+        self._settle()
+        finish.after_ends([end.ended for end in ends], self.ports)
+
+    def _settle(self) -> None:
+        by_leases: dict[int, list[LeaseRef]] = {}
+        for ref, leases in list(self._unsettled.items()):
+            if ref not in self._unreleased:
+                by_leases.setdefault(id(leases), []).append(ref)
+        for refs in by_leases.values():
+            try:
+                wakes = self._unsettled[refs[0]].settled(refs)
+            except LeasingUnavailable as error:
+                log.warning("settle_failed", refs=len(refs), error=str(error))
+                continue
+            for ref in refs:
+                self._unsettled.pop(ref, None)
+                self.keeper.forget(ref)
+            self.ports.send_wakes(wakes)
+
+
+def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
+    return JobTouched(job_id), outcome
+
+
+def _pass_on(done: Future[Any], future: Future[StartOutcome]) -> None:
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result()[1])

@@ -1,0 +1,232 @@
+"""A GPU worker process: what it runs, when it may claim, and how it stops.
+
+`work` is called by Celery tasks from many threads; the watcher is one thread that looks once a second for
+what changed outside (a cancel, a pushed result, a deadline) and does again what Redis did not take.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError, connection
+from gpus.runners.registry import runner_for
+
+from gpus import queries as fleet
+from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeasingUnavailable
+from gpus.leasing.contract import Leases, Wakes
+from gpus.protocol import Lease, LeaseRef, ModelSpec
+from gpus.runners.base import Runner
+from jobs.ids import new_id
+from jobs.models import Job, PushedResult
+from jobs.services import claims, dispatch
+from jobs.services.dispatch import WorkReport
+from jobs.services.ports import Ports
+from jobs.services.runs import AttemptRun, Order
+from jobs.services.settlement import Settlement
+
+log = structlog.get_logger()
+
+WATCH_SECONDS = 1.0
+MAX_BACKLOG = 1000
+REST_FIRST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
+
+
+class GpuWorker:
+    """name: unique to this process; it is what leases are held under."""
+
+    def __init__(
+        self, ports: Ports, *, name: str = "", runners: Callable[[ModelSpec], Runner] = runner_for
+    ) -> None:
+        self.ports = ports
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+        self.runner_for = runners
+        self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost)
+        self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
+        self._lock = threading.Lock()
+        self._draining = threading.Event()
+        self._stopped = threading.Event()
+        self._nudged = threading.Event()
+        self._paused_until = 0.0
+        self._rests: dict[str, float] = {}
+        self._generation_seen: dict[str, tuple[float, bool]] = {}
+        self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.settlement.start()
+        self._watcher.start()
+
+    def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
+        """Claims and runs until nothing is left or this thread has worked for about a second."""
+        fleet_name = fleet.fleet_of(pool)
+        clock = self.ports.clock
+        until = clock.monotonic() + settings.DISPATCHER.hand_back_seconds
+        reports: list[WorkReport] = []
+        claimed = claims.claim_next(self, fleet_name, pool, host)
+        while claimed is not None:
+            # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker
+            go_on = clock.monotonic() < until
+            claimed, report = dispatch.run_claimed(self, claimed, go_on=go_on)
+            reports.append(report)
+            if claimed is None and not self._draining.is_set():
+                go_on = clock.monotonic() < until or not self.ports.send_wakes([Wakes(pool, host, 1)])
+                claimed = claims.claim_next(self, fleet_name, pool, host) if go_on else None
+        return reports
+
+    def drain(self) -> None:
+        """No more claims; polled runs are handed over, the others go on."""
+        self._draining.set()
+        self._order_all(Order.HAND_OVER)
+
+    def interrupt(self) -> None:
+        """The grace is over: what still runs is stopped at its GPU and goes back into the line at no cost."""
+        self.drain()
+        self._order_all(Order.INTERRUPT)
+
+    def busy(self) -> int:
+        """Runs in hand."""
+        return len(self._runs)
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """Writes what is queued and lets go of everything else."""
+        self._draining.set()
+        self._stopped.set()
+        self._nudged.set()
+        self.settlement.stop(timeout_seconds)
+
+    # -- for claims and dispatch ----------------------------------------------------------------------
+
+    def may_claim(self) -> bool:
+        """Not while draining, nor while ends can't be written."""
+        return not (
+            self._draining.is_set()
+            or self.settlement.writer.failing
+            or self.settlement.writer.backlog > MAX_BACKLOG
+            or self.ports.clock.monotonic() < self._paused_until
+        )
+
+    def pause_claims(self, seconds: float = 1.0) -> None:
+        self._paused_until = self.ports.clock.monotonic() + seconds
+
+    def must_await_starts(self, fleet_name: str, leases: Leases) -> bool:
+        """For one lease time after a new generation, starts are durable before anything is sent."""
+        now = self.ports.clock.monotonic()
+        checked_at, young = self._generation_seen.get(fleet_name, (-1e9, True))
+        if now - checked_at < 1.0:
+            return young
+        try:
+            age = leases.generation_age_seconds()
+        except LeasingUnavailable:
+            age = None
+        young = age is None or age < settings.DISPATCHER.lease_seconds
+        self._generation_seen[fleet_name] = (now, young)
+        return young
+
+    @contextmanager
+    def running(self, lease: Lease, run: AttemptRun) -> Iterator[None]:
+        with self._lock:
+            self._runs[lease.attempt_id] = (lease, run)
+        if self._draining.is_set():
+            run.order(Order.HAND_OVER)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs.pop(lease.attempt_id, None)
+
+    def wait(self, run: AttemptRun, seconds: float) -> None:
+        """A pause of a run; a long one gives its database connection back first."""
+        if seconds > 1.0:
+            connection.close()
+        run.woken.wait(seconds)
+
+    def rest_seconds(self, server: str, error: GpuError | None) -> float | None:
+        """How long a server that said it is busy, or can't be reached, gets nothing: what it asked for,
+        else 1 s doubling to 30 s; forgotten at its first answer."""
+        if not isinstance(error, (GpuBusy, ConnectFailed)):
+            self.server_answered(server)
+            return None
+        rest = self._rests.get(server, REST_FIRST_SECONDS)
+        self._rests[server] = min(rest * 2.0, REST_CAP_SECONDS)
+        asked = error.retry_after_seconds
+        return rest if asked is None else min(max(asked, 0.0), 3600.0)
+
+    def server_answered(self, server: str) -> None:
+        self._rests.pop(server, None)
+
+    # -- the watcher ------------------------------------------------------------------------------------
+
+    def nudge(self, job_ids: Sequence[str]) -> None:
+        """These jobs changed: look now. Called by the listener; costs nothing for jobs run elsewhere."""
+        asked = set(job_ids)
+        with self._lock:
+            mine = any(lease.job_id in asked for lease, _ in self._runs.values())
+        if mine:
+            self._nudged.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            self._nudged.wait(WATCH_SECONDS)
+            self._nudged.clear()
+            try:
+                self.look()
+            except DatabaseError as error:
+                log.warning("watch_without_database", error=str(error).strip())
+                connection.close()
+            except Exception:
+                log.exception("watch_failed")
+        connection.close()
+
+    def look(self) -> None:
+        """One look at everything in hand (a step: the simulator calls it)."""
+        self.settlement.release_again()
+        with self._lock:
+            runs = dict(self._runs)
+        if not runs:
+            return
+        for _, run in runs.values():
+            run.check_time()
+        by_job = {lease.job_id: run for lease, run in runs.values()}
+        cancelled = Job.objects.filter(id__in=by_job, cancel_requested_at__isnull=False)
+        for job_id in cancelled.values_list("id", flat=True):
+            by_job[job_id].order(Order.CANCEL)
+        pushed = PushedResult.objects.filter(attempt_id__in=runs)
+        for attempt_id in pushed.values_list("attempt_id", flat=True):
+            runs[attempt_id][1].nudge()
+
+    def _order_all(self, order: Order) -> None:
+        with self._lock:
+            runs = list(self._runs.values())
+        for _, run in runs:
+            run.order(order)
+
+    def _on_lost(self, ref: LeaseRef) -> None:
+        with self._lock:
+            found = self._runs.get(ref.attempt_id)
+        if found is not None:
+            found[1].order(Order.LOST)
+
+
+_current: GpuWorker | None = None
+
+
+def create_worker(ports: Ports, *, name: str = "") -> GpuWorker:
+    """The worker of this process; made once, by the command that runs it."""
+    global _current
+    if _current is not None:
+        raise RuntimeError("this process has its GPU worker already")
+    _current = GpuWorker(ports, name=name)
+    return _current
+
+
+def current_worker() -> GpuWorker:
+    if _current is None:
+        raise RuntimeError("this process is not a GPU worker: start it by `manage.py gpu_worker`")
+    return _current

@@ -1,0 +1,27 @@
+"""The only place that moves a job or an attempt: compare-and-set, the event beside it, nothing else.
+
+Every function runs inside its caller's transaction, says by its return value whether it won, and may be
+repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
+"""
+
+from .attempts import End, Start, StartOutcome, end_attempt, note_remote_id, start_attempt, take_over
+from .quarantine import quarantine_slot
+from .waiting import Ended, create_jobs, dismiss, end_waiting, open_round, queue_again, request_cancel
+
+__all__ = [
+    "End",
+    "Ended",
+    "Start",
+    "StartOutcome",
+    "create_jobs",
+    "dismiss",
+    "end_attempt",
+    "end_waiting",
+    "note_remote_id",
+    "open_round",
+    "quarantine_slot",
+    "queue_again",
+    "request_cancel",
+    "start_attempt",
+    "take_over",
+]

@@ -1,0 +1,210 @@
+"""Moves of attempts and of the jobs they run: started, accepted, taken over, ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from gpus.protocol import split_slot
+from jobs.models import Attempt, Job
+from jobs.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
+from jobs.transitions.quarantine import quarantine_slot
+from jobs.transitions.rows import call_back, lock_job, log_event, move_job
+from jobs.transitions.waiting import Ended
+
+
+class StartOutcome(StrEnum):
+    STARTED = "started"
+    JOB_MOVED = "job_moved"
+    """The job is not QUEUED any more (cancelled, ended, run elsewhere)."""
+    SLOT_TAKEN = "slot_taken"
+    """The database knows a live attempt on this slot: Redis was wrong, the slot is not to be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A claim to be written: the job runs, under this attempt, on this slot."""
+
+    job_id: str
+    attempt_id: str
+    slot: str
+    model: str
+    worker: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An attempt's end to be written. The job's next state is decided inside the transaction, because a
+    cancel may have come meanwhile.
+
+    run_limit_seconds: after it nothing can still run on a suspect slot (from the end on).
+    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free.
+    """
+
+    job_id: str
+    attempt_id: str
+    epoch: int
+    slot: str
+    ending: Ending
+    policy: RetryPolicy
+    at: datetime
+    result: Any = None
+    gpu_seconds: float = 0.0
+    run_limit_seconds: float = 600.0
+    evidence: str = ""
+
+
+def start_attempt(start: Start) -> StartOutcome:
+    """QUEUED → RUNNING with a new attempt."""
+    job = lock_job(start.job_id)
+    if job is None:
+        return StartOutcome.JOB_MOVED
+    if job.live_attempt == start.attempt_id or Attempt.objects.filter(id=start.attempt_id).exists():
+        return StartOutcome.STARTED  # written before; the reply was lost
+    if job.state != JobState.QUEUED:
+        return StartOutcome.JOB_MOVED
+    server, slot = split_slot(start.slot)
+    number = job.attempts_made + 1
+    Attempt.objects.bulk_create(
+        [
+            Attempt(
+                id=start.attempt_id,
+                job_id=job.id,
+                number=number,
+                round=job.round,
+                state=AttemptState.SENT,
+                server=server,
+                slot=slot,
+                model=start.model,
+                worker=start.worker,
+                started_at=start.at,
+            )
+        ],
+        ignore_conflicts=True,  # the unique index on live slots stands behind the lease
+    )
+    if not Attempt.objects.filter(id=start.attempt_id).exists():
+        return StartOutcome.SLOT_TAKEN
+    job.live_attempt = start.attempt_id
+    job.attempts_made = number
+    job.started_at = job.started_at or start.at
+    move_job(
+        job,
+        JobState.RUNNING,
+        start.at,
+        {"attempt": number, "server": server, "slot": slot},
+        "live_attempt",
+        "attempts_made",
+        "started_at",
+    )
+    return StartOutcome.STARTED
+
+
+def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
+    """SENT → WAITING: from here on the run outlives its worker."""
+    job = lock_job(job_id)
+    attempt = Attempt.objects.filter(id=attempt_id, epoch=epoch).first()
+    if job is None or attempt is None:
+        return False
+    if attempt.state == AttemptState.WAITING:
+        return attempt.remote_id == remote_id  # written before; the reply was lost
+    if attempt.state != AttemptState.SENT:
+        return False
+    Attempt.objects.filter(id=attempt_id).update(state=AttemptState.WAITING, remote_id=remote_id)
+    log_event(job, "accepted", at, {"attempt": attempt.number, "remote_id": remote_id})
+    return True
+
+
+def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetime) -> bool:
+    """Raises the epoch of a WAITING attempt by one; the old holder's result no longer counts."""
+    job = lock_job(job_id)
+    attempt = Attempt.objects.filter(id=attempt_id, epoch=epoch, state=AttemptState.WAITING).first()
+    if job is None or attempt is None:
+        return Attempt.objects.filter(
+            id=attempt_id, epoch=epoch + 1, worker=worker, state=AttemptState.WAITING
+        ).exists()
+    Attempt.objects.filter(id=attempt_id).update(epoch=epoch + 1, worker=worker)
+    log_event(job, "adopted", at, {"attempt": attempt.number, "epoch": epoch + 1})
+    return True
+
+
+def end_attempt(end: End) -> Ended:
+    """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
+    job = lock_job(end.job_id)
+    attempt = Attempt.objects.filter(id=end.attempt_id).first()
+    if attempt is None and end.ending.suspect:  # its start was refused, but its run may still be busy
+        _quarantine(end, model=job.model if job else "")
+    if job is None or attempt is None or attempt.epoch != end.epoch or job.live_attempt != end.attempt_id:
+        return Ended(won=False, job=job)
+    if attempt.state not in LIVE_ATTEMPT_STATES:
+        return Ended(won=False, job=job)
+    decision = decide_end(end.ending, _standing(job, attempt, end.at), end.policy)
+    attempt.state = decision.attempt
+    attempt.error_code = end.ending.error.code if end.ending.error else ""
+    attempt.error_message = end.ending.error.message[:4000] if end.ending.error else ""
+    attempt.counted = decision.counted
+    attempt.slot_freed = not end.ending.suspect
+    attempt.evidence = end.evidence
+    attempt.finished_at = end.at
+    attempt.gpu_seconds = end.gpu_seconds
+    attempt.save(
+        update_fields=[
+            "state",
+            "error_code",
+            "error_message",
+            "counted",
+            "slot_freed",
+            "evidence",
+            "finished_at",
+            "gpu_seconds",
+        ]
+    )
+    if end.ending.suspect:
+        _quarantine(end, model=attempt.model)
+    job.live_attempt = None
+    job.tries, job.free_connects, job.deaths = decision.tries, decision.free_connects, decision.deaths
+    job.avoid_server = attempt.server if decision.elsewhere and not is_final(decision.job) else ""
+    job.error_code, job.error_message = decision.error_code, decision.error_message
+    job.due_at = (
+        end.at + timedelta(seconds=decision.delay_seconds) if decision.job is JobState.RETRYING else None
+    )
+    data: dict[str, Any] = {"attempt": attempt.number}
+    if job.due_at is not None:
+        data["due_at"] = job.due_at.isoformat()
+    fields = ["live_attempt", "tries", "free_connects", "deaths", "avoid_server", "due_at"]
+    if decision.job is JobState.COMPLETED:
+        job.result = end.result
+        fields.append("result")
+    move_job(job, decision.job, end.at, data, *fields, "error_code", "error_message")
+    return Ended(won=True, job=job, decision=decision, callback_id=call_back(job, end.at))
+
+
+def _quarantine(end: End, *, model: str) -> None:
+    quarantine_slot(
+        end.slot,
+        attempt_id=end.attempt_id,
+        job_id=end.job_id,
+        model=model,
+        reason=end.ending.error.code if end.ending.error else "uncertain",
+        at=end.at,
+        run_limit_seconds=end.run_limit_seconds,
+    )
+
+
+def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
+    faults = 0
+    if attempt.error_code or job.attempts_made > 1:
+        faults = Attempt.objects.filter(
+            job_id=job.id, round=job.round, server=attempt.server, error_code="gpu_fault"
+        ).count()
+    return Standing(
+        tries=job.tries,
+        free_connects=job.free_connects,
+        deaths=job.deaths,
+        cancel_requested=job.cancel_requested_at is not None,
+        seconds_left=(job.deadline_at - at).total_seconds() if job.deadline_at else None,
+        faults_here=faults,
+    )

@@ -1,0 +1,39 @@
+"""The row that keeps a suspect slot out of use."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import split_slot
+
+
+def quarantine_slot(
+    slot: str,
+    *,
+    attempt_id: str,
+    job_id: str,
+    model: str,
+    reason: str,
+    at: datetime,
+    run_limit_seconds: float,
+) -> None:
+    """Writes the row that keeps a slot out of use; once per open quarantine."""
+    server, index = split_slot(slot)
+    if not Server.objects.filter(name=server).exists():
+        return
+    QuarantinedSlot.objects.bulk_create(
+        [
+            QuarantinedSlot(
+                server_id=server,
+                slot=index,
+                attempt_id=attempt_id,
+                job_id=job_id,
+                model=model,
+                reason=reason[:200],
+                since=at,
+                until=at + timedelta(seconds=run_limit_seconds),
+            )
+        ],
+        ignore_conflicts=True,
+    )

@@ -1,0 +1,44 @@
+"""The row of a job for the rest of a transaction, and how it is moved: the state and its event together."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from jobs.callbacks.outbox import callback_for
+from jobs.models import Event, Job
+from jobs.states import JobState, is_final, move_between
+
+
+def lock_job(job_id: str) -> Job | None:
+    """The row for the rest of the transaction (SQLite's transactions are exclusive by themselves)."""
+    return Job.objects.select_for_update().defer("payload", "result").filter(id=job_id).first()
+
+
+def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:
+    move = move_between(JobState(job.state), target)
+    job.state = target.value
+    if is_final(target):
+        job.finished_at = at
+        fields = (*fields, "finished_at")
+    log_event(job, move.event, at, {**data, "status": target.value, **_error(job)}, "state", *fields)
+
+
+def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: str) -> None:
+    job.event_seq += 1
+    job.save(update_fields=[*fields, "event_seq"])
+    Event.objects.create(job=job, seq=job.event_seq, type=kind, at=at, data=data)
+
+
+def call_back(job: Job, at: datetime) -> str | None:
+    if not is_final(JobState(job.state)):
+        return None
+    callback = callback_for(job, now=at)
+    if callback is None:
+        return None
+    callback.save(force_insert=True)
+    return callback.id
+
+
+def _error(job: Job) -> dict[str, Any]:
+    return {"error": {"code": job.error_code, "message": job.error_message}} if job.error_code else {}

@@ -1,0 +1,108 @@
+"""Moves of jobs that hold no slot: made, queued again, ended while waiting, retried by an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.models import Event, Job, JobTag
+from jobs.retry import Decision
+from jobs.states import JobState
+from jobs.transitions.rows import call_back, lock_job, log_event, move_job
+
+
+@dataclass(slots=True)
+class Ended:
+    """won: this call ended the attempt. job: its row as committed (without payload); callback_id: the
+    outbox row to deliver now."""
+
+    won: bool
+    job: Job | None = None
+    decision: Decision | None = None
+    callback_id: str | None = None
+
+
+def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
+    """Inserts QUEUED jobs with their tags and their first event."""
+    for job in jobs:
+        job.event_seq = 1
+    Job.objects.bulk_create(jobs)
+    tags = [JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
+    if tags:
+        JobTag.objects.bulk_create(tags)
+    Event.objects.bulk_create(
+        Event(job=job, seq=1, type="queued", at=now, data={"status": job.state, "priority": job.priority})
+        for job in jobs
+    )
+
+
+def queue_again(job_id: str, at: datetime) -> Job | None:
+    """RETRYING → QUEUED when its pause is over."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.RETRYING or job.cancel_requested_at is not None:
+        return None
+    job.due_at = None
+    move_job(job, JobState.QUEUED, at, {}, "due_at")
+    return job
+
+
+def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, message: str) -> Ended:
+    """A job that holds no slot ends: CANCELLED or FAILED. Its ticket must be out of the line already."""
+    job = lock_job(job_id)
+    if job is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return Ended(won=False, job=job)
+    job.error_code, job.error_message, job.due_at = code, message, None
+    move_job(job, state, at, {}, "error_code", "error_message", "due_at")
+    return Ended(won=True, job=job, callback_id=call_back(job, at))
+
+
+def request_cancel(job_id: str, at: datetime) -> bool:
+    """Marks a running job; its worker does the rest."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.RUNNING:
+        return False
+    if job.cancel_requested_at is None:
+        job.cancel_requested_at = at
+        log_event(job, "cancel_requested", at, {}, "cancel_requested_at")
+    return True
+
+
+def open_round(job_id: str, at: datetime) -> Job | None:
+    """FAILED → QUEUED by an operator: a new round with its own budget and its own place in line."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.FAILED or job.dismissed_at is not None:
+        return None
+    job.round += 1
+    job.tries = job.free_connects = job.deaths = 0
+    job.error_code = job.error_message = job.avoid_server = ""
+    job.finished_at = job.cancel_requested_at = job.deadline_at = job.start_deadline_at = None
+    job.place_us = int(at.timestamp() * 1_000_000)
+    move_job(
+        job,
+        JobState.QUEUED,
+        at,
+        {"round": job.round},
+        "round",
+        "tries",
+        "free_connects",
+        "deaths",
+        "error_code",
+        "error_message",
+        "avoid_server",
+        "finished_at",
+        "cancel_requested_at",
+        "deadline_at",
+        "start_deadline_at",
+        "place_us",
+    )
+    return job
+
+
+def dismiss(job_id: str, at: datetime) -> bool:
+    """An operator deletes a dead letter: the row stays countable until retention takes it."""
+    return bool(
+        Job.objects.filter(id=job_id, state=JobState.FAILED, dismissed_at__isnull=True).update(
+            dismissed_at=at
+        )
+    )
