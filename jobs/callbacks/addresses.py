@@ -1,0 +1,87 @@
+"""Which internet addresses a callback may be sent to, and which ones a name stands for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from queue import Empty, SimpleQueue
+
+from django.conf import settings
+
+Address = IPv4Address | IPv6Address
+
+
+def is_allowed(address: Address) -> bool:
+    """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS. An address that carries an IPv4 address (mapped,
+    NAT64) is judged by that one."""
+    inner = _embedded(address)
+    if inner is not None:
+        return is_allowed(inner)
+    if any(address in network for network in _networks(settings.DISPATCHER.callback_networks)):
+        return True
+    if any(address in network for network in _NEVER):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_link_local)
+
+
+def addresses_of(host: str, port: int, *, within_seconds: float) -> list[Address]:
+    """All addresses of a name, in the resolver's order. Raises OSError, also when it takes too long."""
+    answers: SimpleQueue[list[Address] | OSError] = SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(_resolve(host, port))
+        except OSError as error:
+            answers.put(error)
+
+    # the system's resolver knows no time limit; a daemon thread does not hold up the end of the process
+    threading.Thread(target=look_up, name="callback-lookup", daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(within_seconds, 0.001))
+    except Empty:
+        raise TimeoutError(f"the name {host} was not resolved in {within_seconds:.0f} s") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+_NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "100.64.0.0/10",  # carrier-grade NAT
+        "192.0.0.0/24",  # protocol assignments; a cloud keeps its metadata here
+        "168.63.129.16/32",  # Azure's metadata and host service, on a public address
+        "192.88.99.0/24",  # 6to4 relays
+        "2002::/16",  # 6to4: carries any IPv4 address
+        "2001::/32",  # Teredo: the same
+        "::/96",  # IPv4-compatible, and ::1
+        "64:ff9b:1::/48",  # NAT64 inside a site
+        "fec0::/10",  # site-local
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def _embedded(address: Address) -> IPv4Address | None:
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address in _NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+@lru_cache(maxsize=8)
+def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(text.strip(), strict=False) for text in texts)
+
+
+def _resolve(host: str, port: int) -> list[Address]:
+    """The one place that asks the system; a literal address is its own answer, in every spelling it knows."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"the name {host} can't be resolved") from error
+    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))

@@ -1,0 +1,109 @@
+"""Which addresses a callback may reach: the dispatcher must not become anybody's way into a private network.
+
+A URL is checked when a job is submitted and its name is resolved again at each delivery; only addresses that
+`resolve_allowed` returned are connected to, so that a name that changes its mind in between (DNS rebinding)
+gains nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
+from time import monotonic
+from urllib.parse import quote, urlsplit
+
+from jobs.errors import CallbackUrlRefused
+
+from .addresses import Address, addresses_of, is_allowed
+
+MAX_URL_LENGTH = 2000
+SUBMIT_LOOKUP_SECONDS = 2.0
+_POINTER = "/callback_url"
+_PORTS = {"http": 80, "https": 443}
+_VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
+_UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A callback URL taken apart once. host: in ASCII (IDNA), without brackets. path: with its query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """For the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def check_callback_url(url: str) -> None:
+    """Raises CallbackUrlRefused for a URL that may not be called.
+
+    Resolves its name, so never inside a transaction. A name that can't be resolved now is accepted: each
+    delivery resolves and checks again.
+    """
+    target = read_url(url)
+    try:
+        found = _addresses_lately(target.host, target.port, int(monotonic() // 10))
+    except OSError:
+        return
+    if not any(is_allowed(address) for address in found):
+        raise _refused("The callback URL points to an address that this dispatcher must not call.")
+
+
+def resolve_allowed(host: str, port: int, *, within_seconds: float = 10.0) -> list[Address]:
+    """The addresses of `host` that may be connected to, best first; none if all are refused.
+
+    Raises OSError (`socket.gaierror`, `TimeoutError`) when the name can't be resolved.
+    """
+    found = addresses_of(host, port, within_seconds=within_seconds)
+    return [address for address in found if is_allowed(address)]
+
+
+def read_url(url: str) -> Target:
+    """Takes a callback URL apart; raises CallbackUrlRefused where its form alone rules it out."""
+    if len(url) > MAX_URL_LENGTH:
+        raise _refused(f"The callback URL is longer than {MAX_URL_LENGTH} characters.")
+    if _UNSAFE.search(url):  # parsers disagree about these: the classic way past a check
+        raise _refused("The callback URL holds a space, control character or backslash.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = _ascii_host(parts.hostname or "")
+    except ValueError:
+        raise _refused("The callback URL is not a valid URL.") from None
+    if parts.scheme not in _PORTS:
+        raise _refused("The callback URL must begin with http:// or https://.")
+    if not host or port == 0:
+        raise _refused("The callback URL names no host.")
+    if parts.username is not None or parts.password is not None:
+        raise _refused("The callback URL must not hold credentials.")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port or _PORTS[parts.scheme], _ascii_path(path))
+
+
+@lru_cache(maxsize=1024)
+def _addresses_lately(host: str, port: int, tick: int) -> list[Address]:
+    """Remembered for one tick: a batch of a thousand jobs asks for one name a thousand times."""
+    return addresses_of(host, port, within_seconds=SUBMIT_LOOKUP_SECONDS)
+
+
+def _ascii_host(host: str) -> str:
+    """IDNA, so that the name checked is the name asked for. ValueError (UnicodeError) if it has none."""
+    if ":" in host:
+        return str(ip_address(host))
+    return host.encode("idna").decode("ascii")
+
+
+def _ascii_path(path: str) -> str:
+    return quote(path, safe=_VISIBLE, errors="replace")
+
+
+def _refused(message: str) -> CallbackUrlRefused:
+    return CallbackUrlRefused(message, pointer=_POINTER)

@@ -1,0 +1,140 @@
+"""A receiver on loopback that answers as told and remembers what it got."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+
+import pytest
+from django.conf import LazySettings
+
+from jobs.callbacks import addresses, guard
+from jobs.callbacks.outbox import callback_for
+from jobs.callbacks.tenant_secret import renew_secret
+from jobs.models import Callback, Job, Tenant
+from jobs.states import JobState
+
+
+@dataclass
+class Got:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Receiver:
+    """answer: called with the handler after the request was read; writes the whole reply."""
+
+    answer: Callable[[BaseHTTPRequestHandler], None]
+    got: list[Got] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+
+def say(status: int, headers: dict[str, str] | None = None) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in (headers or {}).items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver(say(204))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.got.append(Got(self.path, dict(self.headers), body))
+            receiver.answer(self)
+
+        def do_GET(self) -> None:  # what a followed redirect would ask for
+            receiver.got.append(Got(self.path, dict(self.headers), b""))
+            receiver.answer(self)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *args: object) -> None: ...  # we hang up on receivers on purpose
+
+    server = Server(("127.0.0.1", 0), Handler)
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield receiver
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def loopback_allowed(settings: LazySettings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, callback_networks=("127.0.0.0/8",))
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
+    """Stands in for DNS: per name the answers to come, the last one for ever. Unknown names don't resolve."""
+    table: dict[str, list[list[str]]] = {}
+
+    def resolve(host: str, port: int) -> list[addresses.Address]:
+        if host not in table:
+            raise OSError(f"no such name: {host}")
+        answers = table[host]
+        return [ip_address(text) for text in (answers.pop(0) if len(answers) > 1 else answers[0])]
+
+    monkeypatch.setattr(addresses, "_resolve", resolve)
+    guard._addresses_lately.cache_clear()
+    return table
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Sent:
+    """A finished job's message in the outbox, and the secret its tenant was shown."""
+
+    callback: Callback
+    secret: str
+
+    def fresh(self) -> Callback:
+        self.callback.refresh_from_db()
+        return self.callback
+
+
+@pytest.fixture
+def send() -> Callable[..., Sent]:
+    def make(url: str, *, now: datetime = NOW) -> Sent:
+        tenant = Tenant.objects.create(name=f"t{Tenant.objects.count()}")
+        secret = renew_secret(tenant)
+        job = Job.objects.create(
+            tenant=tenant,
+            model="zimg",
+            pool="zimg",
+            payload={"prompt": "a sunset"},
+            callback_url=url,
+            state=JobState.COMPLETED,
+            result={"url": "s3://image.png"},
+            place_us=1,
+            created_at=now,
+            finished_at=now,
+        )
+        callback = callback_for(job, now=now)
+        assert callback is not None
+        callback.save(force_insert=True)
+        return Sent(callback, secret)
+
+    return make

@@ -1,0 +1,298 @@
+"""Against a real receiver: what is sent, what each answer does to the message, and that it is sent once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from django.conf import LazySettings
+from django.db import connection
+from standardwebhooks import Webhook
+
+from jobs.callbacks import deliver as delivering
+from jobs.callbacks.deliver import deliver, due_callbacks, replay
+from jobs.callbacks.schedule import DELAYS_SECONDS
+from jobs.models import Callback
+
+from .conftest import NOW, Receiver, Sent, say
+
+Send = Callable[..., Sent]
+PENDING = Callback.State.PENDING
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("loopback_allowed")]
+
+
+def test_the_result_arrives_signed_under_the_messages_id(receiver: Receiver, send: Send) -> None:
+    now = datetime.now(UTC)
+    sent = send(receiver.url + "?order=7", now=now)
+    assert deliver(sent.callback.id, now=now) == "delivered"
+    [got] = receiver.got
+    body = Webhook(sent.secret).verify(got.body, got.headers)
+    assert body["result"] == {"url": "s3://image.png"}
+    headers = {name.lower(): value for name, value in got.headers.items()}
+    assert headers["webhook-id"] == sent.callback.id
+    assert headers["content-type"] == "application/json"
+    assert headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert got.path == "/hook?order=7"
+    row = sent.fresh()
+    assert (row.state, row.tries, row.next_at) == (Callback.State.DELIVERED, 1, None)
+    assert row.delivered_at is not None
+    assert [(line.number, line.status_code, line.error) for line in row.log.all()] == [(1, 204, "")]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 404, 500, 503])
+def test_any_answer_but_2xx_is_tried_again(receiver: Receiver, send: Send, status: int) -> None:
+    receiver.answer = say(status, {"Location": "/elsewhere"})
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    row = sent.fresh()
+    assert row.state == PENDING
+    assert row.next_at is not None
+    assert timedelta(seconds=4) < row.next_at - NOW < timedelta(seconds=25)
+    assert [(line.status_code, line.error) for line in row.log.all()] == [(status, f"HTTP {status}")]
+    assert [got.path for got in receiver.got] == ["/hook"]  # redirects are not followed
+
+
+def test_a_repeat_carries_the_same_id_and_body(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(500)
+    sent = send(receiver.url)
+    deliver(sent.callback.id, now=NOW)
+    receiver.answer = say(200)
+    assert deliver(sent.callback.id, now=NOW + timedelta(minutes=1)) == "delivered"
+    first, second = receiver.got
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
+    assert first.body == second.body
+
+
+def test_410_stops_for_good(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(410)
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "gone"
+    assert (sent.fresh().state, sent.fresh().next_at) == (Callback.State.GONE, None)
+    assert deliver(sent.callback.id, now=NOW + timedelta(days=9)) == "not_due"
+    assert len(receiver.got) == 1
+
+
+def test_after_the_schedule_it_gives_up(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(500)
+    sent = send(receiver.url)
+    outcomes, now = [], NOW
+    for _ in DELAYS_SECONDS:
+        outcomes.append(deliver(sent.callback.id, now=now))
+        now = sent.fresh().next_at or now
+    assert outcomes == ["failed"] * 9 + ["gave_up"]
+    assert timedelta(hours=68) < now - NOW < timedelta(hours=84)
+    assert (sent.fresh().state, sent.fresh().next_at) == (Callback.State.GAVE_UP, None)
+    assert [line.number for line in sent.callback.log.all()] == list(range(1, 11))
+
+
+def test_a_receiver_that_asks_for_a_pause_gets_it(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(429, {"Retry-After": "3600"})
+    sent = send(receiver.url)
+    deliver(sent.callback.id, now=NOW)
+    again_at = sent.fresh().next_at
+    assert again_at is not None
+    assert again_at >= NOW + timedelta(hours=1)
+
+
+def test_a_receiver_that_is_away_is_tried_again(receiver: Receiver, send: Send) -> None:
+    sent = send("http://127.0.0.1:1/hook")
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    [line] = sent.callback.log.all()
+    assert line.status_code is None
+    assert "ConnectionRefusedError" in line.error
+
+
+def test_two_deliverers_at_once_send_once(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    everybody, outcomes = threading.Barrier(6), []
+
+    def one() -> None:
+        everybody.wait()
+        outcomes.append(deliver(sent.callback.id, now=NOW))
+        connection.close()
+
+    threads = [threading.Thread(target=one) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["delivered"] + ["not_due"] * 5
+    assert len(receiver.got) == 1
+
+
+def test_nobody_else_sends_while_a_slow_receiver_is_answering(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    meanwhile = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        meanwhile.append(deliver(sent.callback.id, now=NOW + timedelta(seconds=16)))
+        connection.close()
+        say(200)(handler)
+
+    receiver.answer = answer
+    assert deliver(sent.callback.id, now=NOW) == "delivered"
+    assert meanwhile == ["not_due"]
+
+
+def test_a_crash_after_sending_repeats_and_never_loses(
+    receiver: Receiver, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = send(receiver.url)
+    with monkeypatch.context() as crash:
+        crash.setattr(delivering, "_settle", lambda *args, **kwargs: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            deliver(sent.callback.id, now=NOW)
+    assert [line.error for line in sent.callback.log.all()] == ["sent; its end was not recorded"]
+    later = NOW + timedelta(minutes=2)
+    assert due_callbacks(later, 10) == [sent.callback.id]
+    assert deliver(sent.callback.id, now=later) == "delivered"
+    assert len({got.headers["webhook-id"] for got in receiver.got}) == 1
+    assert len(receiver.got) == 2
+
+
+def test_no_transaction_is_open_while_sending(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    seen: list[Callback] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(Callback.objects.get(id=sent.callback.id))
+        Callback.objects.filter(id=sent.callback.id).update(url=receiver.url)  # would wait for a lock
+        connection.close()
+        say(200)(handler)
+
+    receiver.answer = answer
+    assert deliver(sent.callback.id, now=NOW) == "delivered"
+    assert seen[0].tries == 1
+
+
+def test_an_endless_answer_is_cut_off(receiver: Receiver, send: Send) -> None:
+    written: list[int] = []
+    hung_up = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                written.append(handler.wfile.write(b"x" * 65536))
+        except OSError:
+            hung_up.set()
+
+    receiver.answer = answer
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "delivered"
+    assert hung_up.wait(10)
+    assert sum(written) < 64 * 1024 * 1024
+
+
+def drip(first: bytes, go_on: threading.Event) -> Callable[[BaseHTTPRequestHandler], None]:
+    """One byte at a time, each well within any per-read limit, until told to stop."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(first)
+        try:
+            while not go_on.wait(0.02):
+                handler.wfile.write(b"x")
+        except OSError:
+            pass
+
+    return answer
+
+
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [(b"", "failed"), (b"HTTP/1.1 200 OK\r\nX-Slow: ", "failed"), (b"HTTP/1.1 200 OK\r\n\r\n", "delivered")],
+)
+def test_a_dripping_receiver_cannot_hold_a_deliverer(
+    receiver: Receiver,
+    send: Send,
+    settings: LazySettings,
+    go_on: threading.Event,
+    *,
+    first: bytes,
+    outcome: str,
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, callback_timeout_seconds=0.3)
+    receiver.answer = drip(first, go_on)
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == outcome
+    [line] = sent.callback.log.all()
+    assert ("TimeoutError" in line.error) is (outcome == "failed")
+
+
+def test_an_answer_that_is_not_http_is_a_failed_try(receiver: Receiver, send: Send) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+    receiver.answer = answer
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    assert http.client.BadStatusLine.__name__ in sent.callback.log.get().error
+
+
+def test_a_secret_that_cannot_be_read_is_a_failed_try(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    tenant = sent.callback.job.tenant
+    tenant.webhook_secret_encrypted = "stored under another key"
+    tenant.save()
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    assert "SecretUnreadable" in sent.callback.log.get().error
+    assert receiver.got == []
+
+
+def test_only_due_messages_are_listed_the_longest_due_first(send: Send) -> None:
+    late, later, waiting = (send("http://127.0.0.1:1/", now=NOW).callback for _ in range(3))
+    for row, next_at in ((late, -9), (later, -5), (waiting, 5)):
+        Callback.objects.filter(id=row.id).update(next_at=NOW + timedelta(seconds=next_at))
+    assert due_callbacks(NOW, 10) == [late.id, later.id]
+    assert due_callbacks(NOW, 1) == [late.id]
+    assert deliver(waiting.id, now=NOW) == "not_due"
+    assert deliver("msg_unknown", now=NOW) == "not_due"
+
+
+def test_a_replay_sends_again_under_the_same_id_with_a_fresh_schedule(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(410)
+    sent = send(receiver.url)
+    deliver(sent.callback.id, now=NOW)
+    later = NOW + timedelta(days=3)
+    assert replay(sent.callback.id, now=later) is True
+    assert (sent.fresh().state, sent.fresh().tries) == (PENDING, 0)
+    receiver.answer = say(200)
+    assert deliver(sent.callback.id, now=later) == "delivered"
+    assert len({got.headers["webhook-id"] for got in receiver.got}) == 1
+    assert [line.number for line in sent.callback.log.all()] == [1, 2]
+    assert replay("msg_unknown", now=later) is False
+
+
+def test_a_replay_during_a_try_is_not_undone_by_its_end(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    later = NOW + timedelta(minutes=5)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        replay(sent.callback.id, now=later)
+        connection.close()
+        say(500)(handler)
+
+    receiver.answer = answer
+    deliver(sent.callback.id, now=NOW)
+    assert (sent.fresh().state, sent.fresh().tries, sent.fresh().next_at) == (PENDING, 0, later)
+
+
+def test_body_that_the_receiver_reads_is_the_stored_text(receiver: Receiver, send: Send) -> None:
+    sent = send(receiver.url)
+    deliver(sent.callback.id, now=NOW)
+    assert receiver.got[0].body.decode() == sent.callback.body
+    assert json.loads(sent.callback.body)["status"] == "completed"

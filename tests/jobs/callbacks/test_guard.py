@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+from django.conf import LazySettings
+
+from jobs.callbacks import addresses, guard
+from jobs.callbacks.guard import check_callback_url, resolve_allowed
+from jobs.errors import CallbackUrlRefused
+
+PRIVATE = [
+    "127.0.0.1", "127.1.2.3", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+    "100.64.0.1", "100.100.100.200", "192.0.0.192", "168.63.129.16", "224.0.0.1", "240.0.0.1",
+    "255.255.255.255",    "198.18.0.1", "192.0.2.1", "192.88.99.1",
+    "::", "::1", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1", "2001:db8::1",
+    "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1",
+    "2002:7f00:1::1", "2001:0:7f00:1::1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_literal_private_address_is_refused(address: str) -> None:
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url(f"http://{host}/hook")
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_name_that_stands_for_a_private_address_is_refused(
+    address: str, names: dict[str, list[list[str]]]
+) -> None:
+    names["hooks.example.com"] = [[address]]
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url("https://hooks.example.com/hook")
+    assert resolve_allowed("hooks.example.com", 443) == []
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "①②⑦.⓪.⓪.①"])
+def test_other_spellings_of_loopback_are_refused(host: str) -> None:
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url(f"http://{host}/")
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_a_public_address_is_accepted(address: str, names: dict[str, list[list[str]]]) -> None:
+    names["hooks.example.com"] = [[address]]
+    check_callback_url("https://hooks.example.com:8443/hook?x=1")
+    assert resolve_allowed("hooks.example.com", 443) == [ip_address(address)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "hooks.example.com",
+        "ftp://hooks.example.com/",
+        "file:///etc/passwd",
+        "//hooks.example.com/",
+        "http://",
+        "http:///hook",
+        "http://user@hooks.example.com/",
+        "http://user:secret@hooks.example.com/",
+        "http://@hooks.example.com/",
+        "http://hooks.example.com:0/",
+        "http://hooks.example.com:99999/",
+        "http://hooks.example.com:port/",
+        "http://hooks..example.com/",
+        f"http://{'a' * 64}.example.com/",
+        "http://[::1/",
+        "http://hooks.example.com\\@127.0.0.1/",
+        "http://hooks.example.com/a b",
+        "http://hooks.example.com/\r\nX-Injected: 1",
+        "http://hooks.example.com/\x00",
+        "http://hooks.example.com/" + "a" * 2000,
+    ],
+)
+def test_a_malformed_url_is_refused_with_a_pointer(url: str, names: dict[str, list[list[str]]]) -> None:
+    names["hooks.example.com"] = [["8.8.8.8"]]
+    with pytest.raises(CallbackUrlRefused) as refused:
+        check_callback_url(url)
+    assert refused.value.pointer == "/callback_url"
+    assert refused.value.code == "callback_url_refused"
+
+
+def test_a_name_that_does_not_resolve_yet_is_accepted_at_submit_and_an_error_at_delivery(
+    names: dict[str, list[list[str]]],
+) -> None:
+    check_callback_url("https://soon.example.com/hook")
+    with pytest.raises(OSError, match="no such name"):
+        resolve_allowed("soon.example.com", 443)
+
+
+def test_a_resolver_that_hangs_does_not_hold_up_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(addresses, "_resolve", lambda host, port: go_on.wait() and [])
+    monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.01)
+    check_callback_url("https://hangs.example.com/hook")
+    go_on.set()
+
+
+def test_of_a_mixed_name_only_the_allowed_addresses_are_connected_to(
+    names: dict[str, list[list[str]]],
+) -> None:
+    names["mixed.example.com"] = [["10.0.0.1", "8.8.8.8", "127.0.0.1"]]
+    assert resolve_allowed("mixed.example.com", 80) == [ip_address("8.8.8.8")]
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
+def test_an_operator_can_allow_a_private_network(
+    address: str, names: dict[str, list[list[str]]], settings: LazySettings
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, callback_networks=("10.1.0.0/16", "fd00::/8"))
+    names["inside.example.com"] = [[address]]
+    check_callback_url("http://inside.example.com/")
+    names["outside.example.com"] = [["10.2.0.1"]]
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url("http://outside.example.com/")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from jobs.callbacks.signing import new_secret, sign
+from jobs.callbacks.tenant_secret import renew_secret, secret_of
+from jobs.models import Tenant
+
+
+def test_any_standard_webhooks_library_verifies_the_signature() -> None:
+    secret = new_secret()
+    headers = sign(secret, "msg_1", datetime.now(UTC), '{"a":"é"}')
+    assert Webhook(secret).verify('{"a":"é"}', headers) == {"a": "é"}
+
+
+def test_a_changed_body_or_another_secret_is_noticed() -> None:
+    secret = new_secret()
+    headers = sign(secret, "msg_1", datetime.now(UTC), "{}")
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secret).verify("[]", headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify("{}", headers)
+
+
+def test_a_secret_has_the_specified_form_and_size() -> None:
+    secret = new_secret()
+    assert secret.startswith("whsec_")
+    assert 24 <= len(base64.b64decode(secret.removeprefix("whsec_"), validate=True)) <= 64
+    assert new_secret() != secret
+
+
+@pytest.mark.django_db
+def test_a_tenants_secret_is_stored_encrypted_and_can_be_renewed() -> None:
+    tenant = Tenant.objects.create(name="acme")
+    first = renew_secret(tenant)
+    stored = Tenant.objects.get(name="acme")
+    assert secret_of(stored) == first
+    assert first not in stored.webhook_secret_encrypted
+    assert renew_secret(tenant) != first
+
+
+@pytest.mark.django_db
+def test_a_tenant_without_a_secret_gets_one_that_stays() -> None:
+    tenant = Tenant.objects.create(name="acme")
+    stale = Tenant.objects.get(name="acme")
+    made = secret_of(tenant)
+    assert made == secret_of(stale) == secret_of(Tenant.objects.get(name="acme"))
