@@ -6,6 +6,7 @@ from .idempotency import IdempotencyKey
 from .job import Job, JobTag
 from .ledger import PurgeLedger
 from .pushed_result import PushedResult
+from .sweep_run import SweepRun
 from .tenant import Tenant
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "JobTag",
     "PurgeLedger",
     "PushedResult",
+    "SweepRun",
     "Tenant",
 ]

@@ -40,8 +40,12 @@ class Attempt(models.Model):
         ordering = ["job", "number"]
         constraints = [
             models.UniqueConstraint(fields=["job", "number"], name="attempts_are_numbered"),
-            models.UniqueConstraint(fields=["server", "slot"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_slot"),
-            models.UniqueConstraint(fields=["job"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_job"),
+            models.UniqueConstraint(
+                fields=["server", "slot"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_slot"
+            ),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_job"
+            ),
         ]
         indexes = [models.Index(fields=["server", "slot", "-started_at"], name="attempt_of_slot_idx")]
 

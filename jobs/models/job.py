@@ -25,7 +25,9 @@ class Job(models.Model):
     pool = models.CharField(max_length=64)
     fleet = models.CharField(max_length=64, default="main")
     payload = models.JSONField()
-    priority = models.PositiveSmallIntegerField(default=5, validators=[MinValueValidator(1), MaxValueValidator(9)])
+    priority = models.PositiveSmallIntegerField(
+        default=5, validators=[MinValueValidator(1), MaxValueValidator(9)]
+    )
     tags = models.JSONField(default=list, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
     callback_url = models.CharField(max_length=2000, blank=True, default="")
@@ -42,7 +44,9 @@ class Job(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    due_at = models.DateTimeField(null=True, blank=True, help_text="When a RETRYING job stands in line again.")
+    due_at = models.DateTimeField(
+        null=True, blank=True, help_text="When a RETRYING job stands in line again."
+    )
     deadline_at = models.DateTimeField(null=True, blank=True)
     start_deadline_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
@@ -81,7 +85,9 @@ class Job(models.Model):
             models.Index(fields=["model", "state"], name="job_of_model_idx"),
             models.Index(fields=["due_at"], name="job_due_idx", condition=Q(state=JobState.RETRYING.value)),
             models.Index(
-                fields=["deadline_at"], name="job_deadline_idx", condition=Q(deadline_at__isnull=False, finished_at=None)
+                fields=["deadline_at"],
+                name="job_deadline_idx",
+                condition=Q(deadline_at__isnull=False, finished_at=None),
             ),
             models.Index(
                 fields=["start_deadline_at"],

@@ -11,7 +11,9 @@ class PurgeLedger(models.Model):
     count = models.PositiveBigIntegerField(default=0)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["tenant", "state"], name="one_line_per_tenant_and_state")]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "state"], name="one_line_per_tenant_and_state")
+        ]
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.state}: {self.count}"

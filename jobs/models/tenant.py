@@ -11,7 +11,9 @@ class Tenant(models.Model):
 
     name = NameField(unique=True)
     weight = models.FloatField(
-        default=1.0, validators=[MinValueValidator(0.001)], help_text="Share of GPU-seconds relative to other tenants."
+        default=1.0,
+        validators=[MinValueValidator(0.001)],
+        help_text="Share of GPU-seconds relative to other tenants.",
     )
     webhook_secret_encrypted = models.TextField(
         blank=True, default="", editable=False, help_text="Signs callbacks; shown once when made."

@@ -1,0 +1,179 @@
+"""What a GPU server says of itself (`GET /health`), and what may be concluded from it about an attempt.
+
+The server's answer is read with distrust: whatever does not have the expected shape is as if unsaid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from django.conf import settings
+
+from gpus.errors import GpuError
+from gpus.models import Server
+from gpus.runners.base import Transport
+from gpus.runners.transport import HttpTransport
+from gpus.services.secrets import SecretUnreadable, decrypt
+
+MAX_BYTES = 1_000_000
+RECORD_SECONDS = 30.0
+"""How often an unchanged state is written to the server's row."""
+PARALLEL_PROBES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """ok: it answered 200 with an object. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of
+    what it runs, None if it can't tell. error: why not ok."""
+
+    ok: bool
+    boot_id: str = ""
+    active_jobs: int | None = None
+    max_concurrent: int | None = None
+    jobs: frozenset[tuple[str, str]] | None = None
+    error: str = ""
+
+    def runs(self, attempt_id: str) -> bool | None:
+        """None: it can't tell."""
+        if self.jobs is None:
+            return None
+        return any(attempt == attempt_id for _, attempt in self.jobs)
+
+
+def probe(server: Server, *, model: str = "", transport: Transport | None = None) -> Health:
+    """Asks once, within `health_timeout_seconds`; never raises. model: beside whose endpoint to ask; the
+    first one by name if there is none of that name.
+
+    Reads the placements: prefetch them, and it needs no database (so that threads may call it).
+    """
+    url = health_url(server, model)
+    if url is None:
+        return Health(False, error="no HTTP endpoint to ask")
+    try:
+        stored = server.headers_encrypted
+        headers: Mapping[str, str] = json.loads(decrypt(stored)) if stored else {}
+    except SecretUnreadable as error:
+        return Health(False, error=str(error))
+    timeout = settings.DISPATCHER.health_timeout_seconds
+    try:
+        answer = (transport or HttpTransport()).request(
+            "GET",
+            url,
+            headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
+            body=None,
+            connect_timeout_seconds=min(timeout, settings.DISPATCHER.connect_timeout_seconds),
+            deadline_seconds=timeout,
+            max_bytes=MAX_BYTES,
+            ca_pem=server.ca_pem or None,
+        )
+    except GpuError as error:
+        return Health(False, error=f"{error.code}: {error.message}"[:500])
+    if answer.status != 200:
+        return Health(False, error=f"GET {url} answered {answer.status}")
+    return read_health(answer.body)
+
+
+def probe_all(asked: Iterable[tuple[Server, str]], *, transport: Transport | None = None) -> list[Health]:
+    """Probes (server, model) pairs in parallel, answers in order."""
+    pairs = list(asked)
+    if len(pairs) < 2:
+        return [probe(server, model=model, transport=transport) for server, model in pairs]
+    with ThreadPoolExecutor(min(PARALLEL_PROBES, len(pairs)), thread_name_prefix="probe") as threads:
+        return list(threads.map(lambda pair: probe(pair[0], model=pair[1], transport=transport), pairs))
+
+
+def health_url(server: Server, model: str = "") -> str | None:
+    """``/health`` at the origin of the model's endpoint; None without an HTTP endpoint."""
+    urls = health_urls(server)
+    return urls.get(model) or next(iter(urls.values()), None)
+
+
+def health_urls(server: Server) -> dict[str, str]:
+    """By model, in the order of their names: a server's models may live at several origins."""
+    urls = {}
+    for placement in sorted(server.placements.all(), key=lambda placement: placement.model_id):
+        parts = urlsplit(placement.endpoint)
+        if parts.scheme in ("http", "https") and parts.netloc:
+            urls[placement.model_id] = urlunsplit((parts.scheme, parts.netloc, "/health", "", ""))
+    return urls
+
+
+def read_health(body: bytes) -> Health:
+    """The protocol's fields out of an answer's body."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return Health(False, error="the answer is not JSON")
+    if not isinstance(said, dict):
+        return Health(False, error="the answer is not a JSON object")
+    boot_id = said.get("boot_id")
+    return Health(
+        True,
+        boot_id=str(boot_id)[:100] if isinstance(boot_id, (str, int)) else "",
+        active_jobs=_count(said.get("active_jobs")),
+        max_concurrent=_count(said.get("max_concurrent")),
+        jobs=_jobs(said.get("jobs")),
+    )
+
+
+def record_health(server: Server, health: Health, at: datetime) -> bool:
+    """Writes what was found to the server's row if it is news, or its last answer is 30 s old. True: written.
+
+    `checked_at` is when the server last *answered*: that boot_id was running then, which is what a later one
+    is compared with. `updated_at` stays: the registry did not change.
+    """
+    found: dict[str, Any] = {"healthy": health.ok, "last_error": health.error[:500]}
+    if health.ok:
+        found["boot_id"] = health.boot_id
+    is_news = any(getattr(server, field) != value for field, value in found.items())
+    is_old = server.checked_at is None or at - server.checked_at >= timedelta(seconds=RECORD_SECONDS)
+    if not is_news and not (health.ok and is_old):
+        return False
+    if health.ok:
+        found["checked_at"] = at
+    Server.objects.filter(pk=server.pk).update(**found)
+    for field, value in found.items():
+        setattr(server, field, value)
+    return True
+
+
+def evidence_for(server: str, attempt_id: str, *, transport: Transport | None = None) -> str | None:
+    """Asks the server whether an attempt, whose sender has just let go of it, still runs: the proof that it
+    does not, or None."""
+    machine = Server.objects.prefetch_related("placements").filter(name=server).first()
+    if machine is None:
+        return None
+    models = {url: model for model, url in health_urls(machine).items()}
+    proofs = [
+        absence(probe(machine, model=model, transport=transport), attempt_id) for model in models.values()
+    ]
+    return proofs[0] if proofs and all(proofs) else None
+
+
+def absence(health: Health, attempt_id: str) -> str | None:
+    """What of this one answer proves that the attempt does not run there."""
+    if health.jobs is not None:
+        return None if health.runs(attempt_id) else "the server does not run it"
+    return "the server runs nothing" if health.active_jobs == 0 else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
+    """None unless every entry names its attempt: half a list proves nothing."""
+    if not isinstance(value, list):
+        return None
+    jobs = set()
+    for entry in value:
+        if not isinstance(entry, dict) or not isinstance(entry.get("attempt"), str):
+            return None
+        jobs.add((str(entry.get("job_id", "")), entry["attempt"]))
+    return frozenset(jobs)

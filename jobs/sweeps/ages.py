@@ -1,0 +1,35 @@
+"""How long ago each sweep last ran to its end, where the web process can read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from jobs.models import SweepRun
+from jobs.sweeps.base import SweepCount
+
+
+def sweep_ages(now: datetime | None = None) -> dict[str, float]:
+    """Seconds by name; `tick` is beat's own. One that never ran is missing. Up to five seconds too old: the
+    rows are written no more often."""
+    now = now or datetime.now(UTC)
+    return {
+        name: max(0.0, (now - at).total_seconds()) for name, at in SweepRun.objects.values_list("name", "at")
+    }
+
+
+def write_runs(runs: Mapping[str, SweepCount], at: datetime) -> None:
+    """One statement for all."""
+    rows = [
+        SweepRun(
+            name=name, at=at, looked=count.looked, repaired=count.repaired, note="; ".join(count.notes)[:500]
+        )
+        for name, count in runs.items()
+    ]
+    if rows:
+        SweepRun.objects.bulk_create(
+            rows,
+            update_conflicts=True,
+            unique_fields=["name"],
+            update_fields=["at", "looked", "repaired", "note"],
+        )

@@ -1,0 +1,81 @@
+"""What every sweep is: one symptom, looked for once, answered with a count.
+
+Rules for all of them: a row is moved only by `jobs.transitions`, in a short transaction of its own that is
+never held over Redis or HTTP; two at once do no harm, because every move is a compare-and-set; one bad row
+does not stop the others; without Redis the work on leases is skipped, and the note says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from gpus import queries as fleet_queries
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from jobs.services.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+Row = TypeVar("Row")
+
+MAX_NOTES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCount:
+    """looked: how many rows were in question. repaired: changed by this run. failed: rows whose repair
+    raised. notes: what an operator should know, a few words each."""
+
+    looked: int = 0
+    repaired: int = 0
+    failed: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: SweepCount) -> SweepCount:
+        return SweepCount(
+            self.looked + other.looked,
+            self.repaired + other.repaired,
+            self.failed + other.failed,
+            (self.notes + other.notes)[:MAX_NOTES],
+        )
+
+
+Sweep = Callable[[Ports], SweepCount]
+
+
+def sweep_rows(name: str, rows: Iterable[Row], repair: Callable[[Row], bool]) -> SweepCount:
+    """repair: True if it changed something. `LeasingUnavailable` ends the rest, others only their row."""
+    looked = repaired = failed = 0
+    for row in rows:
+        looked += 1
+        try:
+            repaired += bool(repair(row))
+        except LeasingUnavailable as error:
+            return SweepCount(looked, repaired, failed, (f"leases: {error}",))
+        except Exception:
+            failed += 1
+            log.exception("sweep_row_failed", sweep=name, row=str(row)[:200])
+    return SweepCount(looked, repaired, failed)
+
+
+def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCount]) -> SweepCount:
+    """The sum of steps that stand alone: the Redis of one fleet, or one server, may be gone while the others
+    work."""
+    total = SweepCount()
+    for group in groups:
+        try:
+            total += step(group)
+        except LeasingUnavailable as error:
+            total += SweepCount(notes=(f"{group}: {error}",))
+        except Exception:
+            total += SweepCount(failed=1)
+            log.exception("sweep_row_failed", sweep=name, row=str(group)[:200])
+    return total
+
+
+def sweep_fleets(name: str, ports: Ports, step: Callable[[str, Leases], SweepCount]) -> SweepCount:
+    return sweep_groups(name, fleet_queries.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))

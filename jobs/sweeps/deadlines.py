@@ -1,0 +1,65 @@
+"""Waiting jobs whose deadline, or deadline to start, has passed. A running job's deadline is its worker's.
+
+A ticket leaves the line before its job ends, so that no slot is leased to a dead job. Without Redis the job
+ends in the database alone: a claim that comes later finds it final and gives the lease back unused.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Q
+
+from gpus.errors import LeasingUnavailable
+from jobs import transitions
+from jobs.errors import DEADLINE_EXCEEDED
+from jobs.models import Job
+from jobs.services import finish
+from jobs.services.ports import Ports
+from jobs.states import JobState
+from jobs.sweeps.base import SweepCount, sweep_rows
+
+LIMIT = 500
+_WAITING = [JobState.QUEUED.value, JobState.RETRYING.value]
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: jobs ended FAILED, `deadline_exceeded`."""
+    now = ports.clock.now()
+    count = SweepCount()
+    for overdue in (
+        Q(deadline_at__isnull=False, finished_at=None, deadline_at__lte=now),
+        Q(start_deadline_at__isnull=False, started_at=None, finished_at=None, start_deadline_at__lte=now),
+    ):
+        jobs = Job.objects.filter(overdue, state__in=_WAITING).defer("payload", "result")
+        count += sweep_rows("deadlines", jobs.order_by()[:LIMIT], lambda job: _end(job, now, ports))
+    return count
+
+
+def _end(job: Job, now: datetime, ports: Ports) -> bool:
+    if job.state == JobState.QUEUED and _is_held(job, ports):
+        return False
+    with transaction.atomic():
+        ended = transitions.end_waiting(
+            job.id, JobState.FAILED, now, code=DEADLINE_EXCEEDED, message=_message(job, now)
+        )
+    finish.after_end(ended, ports)
+    return ended.won
+
+
+def _is_held(job: Job, ports: Ports) -> bool:
+    """Takes the job out of the line; True: it is on a slot already (its start or its end is under way)."""
+    try:
+        leases = ports.leases(job.fleet)
+        return not leases.remove(job.pool, job.ticket) and leases.has_tickets(job.pool, [job.ticket])[0]
+    except LeasingUnavailable:
+        return False
+
+
+def _message(job: Job, now: datetime) -> str:
+    if job.started_at is not None:
+        return "Its deadline passed while it waited for another attempt."
+    if job.deadline_at is not None and job.deadline_at <= now:
+        return "Its deadline passed while it waited in line; it never started."
+    return "It did not start before its start deadline."

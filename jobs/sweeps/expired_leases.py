@@ -1,0 +1,175 @@
+"""Leases, and ends whose commit was never confirmed, that nobody renews any more: their worker is gone.
+
+Expiry never frees a slot by itself. The database says how far the attempt came, and that decides:
+
+- unconfirmed end, attempt final: the commit was there; settled.
+- unconfirmed end, attempt live or unwritten: its result died with the worker; LOST. The GPU had answered,
+  unless the worker gave the slot back as suspect.
+- attempt WAITING: adoptable, whoever claims next goes on polling it.
+- attempt SENT: LOST, slot quarantined. Unwritten: the same, with the missing row; but a model that may run
+  once only is never sent before its start is committed, so there nothing happened.
+- attempt final: free if its end proved the slot free (or a probe did since), else quarantined.
+"""
+
+from __future__ import annotations
+
+import structlog
+from django.db import transaction
+
+from gpus.leasing.contract import Leases
+from gpus.models import QuarantinedSlot
+from gpus.protocol import ExpiredLease, ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
+from jobs import transitions
+from jobs.models import Attempt, Job
+from jobs.services import finish
+from jobs.services.ports import Ports
+from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState
+from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
+from jobs.sweeps.losses import Loss, lose_attempt, lose_unwritten, spec_of
+from jobs.transitions import Ended, StartOutcome
+
+log = structlog.get_logger(__name__)
+
+SWEEPER = "sweep"
+"""The worker under whose name this sweep holds a lease for a moment."""
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: leases resolved and ends settled."""
+
+    def step(_fleet: str, leases: Leases) -> SweepCount:
+        # a slot's end stands before its next start: the start is refused while the end is not written
+        expired = sorted(leases.expired(), key=lambda lease: not lease.settling)
+        return sweep_rows("expired_leases", expired, lambda lease: _resolve(lease, leases, ports))
+
+    return sweep_fleets("expired_leases", ports, step)
+
+
+def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
+    ref = expired.ref
+    attempt = Attempt.objects.filter(id=ref.attempt_id).first()
+    log.info(
+        "lease_expired",
+        job_id=ref.job_id,
+        attempt=ref.attempt_id,
+        epoch=ref.epoch,
+        slot=ref.slot,
+        worker=expired.worker,
+        settling=expired.settling,
+        found=attempt.state if attempt else "unwritten",
+    )
+    if expired.settling:
+        return _settle(expired, attempt, leases, ports)
+    if attempt is None:
+        return _resolve_unwritten(expired, leases, ports)
+    if attempt.state == AttemptState.WAITING:
+        return _make_adoptable(ref, attempt.epoch, leases)
+    if attempt.state in LIVE_ATTEMPT_STATES:
+        ended = lose_attempt(_loss(expired, "Its worker is gone; whether the run ended is unknown."), ports)
+        return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
+    return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
+
+
+def _settle(expired: ExpiredLease, attempt: Attempt | None, leases: Leases, ports: Ports) -> bool:
+    suspect = _was_let_go(expired.ref, leases)
+    loss = _loss(expired, "Its worker died before the end of the run was written.", suspect=suspect)
+    ended = Ended(won=False)
+    if attempt is None:
+        outcome, ended = lose_unwritten(loss, expired.worker, ports)
+        if suspect and outcome is not StartOutcome.STARTED:
+            _write_quarantine(expired, f"lost start, {outcome}", ports)
+    elif attempt.state in LIVE_ATTEMPT_STATES:
+        ended = lose_attempt(loss, ports)
+    ports.send_wakes(leases.settled([expired.ref]))
+    _tell(ended, expired.ref, ports)
+    return True
+
+
+def _was_let_go(ref: LeaseRef, leases: Leases) -> bool:
+    """Whether the worker gave the slot back as suspect: then the GPU had not answered."""
+    views = leases.slots(split_slot(ref.slot)[0])
+    return any(
+        (view.slot, view.attempt_id, view.state) == (ref.slot, ref.attempt_id, "quarantined")
+        for view in views
+    )
+
+
+def _resolve_unwritten(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
+    ref = expired.ref
+    if spec_of(expired.model, expired.pool).at_most_once:
+        return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
+    why = "Its worker is gone; whether the run began is unknown."
+    outcome, ended = lose_unwritten(_loss(expired, why), expired.worker, ports)
+    if outcome is not StartOutcome.STARTED:
+        _write_quarantine(expired, f"lost start, {outcome}", ports)
+    return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
+
+
+def _make_adoptable(ref: LeaseRef, epoch: int, leases: Leases) -> bool:
+    """An adopter that died between the database and Redis left the lease's epoch behind; it is brought up to
+    the row's, so that the next one's claim carries the epoch that counts."""
+    if not leases.resolve_expired(ref, ExpiryVerdict.ADOPTABLE):
+        return False
+    if epoch > ref.epoch and leases.take_over(ref, worker=SWEEPER, new_epoch=epoch):
+        current = LeaseRef(ref.slot, ref.job_id, ref.attempt_id, epoch)
+        leases.release(current, ReleaseMode.ADOPT, worker=SWEEPER)
+    return True
+
+
+def _verdict_on_final(attempt: Attempt, expired: ExpiredLease, ports: Ports) -> ExpiryVerdict:
+    if attempt.slot_freed:
+        return ExpiryVerdict.FREE
+    server, slot = split_slot(expired.ref.slot)
+    rows = QuarantinedSlot.objects.filter(server_id=server, slot=slot)
+    if rows.filter(freed_at=None).exists():
+        return ExpiryVerdict.QUARANTINED
+    if rows.filter(attempt_id=attempt.id).exists():
+        return ExpiryVerdict.FREE  # proven free since
+    _write_quarantine(expired, attempt.error_code or "uncertain end", ports)
+    return ExpiryVerdict.QUARANTINED
+
+
+def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Leases, ports: Ports) -> bool:
+    """False: its holder renewed it meanwhile, and will find that its attempt is over."""
+    resolved = leases.resolve_expired(ref, verdict)
+    _tell(ended, ref, ports)
+    return resolved
+
+
+def _tell(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
+    """A job that stands QUEUED without this run having ended it lost its ticket to the lease: push it."""
+    if ended.won:
+        finish.after_end(ended, ports)
+        return
+    job = Job.objects.filter(id=ref.job_id, state=JobState.QUEUED).defer("payload", "result").first()
+    if job is not None:
+        finish.push_tickets(job.fleet, job.pool, [job.ticket], ports)
+
+
+def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
+    ref = expired.ref
+    with transaction.atomic():
+        transitions.quarantine_slot(
+            ref.slot,
+            attempt_id=ref.attempt_id,
+            job_id=ref.job_id,
+            model=expired.model,
+            reason=reason,
+            at=ports.clock.now(),
+            run_limit_seconds=spec_of(expired.model, expired.pool).run_limit_seconds,
+        )
+
+
+def _loss(expired: ExpiredLease, why: str, *, suspect: bool = True) -> Loss:
+    ref = expired.ref
+    return Loss(
+        job_id=ref.job_id,
+        attempt_id=ref.attempt_id,
+        slot=ref.slot,
+        model=expired.model,
+        pool=expired.pool,
+        why=why,
+        suspect=suspect,
+        process_died=True,
+        held_seconds=expired.held_seconds,
+    )

@@ -1,0 +1,17 @@
+"""Free slots and waiting tickets, but no wake under way: a wake was lost, or nobody sent one."""
+
+from __future__ import annotations
+
+from gpus.leasing.contract import Leases
+from jobs.services.ports import Ports
+from jobs.sweeps.base import SweepCount, sweep_fleets
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: wakes sent."""
+
+    def step(fleet: str, leases: Leases) -> SweepCount:
+        wakes = leases.fill()
+        return SweepCount(len(wakes), ports.send_wakes(wakes) if wakes else 0)
+
+    return sweep_fleets("fill", ports, step)

@@ -1,0 +1,45 @@
+"""The index is not whole: Redis was flushed, is new, or failed over. Rebuilds it, a step per run."""
+
+from __future__ import annotations
+
+from gpus import queries as fleet_queries
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from jobs.services.ports import Ports
+from jobs.sweeps.base import SweepCount, sweep_fleets
+from jobs.sweeps.rebuild import Progress, Rebuild
+
+_under_way: dict[str, Rebuild] = {}
+
+
+def is_needed(ports: Ports) -> bool:
+    """Whether a fleet's index is missing; a fleet whose Redis is away can't be rebuilt now."""
+
+    def is_missing(fleet: str) -> bool:
+        try:
+            return ports.leases(fleet).generation() is None
+        except LeasingUnavailable:
+            return False
+
+    return any([is_missing(fleet) for fleet in fleet_queries.fleets()])
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: indexes opened."""
+
+    def step(fleet: str, leases: Leases) -> SweepCount:
+        if leases.generation() is not None:
+            _under_way.pop(fleet, None)
+            return SweepCount(1)
+        rebuild = _under_way.get(fleet)
+        if rebuild is None or rebuild.ports is not ports:
+            rebuild = _under_way[fleet] = Rebuild.of(fleet, leases, ports)
+        progress = rebuild.step()
+        while progress is Progress.WIPING:
+            progress = rebuild.step()
+        if progress is Progress.OPEN:
+            _under_way.pop(fleet, None)
+            return SweepCount(1, 1)
+        return SweepCount(1, notes=(f"{fleet}: {progress}",))
+
+    return sweep_fleets("generation", ports, step)

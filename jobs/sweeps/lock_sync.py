@@ -1,0 +1,119 @@
+"""What the servers say of themselves, against what we believe of them.
+
+It never deletes a lease: one that its server does not confirm is its poller's to find out, here it is a
+note. It repairs what nobody else would see: accepted runs of a boot that is over and that nobody polls, and
+slots that only Redis holds back (`held_back`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpus.leasing.contract import Leases, SlotView
+from gpus.models import Server
+from gpus.protocol import slot_name
+from gpus.services.health import Health, probe_all, record_health
+from jobs.models import Attempt
+from jobs.services import finish
+from jobs.services.ports import Ports
+from jobs.states import AttemptState
+from jobs.sweeps.base import SweepCount, sweep_groups, sweep_rows
+from jobs.sweeps.held_back import free_forgotten
+from jobs.sweeps.losses import Loss, lose_attempt
+
+CHUNK = 64
+YOUNG_SECONDS = 10.0
+"""A lease is this old before its absence from the server's list is worth a note."""
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
+    servers = [
+        server
+        for server in Server.objects.select_related("pool").prefetch_related("placements").order_by("name")
+        if server.placements.all()
+    ]
+    count = SweepCount()
+    for at in range(0, len(servers), CHUNK):
+        chunk = servers[at : at + CHUNK]
+        asked_at = ports.clock.now()
+        healths = probe_all((server, "") for server in chunk)
+        answers = [_Answer(server, health, asked_at) for server, health in zip(chunk, healths, strict=True)]
+        count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, ports))
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    server: Server
+    health: Health
+    asked_at: datetime
+
+    def __str__(self) -> str:
+        return str(self.server.name)
+
+
+def _compare(answer: _Answer, ports: Ports) -> SweepCount:
+    server, health = answer.server, answer.health
+    boot_before, seen_at = server.boot_id, server.checked_at
+    record_health(server, health, answer.asked_at)
+    leases = ports.leases(server.pool.fleet)
+    views = leases.slots(server.name)
+    count = SweepCount(1) + free_forgotten(server, views, leases, ports)
+    if health.boot_id and boot_before and health.boot_id != boot_before and seen_at is not None:
+        count += _lose_unpolled(server, seen_at, views, leases, ports)
+    return count + SweepCount(notes=_drift(server, health, views))
+
+
+def _lose_unpolled(
+    server: Server, seen_at: datetime, views: Sequence[SlotView], leases: Leases, ports: Ports
+) -> SweepCount:
+    """seen_at: when the server last answered under its old boot. What was sent before died with that boot."""
+    polled = {
+        view.attempt_id for view in views if view.state == "leased" and (view.expires_in_seconds or 0) > 0
+    }
+    dead = Attempt.objects.filter(
+        server=server.name, state=AttemptState.WAITING.value, started_at__lte=seen_at
+    ).exclude(id__in=polled)
+
+    def lose(attempt: Attempt) -> bool:
+        slot = slot_name(server.name, attempt.slot)
+        loss = Loss(
+            job_id=attempt.job_id,
+            attempt_id=attempt.id,
+            slot=slot,
+            model=attempt.model,
+            pool=server.pool_id,
+            why="The server restarted while it had the job.",
+            suspect=False,
+            process_died=False,
+            evidence="the server restarted",
+        )
+        ended = lose_attempt(loss, ports)
+        if slot in {view.slot for view in views if view.attempt_id == attempt.id}:
+            leases.quarantine(slot, attempt.id)  # forgets the lease, whatever its epoch …
+            ports.send_wakes(leases.free_slot(slot))  # … and the restart proves the slot free
+        finish.after_end(ended, ports)
+        return ended.won
+
+    count = sweep_rows("lock_sync", list(dead), lose)
+    return SweepCount(0, count.repaired, count.failed, count.notes)
+
+
+def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[str, ...]:
+    if not health.ok:
+        return (f"{server.name}: {health.error}",)
+    if health.jobs is None:
+        return ()
+    running = {attempt for _, attempt in health.jobs}
+    known = {view.attempt_id for view in views}
+    old = [view for view in views if view.state == "leased" and view.held_seconds > YOUNG_SECONDS]
+    unconfirmed = sum(view.attempt_id not in running for view in old)
+    notes = []
+    if unconfirmed:
+        notes.append(f"{server.name}: does not run {unconfirmed} of its {len(old)} leased attempts")
+    if strangers := len(running - known):
+        notes.append(f"{server.name}: runs {strangers} attempts that hold no slot")
+    return tuple(notes)

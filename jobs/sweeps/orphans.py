@@ -1,0 +1,133 @@
+"""Running jobs that nobody runs: their attempt has outlived its model, or has no lease in a whole index.
+
+How long a run may take is its model's business, never a global number. An attempt whose remote id is known
+gets its lease back, so that somebody goes on polling it; any other is LOST and its slot quarantined.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from gpus.leasing.contract import Leases
+from gpus.protocol import LeaseRef, slot_name
+from jobs.models import Attempt, Job
+from jobs.services import finish
+from jobs.services.ports import Ports
+from jobs.states import AttemptState, JobState
+from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
+from jobs.sweeps.losses import Loss, lose_attempt, spec_of
+from jobs.sweeps.rebuild import lease_of
+
+GRACE_SECONDS = 60.0
+LIMIT = 5000
+
+_leaseless_since: dict[str, float] = {}
+"""Attempts that had no lease when last looked at, and since when (monotonic)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A running job and its live attempt."""
+
+    job: Job
+    attempt: Attempt
+
+    @property
+    def ref(self) -> LeaseRef:
+        slot = slot_name(self.attempt.server, self.attempt.slot)
+        return LeaseRef(slot, self.job.id, self.attempt.id, self.attempt.epoch)
+
+
+def is_needed(_ports: Ports) -> bool:
+    return Job.objects.filter(state=JobState.RUNNING.value).exists()
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: running jobs older than two lease times. repaired: attempts ended, or leases given back."""
+    now = ports.clock.now()
+    patience = 2 * settings.DISPATCHER.lease_seconds
+    runs = _runs(now - timedelta(seconds=patience))
+    if not runs:
+        _leaseless_since.clear()
+        return SweepCount()
+
+    def step(fleet: str, leases: Leases) -> SweepCount:
+        mine = [run for run in runs if run.job.fleet == fleet]
+        age = leases.generation_age_seconds() if mine else None
+        if age is None or age < patience:
+            return SweepCount()
+        leaseless = _without_lease(mine, leases, ports.clock.monotonic(), patience)
+        return sweep_rows(
+            "orphans", mine, lambda run: _repair(run, run.attempt.id in leaseless, leases, now, ports)
+        )
+
+    return sweep_fleets("orphans", ports, step)
+
+
+def _runs(started_before: datetime) -> list[_Run]:
+    running = Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by()
+    jobs = {job.live_attempt: job for job in running[:LIMIT] if job.live_attempt}
+    ids, found = list(jobs), []
+    for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
+        attempts = Attempt.objects.filter(id__in=ids[at : at + 500], started_at__lt=started_before)
+        found += [_Run(jobs[attempt.id], attempt) for attempt in attempts]
+    return found
+
+
+def _without_lease(runs: Sequence[_Run], leases: Leases, monotonic: float, patience: float) -> set[str]:
+    """Attempts seen without a lease for the whole patience: between a release and its commit one may lack it
+    for a moment."""
+    by_pool: dict[str, list[_Run]] = defaultdict(list)
+    for run in runs:
+        by_pool[run.job.pool].append(run)
+    missing = set()
+    for pool, some in by_pool.items():
+        found = leases.has_tickets(pool, [run.job.ticket for run in some])
+        missing |= {run.attempt.id for run, has in zip(some, found, strict=True) if not has}
+    for run in runs:
+        if run.attempt.id not in missing:
+            _leaseless_since.pop(run.attempt.id, None)
+    return {one for one in missing if monotonic - _leaseless_since.setdefault(one, monotonic) >= patience}
+
+
+def _repair(run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Ports) -> bool:
+    limit = spec_of(run.attempt.model, run.job.pool).run_limit_seconds + GRACE_SECONDS
+    if (now - run.attempt.started_at).total_seconds() > limit:
+        if _is_driven(run, leases):
+            return False  # its worker is at it: it ends the run itself
+        return _lose(run, f"It ran longer than {limit:.0f} s and nobody holds its slot.", leases, ports)
+    if not leaseless:
+        return False
+    if run.attempt.state == AttemptState.WAITING:
+        return leases.restore_lease(lease_of(run.job, run.attempt))
+    return _lose(run, "Nobody holds its slot.", leases, ports)
+
+
+def _is_driven(run: _Run, leases: Leases) -> bool:
+    """An adoptable lease is held by nobody: if no worker came for so long, none will."""
+    views = leases.slots(run.attempt.server)
+    is_adoptable = any(view.attempt_id == run.attempt.id and view.state == "adoptable" for view in views)
+    return not is_adoptable and leases.is_held(run.ref)
+
+
+def _lose(run: _Run, why: str, leases: Leases, ports: Ports) -> bool:
+    loss = Loss(
+        job_id=run.job.id,
+        attempt_id=run.attempt.id,
+        slot=run.ref.slot,
+        model=run.attempt.model,
+        pool=run.job.pool,
+        why=why,
+        suspect=True,
+        process_died=False,
+    )
+    ended = lose_attempt(loss, ports)
+    leases.quarantine(run.ref.slot, run.attempt.id)
+    finish.after_end(ended, ports)
+    _leaseless_since.pop(run.attempt.id, None)
+    return ended.won

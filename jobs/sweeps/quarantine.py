@@ -1,0 +1,150 @@
+"""Slots whose GPU may still be busy with an attempt that we let go of: asks their servers until one is proven
+free.
+
+The row is freed first and Redis told after: a crash in between leaves the slot out of use, which `lock_sync`
+repairs; the other way round it could be given away while the row still says no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from django.db.models import F
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import slot_name
+from gpus.services.health import Health, health_url, health_urls, probe_all, record_health
+from jobs.models import Attempt
+from jobs.services.ports import Ports
+from jobs.sweeps.base import SweepCount, sweep_rows
+from jobs.sweeps.evidence import Suspect, answered, counted, outlived
+
+log = structlog.get_logger(__name__)
+
+LIMIT = 200
+UNREACHABLE_AGAIN_SECONDS = 10.0
+"""A server that did not answer is asked less often: the others' slots should not wait for its time-out."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The open rows behind one health URL, with what is known of each."""
+
+    server: Server
+    model: str
+    leases: Leases
+    rows: dict[int, QuarantinedSlot]
+
+    def suspects(self) -> list[Suspect]:
+        return [
+            Suspect(
+                row.pk, row.attempt_id, row.boot_id or _boot_when_sent(row, self.server), row.since, row.until
+            )
+            for row in self.rows.values()
+        ]
+
+
+def is_needed(_ports: Ports) -> bool:
+    return QuarantinedSlot.objects.filter(freed_at=None).exists()
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: slots freed."""
+    now = ports.clock.now()
+    groups, count = _groups(_open_rows(), ports)
+    for group in groups:
+        count += _free(group, outlived(group.suspects(), now), ports)
+    asked = [group for group in groups if group.rows and _is_due(group, now)]
+    began = ports.clock.monotonic()
+    answers = probe_all((group.server, group.model) for group in asked)
+    took = ports.clock.monotonic() - began
+    for group, health in zip(asked, answers, strict=True):
+        count += _judge(group, health, now, took, ports)
+    return count
+
+
+def _open_rows() -> list[QuarantinedSlot]:
+    oldest = QuarantinedSlot.objects.filter(freed_at=None).order_by(F("probed_at").asc(nulls_first=True))
+    return list(oldest.select_related("server__pool").prefetch_related("server__placements")[:LIMIT])
+
+
+def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group], SweepCount]:
+    """Also tells the lease layer of every row, in case it forgot. Where Redis is away, nothing is freed."""
+    groups: dict[tuple[str, str | None], _Group] = {}
+    away: dict[str, str] = {}
+    for row in rows:
+        server, fleet = row.server, row.server.pool.fleet
+        if fleet in away:
+            continue
+        leases = ports.leases(fleet)
+        try:
+            leases.quarantine(slot_name(server.name, row.slot), row.attempt_id)
+        except LeasingUnavailable as error:
+            away[fleet] = str(error)
+            continue
+        key = (server.name, health_url(server, row.model))
+        groups.setdefault(key, _Group(server, row.model, leases, {})).rows[row.pk] = row
+    reachable = [group for group in groups.values() if group.server.pool.fleet not in away]
+    notes = tuple(f"{fleet}: {error}" for fleet, error in away.items())
+    return reachable, SweepCount(looked=len(rows), notes=notes)
+
+
+def _is_due(group: _Group, now: datetime) -> bool:
+    if group.server.healthy is not False:
+        return True
+    last = max((row.probed_at for row in group.rows.values() if row.probed_at), default=None)
+    return last is None or now - last >= timedelta(seconds=UNREACHABLE_AGAIN_SECONDS)
+
+
+def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:
+    """The server's last recorded boot, if it still answered under it after the attempt was sent."""
+    if not server.boot_id or server.checked_at is None:
+        return ""
+    sent_before = Attempt.objects.filter(id=row.attempt_id, started_at__lte=server.checked_at).exists()
+    return server.boot_id if sent_before else ""
+
+
+def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports: Ports) -> SweepCount:
+    for suspect in group.suspects():
+        boot_id = suspect.boot_id or health.boot_id
+        QuarantinedSlot.objects.filter(pk=suspect.key).update(probed_at=asked_at, boot_id=boot_id)
+        group.rows[suspect.key].boot_id = boot_id
+    count = _free(group, answered(group.suspects(), health, asked_at), ports)
+    if group.rows and health.ok and health.jobs is None:
+        try:
+            count += _free(group, _by_count(group, health, took), ports)
+        except LeasingUnavailable as error:
+            count += SweepCount(notes=(f"{group.server.name}: {error}",))
+    record_health(group.server, health, asked_at)
+    return count
+
+
+def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
+    server = group.server.name
+    if len(set(health_urls(group.server).values())) > 1 and health.active_jobs:
+        return {}  # this origin's count says nothing about which of the server's leases it runs
+    held = sum(view.state in ("leased", "adoptable", "settling") for view in group.leases.slots(server))
+    quiet = group.leases.last_lease_change_seconds(server) - took
+    return counted(group.suspects(), health, leases=held, quiet_seconds=quiet)
+
+
+def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:
+    """looked stays 0: the rows are counted already."""
+
+    def free(row: QuarantinedSlot) -> bool:
+        slot, proof = slot_name(group.server.name, row.slot), proofs[row.pk]
+        open_row = QuarantinedSlot.objects.filter(pk=row.pk, freed_at=None)
+        if not open_row.update(freed_at=ports.clock.now(), evidence=proof[:200]):
+            return False
+        log.info("slot_proven_free", slot=slot, attempt=row.attempt_id, evidence=proof)
+        ports.send_wakes(group.leases.free_slot(slot))
+        return True
+
+    proven = [group.rows.pop(key) for key in proofs]
+    count = sweep_rows("quarantine", proven, free)
+    return SweepCount(0, count.repaired, count.failed, count.notes)

@@ -1,0 +1,175 @@
+"""Makes a fleet's index anew from the database, in steps that return.
+
+The order: wipe what is left; the registry; one renewal's time, in which living keepers announce the leases
+they hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
+slots; the waiting jobs; then the index is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from gpus import queries as fleet_queries
+from gpus.leasing.contract import Leases
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease, slot_name
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Attempt, Job
+from jobs.services.ports import Ports
+from jobs.states import LIVE_ATTEMPT_STATES, JobState
+from jobs.sweeps.line import START, waiting_tickets
+from jobs.sweeps.losses import spec_of
+from jobs.sweeps.mirror_registry import mirror_fleet
+
+log = structlog.get_logger(__name__)
+
+PAGE = 500
+_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
+_HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
+
+
+class Progress(StrEnum):
+    BUSY_ELSEWHERE = "somebody else rebuilds"
+    WIPING = "wiping"
+    LISTENING = "keepers announce their leases"
+    OPEN = "open"
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """One fleet's rebuild by this process; `step` again until it says OPEN. A process that dies in it is
+    replaced by another after 30 s."""
+
+    fleet: str
+    leases: Leases
+    ports: Ports
+    owner: str
+    listening_since: float | None = None
+
+    @classmethod
+    def of(cls, fleet: str, leases: Leases, ports: Ports) -> Rebuild:
+        return cls(fleet, leases, ports, owner=f"rebuild-{new_id()}")
+
+    def step(self) -> Progress:
+        """Raises LeasingUnavailable; the next step goes on where this one was."""
+        if not self.leases.begin_rebuild(self.owner):
+            self.listening_since = None
+            return Progress.BUSY_ELSEWHERE
+        if not self.leases.wipe(self.owner):
+            return Progress.WIPING
+        monotonic = self.ports.clock.monotonic()
+        if self.listening_since is None or self._was_emptied():
+            mirror_fleet(self.fleet, self.leases, self.ports)
+            self.listening_since = monotonic
+            if _somebody_may_hold(self.fleet):
+                return Progress.LISTENING
+        elif monotonic - self.listening_since < settings.DISPATCHER.renew_seconds + 1.0:
+            return Progress.LISTENING
+        self._fill_and_open()
+        return Progress.OPEN
+
+    def _was_emptied(self) -> bool:
+        """Whether Redis lost everything again since this rebuild told it the registry."""
+        told = (
+            Server.objects.filter(pool__fleet=self.fleet, slots__gt=0).values_list("name", flat=True).first()
+        )
+        return told is not None and not self.leases.slots(told)
+
+    def _fill_and_open(self) -> None:
+        restored = sum(self.leases.restore_lease(lease) for lease in _live_leases(self.fleet))
+        quarantined = self._quarantine()
+        pushed = sum(self._push(pool.name) for pool in fleet_queries.pools(fleet=self.fleet))
+        generation = self.leases.open_generation(self.owner)
+        log.info(
+            "index_rebuilt",
+            fleet=self.fleet,
+            generation=generation,
+            leases=restored,
+            quarantined=quarantined,
+            tickets=pushed,
+        )
+        self.ports.send_wakes(self.leases.fill())
+
+    def _quarantine(self) -> int:
+        for server in Server.objects.filter(pool__fleet=self.fleet).order_by("name"):
+            for slot in range(server.slots):
+                _write_missing_quarantine(server, slot)
+        rows = QuarantinedSlot.objects.filter(freed_at=None, server__pool__fleet=self.fleet).order_by("pk")
+        open_rows = list(rows.values_list("server_id", "slot", "attempt_id"))
+        for server_name, slot, attempt_id in open_rows:
+            self.leases.quarantine(slot_name(server_name, slot), attempt_id)
+        return len(open_rows)
+
+    def _push(self, pool: str) -> int:
+        pushed, place = 0, START
+        while True:
+            tickets, following = waiting_tickets(pool, after=place)
+            if tickets:
+                self.leases.push(pool, tickets)
+                pushed += len(tickets)
+            if following is None:
+                return pushed
+            place = following
+            self.leases.begin_rebuild(self.owner)  # a sign of life: a long line takes longer than 30 s
+
+
+def lease_of(job: Job, attempt: Attempt) -> Lease:
+    """The lease as the database knows it. Its fence is the moment it began, like a new lease's."""
+    started_ms = int(attempt.started_at.timestamp() * 1000)
+    return Lease(
+        pool=job.pool,
+        slot=slot_name(attempt.server, attempt.slot),
+        job_id=job.id,
+        attempt_id=attempt.id,
+        epoch=attempt.epoch,
+        model=attempt.model,
+        tenant=str(job.tenant_id),
+        priority=job.priority,
+        fence=started_ms * 1000,
+        leased_at_ms=started_ms,
+        estimate_seconds=0.0,
+    )
+
+
+def _somebody_may_hold(fleet: str) -> bool:
+    """Whether a lease may exist that the database does not know as ended: a claim needs a QUEUED job."""
+    return Job.objects.filter(fleet=fleet, state__in=_HELD).exists()
+
+
+def _live_leases(fleet: str) -> Iterator[Lease]:
+    last = ""
+    while True:
+        attempts = Attempt.objects.filter(state__in=_LIVE, job__fleet=fleet, id__gt=last)
+        page = list(attempts.select_related("job").defer("job__payload", "job__result").order_by("id")[:PAGE])
+        for attempt in page:
+            yield lease_of(attempt.job, attempt)
+        if len(page) < PAGE:
+            return
+        last = page[-1].id
+
+
+def _write_missing_quarantine(server: Server, slot: int) -> None:
+    """A slot whose last attempt ended without proof, and nobody wrote it down (its server was not registered
+    then): nobody vouches for it."""
+    last = Attempt.objects.filter(server=server.name, slot=slot).order_by("-started_at").first()
+    if last is None or last.slot_freed or last.state in LIVE_ATTEMPT_STATES:
+        return
+    if QuarantinedSlot.objects.filter(server=server, slot=slot, attempt_id=last.id).exists():
+        return
+    with transaction.atomic():
+        transitions.quarantine_slot(
+            slot_name(server.name, slot),
+            attempt_id=last.id,
+            job_id=last.job_id,
+            model=last.model,
+            reason=last.error_code or "uncertain end",
+            at=last.finished_at or last.started_at,
+            run_limit_seconds=spec_of(last.model, server.pool_id).run_limit_seconds,
+        )

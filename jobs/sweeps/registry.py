@@ -1,0 +1,56 @@
+"""All sweeps by name: what runs how often, and which of them may take long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from jobs.services.ports import Ports
+from jobs.sweeps import (
+    deadlines,
+    due_callbacks,
+    due_retries,
+    expired_leases,
+    fill,
+    generation,
+    lock_sync,
+    mirror_registry,
+    orphans,
+    quarantine,
+    reconcile,
+    retention,
+)
+from jobs.sweeps.base import Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """slow: waits for servers or walks long tables, so it gets a thread of its own. is_needed: a quick look
+    whether the thread is worth it."""
+
+    sweep: Sweep
+    period_seconds: float
+    slow: bool = False
+    is_needed: Callable[[Ports], bool] | None = None
+
+
+def sweeps() -> Mapping[str, Entry]:
+    """By name, in the order in which a tick runs them. An index that is not whole comes first: without it
+    the others of Redis have nothing to do."""
+    knobs = settings.DISPATCHER
+    return {
+        "generation": Entry(generation.sweep, 1.0, slow=True, is_needed=generation.is_needed),
+        "expired_leases": Entry(expired_leases.sweep, knobs.sweep_seconds),
+        "due_retries": Entry(due_retries.sweep, 1.0),
+        "deadlines": Entry(deadlines.sweep, 1.0),
+        "fill": Entry(fill.sweep, knobs.sweep_seconds),
+        "due_callbacks": Entry(due_callbacks.sweep, 1.0),
+        "mirror_registry": Entry(mirror_registry.sweep, 5.0),
+        "quarantine": Entry(quarantine.sweep, knobs.probe_seconds, slow=True, is_needed=quarantine.is_needed),
+        "orphans": Entry(orphans.sweep, 10.0, slow=True, is_needed=orphans.is_needed),
+        "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
+        "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),
+        "retention": Entry(retention.sweep, 3600.0, slow=True),
+    }

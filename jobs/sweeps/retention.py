@@ -1,0 +1,88 @@
+"""Jobs that ended so long ago that nobody asks for them any more.
+
+Completed, cancelled and dismissed jobs are kept for `retention_days`; dead letters that nobody dismissed
+three times as long, because somebody may still want to retry them. What goes is counted in the ledger by the
+same transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q
+
+from jobs.ids import ID_LENGTH, new_id
+from jobs.models import Attempt, Job, PurgeLedger, PushedResult
+from jobs.services.ports import Ports
+from jobs.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, JobState
+from jobs.sweeps.base import SweepCount, sweep_rows
+
+DEAD_LETTERS_KEPT = 3
+BATCH = 200
+MAX_BATCHES = 500
+PUSHED_KEPT = timedelta(days=1)
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: batches. repaired: jobs removed, and pushed results that no attempt took."""
+    now = ports.clock.now()
+    removed = 0
+
+    def purge(ids: list[str]) -> bool:
+        nonlocal removed
+        removed += _purge(ids)
+        return True
+
+    count = sweep_rows("retention", _old_jobs(now), purge)
+    return SweepCount(count.looked, removed + _drop_pushed(now), count.failed, count.notes)
+
+
+def _old_jobs(now: datetime) -> Iterator[list[str]]:
+    """Ids in batches. Ids sort by creation, and nothing ends before it is made: old jobs stand first."""
+    kept = timedelta(days=settings.DISPATCHER.retention_days)
+    dead_letter = Q(state=JobState.FAILED.value, dismissed_at=None)
+    over = Q(finished_at__lt=now - kept) & ~dead_letter | dead_letter & Q(
+        finished_at__lt=now - DEAD_LETTERS_KEPT * kept
+    )
+    made_before = new_id((now - kept).timestamp())[: ID_LENGTH - 16] + "0" * 16
+    last = ""
+    for _ in range(MAX_BATCHES):
+        jobs = Job.objects.filter(over, state__in=[state.value for state in FINAL_JOB_STATES])
+        page = list(
+            jobs.filter(id__gt=last, id__lt=made_before).order_by("id").values_list("id", flat=True)[:BATCH]
+        )
+        if page:
+            last = page[-1]
+            yield page
+        if len(page) < BATCH:
+            return
+
+
+def _purge(ids: list[str]) -> int:
+    """A dead letter retried meanwhile stays."""
+    final = [state.value for state in FINAL_JOB_STATES]
+    with transaction.atomic():
+        rows = list(
+            Job.objects.select_for_update()
+            .filter(id__in=ids, state__in=final)
+            .values_list("id", "tenant_id", "state")
+        )
+        for (tenant, state), number in Counter((tenant, state) for _, tenant, state in rows).items():
+            line, _ = PurgeLedger.objects.get_or_create(tenant_id=tenant, state=state)
+            PurgeLedger.objects.filter(pk=line.pk).update(count=F("count") + number)
+        # without `only`, Django reads the payloads of all that it deletes
+        Job.objects.only("id").filter(id__in=[job_id for job_id, _, _ in rows]).delete()
+    return len(rows)
+
+
+def _drop_pushed(now: datetime) -> int:
+    live = Attempt.objects.filter(state__in=sorted(state.value for state in LIVE_ATTEMPT_STATES)).values("id")
+    return (
+        PushedResult.objects.filter(received_at__lt=now - PUSHED_KEPT)
+        .exclude(attempt_id__in=live)
+        .delete()[0]
+    )

@@ -1,0 +1,73 @@
+"""What proves a quarantined slot free, and what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from gpus.services.health import Health
+from jobs.sweeps.evidence import Suspect, answered, counted, outlived
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OLD = NOW - timedelta(seconds=60)
+ONE = Suspect(1, "a1", "boot-1", since=OLD, until=NOW + timedelta(seconds=600))
+TWO = replace(ONE, key=2, attempt_id="a2", since=OLD + timedelta(seconds=1))
+
+
+def jobs(*attempts: str) -> frozenset[tuple[str, str]]:
+    return frozenset((f"job-of-{attempt}", attempt) for attempt in attempts)
+
+
+def test_another_boot_proves_it() -> None:
+    assert answered([ONE], Health(True, boot_id="boot-2"), NOW) == {1: "the server restarted"}
+
+
+def test_the_same_boot_proves_nothing() -> None:
+    assert answered([ONE], Health(True, boot_id="boot-1", active_jobs=1), NOW) == {}
+
+
+def test_an_unknown_boot_is_no_restart() -> None:
+    assert answered([replace(ONE, boot_id="")], Health(True, boot_id="boot-2"), NOW) == {}
+    assert answered([ONE], Health(True, boot_id=""), NOW) == {}
+
+
+def test_a_list_without_the_attempt_proves_it_and_one_with_it_does_not() -> None:
+    health = Health(True, boot_id="boot-1", jobs=jobs("a2", "other"))
+    assert answered([ONE, TWO], health, NOW) == {1: "the server does not run it"}
+
+
+def test_a_suspect_without_a_name_needs_an_empty_list() -> None:
+    nameless = replace(ONE, attempt_id="")
+    assert answered([nameless], Health(True, jobs=jobs("x")), NOW) == {}
+    assert answered([nameless], Health(True, jobs=jobs()), NOW) == {1: "the server runs nothing"}
+
+
+def test_a_server_that_fails_proves_nothing() -> None:
+    assert answered([ONE], Health(False, boot_id="boot-2", jobs=jobs(), error="502"), NOW) == {}
+
+
+def test_a_request_may_still_be_on_its_way_in_the_first_second() -> None:
+    fresh = replace(ONE, since=NOW - timedelta(seconds=0.5))
+    assert answered([fresh], Health(True, jobs=jobs()), NOW) == {}
+
+
+def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
+    def freed(active: int, leases: int = 2) -> list[int]:
+        return list(counted([TWO, ONE], Health(True, active_jobs=active), leases=leases, quiet_seconds=6.0))
+
+    assert freed(active=4) == []
+    assert freed(active=3) == [1]
+    assert freed(active=2) == [1, 2]
+    assert freed(active=0, leases=0) == [1, 2]
+
+
+def test_counts_are_not_trusted_while_leases_change() -> None:
+    assert counted([ONE], Health(True, active_jobs=0), leases=0, quiet_seconds=4.9) == {}
+
+
+def test_counts_do_not_overrule_a_list() -> None:
+    assert counted([ONE], Health(True, active_jobs=0, jobs=jobs("a1")), leases=0, quiet_seconds=9.0) == {}
+
+
+def test_after_the_run_limit_nothing_can_still_run() -> None:
+    assert outlived([ONE, replace(TWO, until=NOW)], NOW) == {2: "the model's run limit has passed"}

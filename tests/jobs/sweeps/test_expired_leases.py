@@ -1,0 +1,263 @@
+"""What becomes of a lease whose worker is gone, by how far the database says that its attempt came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from gpus.errors import GpuBusy, RunTimedOut
+from gpus.models import QuarantinedSlot
+from gpus.protocol import Lease, ReleaseMode
+from jobs import transitions
+from jobs.models import Attempt, Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import expired_leases
+from jobs.sweeps.base import SweepCount
+from jobs.transitions import End
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, attempt_of
+
+
+def expire(world: World) -> SweepCount:
+    """Past the lease's time."""
+    world.clock.advance(LEASE_SECONDS + 0.1)
+    count = expired_leases.sweep(world.ports)
+    assert count.failed == 0
+    return count
+
+
+def end(world: World, lease: Lease, **fields: Any) -> None:
+    transitions.end_attempt(
+        End(
+            job_id=lease.job_id,
+            attempt_id=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            policy=RetryPolicy(),
+            at=world.clock.now(),
+            **fields,
+        )
+    )
+
+
+def job_of(lease: Lease) -> Job:
+    return Job.objects.get(id=lease.job_id)
+
+
+@pytest.fixture
+def lease(world: World) -> Lease:
+    """Claimed, its start not committed yet."""
+    world.server()
+    world.job()
+    return world.claim(written=False)
+
+
+def test_a_lease_in_time_is_left_alone(world: World, lease: Lease) -> None:
+    assert expired_leases.sweep(world.ports).looked == 0
+
+
+def test_a_sent_attempt_is_lost_and_its_slot_quarantined(world: World, lease: Lease) -> None:
+    world.start(lease)
+    assert expire(world).repaired == 1
+    attempt = attempt_of(job_of(lease))
+    assert (attempt.state, attempt.error_code, attempt.slot_freed) == (
+        AttemptState.LOST,
+        "server_lost",
+        False,
+    )
+    assert attempt.gpu_seconds == pytest.approx(15.1, abs=0.01)
+    assert (job_of(lease).state, job_of(lease).deaths) == (JobState.RETRYING, 1)
+    assert QuarantinedSlot.objects.get().attempt_id == lease.attempt_id
+    assert world.slot() == "quarantined"
+    assert world.announced == [lease.job_id]
+
+
+def test_the_third_death_is_poison(world: World, lease: Lease) -> None:
+    world.start(lease)
+    Job.objects.update(deaths=2)
+    expire(world)
+    assert (job_of(lease).state, job_of(lease).error_code) == (JobState.FAILED, "poison")
+
+
+def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: World, lease: Lease) -> None:
+    world.start(lease)
+    world.accept(lease)
+    assert expire(world).repaired == 1
+    assert world.slot() == "adoptable"
+    assert job_of(lease).state == JobState.RUNNING
+    assert attempt_of(job_of(lease)).state == AttemptState.WAITING
+    adopted = world.leases.claim("m", worker="w2", attempt_id="unused")
+    assert adopted is not None
+    assert (adopted.attempt_id, adopted.adopted, adopted.epoch) == (lease.attempt_id, True, 1)
+
+
+def test_an_epoch_that_the_database_raised_first_is_brought_to_the_lease(world: World, lease: Lease) -> None:
+    world.start(lease)
+    world.accept(lease)
+    assert transitions.take_over(lease.job_id, lease.attempt_id, 1, "died here", world.clock.now())
+    expire(world)
+    adopted = world.leases.claim("m", worker="w2", attempt_id="unused")
+    assert adopted is not None
+    assert (adopted.epoch, adopted.adopted) == (2, True)
+
+
+def test_a_start_that_was_never_written_is_written_as_lost(world: World, lease: Lease) -> None:
+    assert expire(world).repaired == 1
+    attempt = attempt_of(job_of(lease))
+    assert (attempt.id, attempt.state, attempt.worker) == (lease.attempt_id, AttemptState.LOST, "w1")
+    assert job_of(lease).state == JobState.RETRYING
+    assert QuarantinedSlot.objects.get().attempt_id == lease.attempt_id
+    assert world.slot() == "quarantined"
+
+
+def test_a_job_that_runs_once_only_was_not_sent_before_its_start_was_written(world: World) -> None:
+    world.server(at_most_once=True)
+    job = world.job()
+    world.claim(written=False)
+    assert expire(world).repaired == 1
+    assert not Attempt.objects.exists()
+    assert Job.objects.get().state == JobState.QUEUED
+    assert world.slot() == "free"
+    assert world.leases.has_tickets("m", [job.ticket]) == [True]
+
+
+def test_a_job_that_runs_once_only_fails_when_its_sent_attempt_is_lost(world: World) -> None:
+    world.server(at_most_once=True)
+    world.job()
+    world.claim()
+    expire(world)
+    assert Job.objects.get().error_code == "lost_at_most_once"
+
+
+def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: World, lease: Lease) -> None:
+    transitions.end_waiting(lease.job_id, JobState.CANCELLED, world.clock.now(), code="cancelled", message="")
+    assert expire(world).repaired == 1
+    assert not Attempt.objects.exists()
+    assert QuarantinedSlot.objects.get().attempt_id == lease.attempt_id
+    assert world.slot() == "quarantined"
+
+
+def test_an_unconfirmed_end_whose_commit_was_there_is_settled(world: World, lease: Lease) -> None:
+    world.start(lease)
+    world.release(lease)
+    end(world, lease, ending=Ending(), result={"ok": True})
+    assert expire(world).repaired == 1
+    assert world.slot() == "free"
+    assert job_of(lease).state == JobState.COMPLETED
+    assert not world.leases.is_held(lease.ref)
+
+
+def test_an_unconfirmed_end_that_was_never_written_is_lost_but_its_gpu_had_answered(
+    world: World, lease: Lease
+) -> None:
+    world.start(lease)
+    world.release(lease)
+    assert expire(world).repaired == 1
+    attempt = attempt_of(job_of(lease))
+    assert (attempt.state, attempt.slot_freed) == (AttemptState.LOST, True)
+    assert job_of(lease).state == JobState.RETRYING
+    assert not QuarantinedSlot.objects.exists()
+    assert world.slot() == "free"
+
+
+def test_an_unconfirmed_end_without_even_a_start_is_lost_the_same_way(world: World, lease: Lease) -> None:
+    world.release(lease)
+    expire(world)
+    assert attempt_of(job_of(lease)).state == AttemptState.LOST
+    assert world.slot() == "free"
+
+
+def test_a_slot_that_its_worker_gave_back_as_suspect_stays_shut(world: World, lease: Lease) -> None:
+    world.start(lease)
+    world.release(lease, ReleaseMode.SUSPECT)
+    expire(world)
+    assert attempt_of(job_of(lease)).slot_freed is False
+    assert QuarantinedSlot.objects.get().attempt_id == lease.attempt_id
+    assert world.slot() == "quarantined"
+
+
+def test_an_end_and_the_next_start_of_one_slot_are_judged_in_their_order(world: World) -> None:
+    world.server()
+    first_job, second_job = world.job(), world.job()
+    first = world.claim()
+    second = world.leases.release(first.ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="next")
+    assert second is not None
+    assert expire(world).repaired == 2
+    assert attempt_of(first_job).state == AttemptState.LOST
+    assert attempt_of(second_job).state == AttemptState.LOST
+    assert QuarantinedSlot.objects.get().attempt_id == "next"
+
+
+def test_an_ended_attempt_whose_slot_was_proven_free_frees_it(world: World, lease: Lease) -> None:
+    world.start(lease)
+    end(world, lease, ending=Ending(), result=1)
+    assert expire(world).repaired == 1
+    assert world.slot() == "free"
+
+
+def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World, lease: Lease) -> None:
+    world.start(lease)
+    end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
+    expire(world)
+    assert world.slot() == "quarantined"
+
+
+def test_a_proof_that_came_since_frees_it(world: World, lease: Lease) -> None:
+    world.start(lease)
+    end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
+    QuarantinedSlot.objects.update(freed_at=world.clock.now())
+    expire(world)
+    assert world.slot() == "free"
+
+
+def test_a_job_that_stands_queued_gets_its_ticket_back(world: World, lease: Lease) -> None:
+    """Its worker wrote that the attempt was refused, and died before it told Redis."""
+    world.start(lease)
+    end(world, lease, ending=Ending(GpuBusy()))
+    expire(world)
+    assert job_of(lease).state == JobState.QUEUED
+    assert world.leases.has_tickets("m", [job_of(lease).ticket]) == [True]
+    assert world.slot() == "free"
+
+
+def test_one_lease_that_cannot_be_judged_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server(slots=2)
+    world.job()
+    world.job()
+    bad, good = world.claim(), world.claim()
+    real = transitions.end_attempt
+
+    def refuse_one(of: End) -> Any:
+        if of.attempt_id == bad.attempt_id:
+            raise ValueError("cannot be written")
+        return real(of)
+
+    monkeypatch.setattr(transitions, "end_attempt", refuse_one)
+    world.clock.advance(LEASE_SECONDS + 0.1)
+    count = expired_leases.sweep(world.ports)
+    assert (count.looked, count.repaired, count.failed) == (2, 1, 1)
+    assert job_of(good).state == JobState.RETRYING
+    assert job_of(bad).state == JobState.RUNNING
+
+
+def test_two_sweeps_at_once_end_an_attempt_once(world: World, lease: Lease) -> None:
+    world.start(lease)
+    world.clock.advance(LEASE_SECONDS + 0.1)
+    expired = world.leases.expired()
+    for _ in range(2):
+        with transaction.atomic():
+            expired_leases._resolve(expired[0], world.leases, world.ports)
+    assert (job_of(lease).deaths, job_of(lease).tries) == (1, 1)
+    assert QuarantinedSlot.objects.count() == 1
+
+
+def test_without_redis_it_says_so(world: World) -> None:
+    world.server()
+    world.redis_is_gone = True
+    count = expired_leases.sweep(world.ports)
+    assert count.looked == 0
+    assert any("Redis does not answer" in note for note in count.notes)

@@ -1,0 +1,187 @@
+"""An index that is gone is made anew from the database, and nothing is given away twice on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import LeasingUnavailable, RunTimedOut
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease, LeaseRef, ReleaseMode
+from jobs import transitions
+from jobs.retry import Ending, RetryPolicy
+from jobs.sweeps import generation
+from jobs.transitions import End
+from tests.jobs.sweeps.conftest import World
+from tests.laws import assert_laws
+
+
+def rebuild(world: World) -> int:
+    """Ticks until it is open; how many seconds it took."""
+    for second in range(12):
+        generation.sweep(world.ports)
+        if world.leases.generation() is not None:
+            return second
+        world.clock.advance(1)
+    raise AssertionError("not rebuilt within twelve seconds")
+
+
+def test_a_whole_index_is_left_alone(world: World) -> None:
+    before = world.leases.generation()
+    assert not generation.is_needed(world.ports)
+    assert generation.sweep(world.ports).repaired == 0
+    assert world.leases.generation() == before
+
+
+def test_an_empty_dispatcher_opens_at_once(world: World) -> None:
+    world.server(slots=2)
+    world.flush()
+    assert generation.is_needed(world.ports)
+    assert rebuild(world) == 0
+    assert [view.state for view in world.leases.slots("gpu-1")] == ["free", "free"]
+
+
+def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world: World) -> None:
+    world.server(slots=2)
+    running, first, second = world.job(), world.job(), world.job(priority=1)
+    lease = world.claim()  # the urgent one
+    world.accept(lease)
+    world.flush()
+    with pytest.raises(LeasingUnavailable):
+        world.leases.claim("m", worker="w", attempt_id="a")
+    assert rebuild(world) <= 10
+    assert world.leases.is_held(lease.ref)
+    assert lease.job_id == second.id
+    following = world.leases.claim("m", worker="w", attempt_id="next")
+    assert following is not None
+    assert following.job_id == running.id
+    assert world.leases.has_tickets("m", [first.ticket]) == [True]
+    assert world.leases.claim("m", worker="w", attempt_id="more") is None
+    assert sum(wake.count for wake in world.wakes) >= 1
+
+
+def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: World) -> None:
+    world.server(slots=1)
+    world.job()
+    world.job()
+    lease = world.claim(written=False)
+    world.flush()
+    generation.sweep(world.ports)
+    assert world.leases.generation() is None
+    with pytest.raises(LeasingUnavailable):
+        world.leases.claim("m", worker="w", attempt_id="a")
+    assert world.leases.renew("w1", [lease], []) == []
+    rebuild(world)
+    assert world.leases.is_held(lease.ref)
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
+
+
+def test_an_epoch_is_the_databases(world: World) -> None:
+    world.server()
+    world.job()
+    lease = world.claim()
+    world.accept(lease)
+    transitions.take_over(lease.job_id, lease.attempt_id, 1, "w2", world.clock.now())
+    world.flush()
+    rebuild(world)
+    assert not world.leases.is_held(lease.ref)
+    assert world.leases.is_held(LeaseRef(lease.slot, lease.job_id, lease.attempt_id, 2))
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+
+def ended_without_proof(world: World) -> Lease:
+    world.job()
+    lease = world.claim()
+    transitions.end_attempt(
+        End(
+            lease.job_id,
+            lease.attempt_id,
+            1,
+            lease.slot,
+            Ending(RunTimedOut(), suspect=True),
+            RetryPolicy(),
+            world.clock.now(),
+        )
+    )
+    return lease
+
+
+def test_quarantined_slots_stay_so(world: World) -> None:
+    world.server()
+    ended_without_proof(world)
+    world.flush()
+    rebuild(world)
+    assert world.slot() == "quarantined"
+
+
+def test_a_slot_that_nobody_vouches_for_is_quarantined(world: World) -> None:
+    """Its server was not registered when its last attempt ended without a proof."""
+    server = world.server()
+    lease = ended_without_proof(world)
+    QuarantinedSlot.objects.all().delete()
+    world.flush()
+    rebuild(world)
+    row = QuarantinedSlot.objects.get()
+    assert (row.server_id, row.attempt_id) == (server.name, lease.attempt_id)
+    assert world.slot() == "quarantined"
+
+
+def test_a_slot_that_was_proven_free_since_is_free(world: World) -> None:
+    world.server()
+    ended_without_proof(world)
+    QuarantinedSlot.objects.update(freed_at=world.clock.now())
+    world.flush()
+    rebuild(world)
+    assert world.slot() == "free"
+    assert QuarantinedSlot.objects.count() == 1
+
+
+def test_the_registry_and_the_weights_come_back(world: World) -> None:
+    Server.objects.all().delete()
+    world.server(slots=3)
+    world.tenant.weight = 4.0
+    world.tenant.save()
+    world.flush()
+    rebuild(world)
+    assert len(world.leases.slots("gpu-1")) == 3
+    weights = world.client.hgetall(f"{world.keys()}weights")
+    assert {tenant: float(weight) for tenant, weight in weights.items()} == {str(world.tenant.pk): 4.0}
+
+
+def test_only_one_process_rebuilds(world: World) -> None:
+    world.server()
+    world.job()
+    world.flush()
+    assert world.leases.begin_rebuild("another process")
+    count = generation.sweep(world.ports)
+    assert any("somebody else" in note for note in count.notes)
+    world.clock.advance(31)  # it died
+    assert rebuild(world) <= 10
+
+
+def test_a_second_flush_in_the_middle_is_survived(world: World) -> None:
+    world.server()
+    job = world.job()
+    world.flush()
+    generation.sweep(world.ports)
+    world.flush()
+    rebuild(world)
+    assert world.slot() == "free"
+    lease = world.leases.claim("m", worker="w", attempt_id="a")
+    assert lease is not None
+    assert lease.job_id == job.id
+
+
+def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
+    """The database has not heard of the end of the first one; the second one's keeper lives."""
+    world.server()
+    world.job()
+    world.job()
+    first = world.claim()
+    world.clock.advance(1)
+    second = world.leases.release(first.ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="second")
+    assert second is not None
+    world.flush()
+    generation.sweep(world.ports)
+    assert world.leases.renew("w1", [second], [first]) == []
+    rebuild(world)
+    assert world.leases.is_held(second.ref)

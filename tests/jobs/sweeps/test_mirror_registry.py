@@ -1,0 +1,77 @@
+"""What the database says of pools, servers and weights reaches the lease layer by whatever door it was changed."""
+
+from __future__ import annotations
+
+from gpus.models import Placement, Pool, Server
+from gpus.protocol import QueueAlgorithm
+from jobs.sweeps import mirror_registry
+from tests.jobs.sweeps.conftest import World, open_index
+
+
+def sweep(world: World) -> int:
+    return mirror_registry.sweep(world.ports).repaired
+
+
+def test_nothing_is_told_while_nothing_changes(world: World) -> None:
+    world.server()
+    assert sweep(world) == 1
+    assert sweep(world) == 0
+
+
+def test_more_slots_written_by_another_door_appear_with_their_wakes(world: World) -> None:
+    world.server()
+    sweep(world)
+    world.job()
+    world.job()
+    world.claim()
+    world.wakes.clear()
+    Server.objects.update(slots=2)
+    assert sweep(world) == 1
+    assert [view.state for view in world.leases.slots("gpu-1")] == ["leased", "free"]
+    assert sum(wake.count for wake in world.wakes) == 1
+
+
+def test_a_server_that_is_gone_from_the_database_is_forgotten(world: World) -> None:
+    world.server()
+    sweep(world)
+    Server.objects.all().delete()
+    assert sweep(world) == 1
+    assert world.leases.slots("gpu-1") == []
+
+
+def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World) -> None:
+    world.server()
+    sweep(world)
+    Placement.objects.all().delete()
+    assert sweep(world) == 1
+    Pool.objects.update(algorithm=QueueAlgorithm.FIFO.value)
+    assert sweep(world) == 1
+
+
+def test_a_tenants_new_weight_is_told(world: World) -> None:
+    sweep(world)
+    world.tenant.weight = 3.0
+    world.tenant.save()
+    assert sweep(world) == 1
+    assert float(world.client.hget(f"{world.keys()}weights", str(world.tenant.pk))) == 3.0
+
+
+def test_a_new_index_is_told_everything(world: World) -> None:
+    world.server()
+    sweep(world)
+    world.flush()
+    assert sweep(world) == 0, "it is being rebuilt"
+    open_index(world.leases, "careless")
+    assert sweep(world) == 1
+    assert world.slot() == "free"
+
+
+def test_without_redis_it_is_tried_again(world: World) -> None:
+    world.server()
+    sweep(world)
+    Server.objects.update(slots=5)
+    world.redis_is_gone = True
+    assert sweep(world) == 0
+    world.redis_is_gone = False
+    assert sweep(world) == 1
+    assert len(world.leases.slots("gpu-1")) == 5

@@ -1,0 +1,102 @@
+"""Running jobs that nobody runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import ModelConfig, QuarantinedSlot
+from gpus.protocol import Lease, ReleaseMode
+from jobs.models import Attempt, Job
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import orphans
+from jobs.sweeps.base import SweepCount
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, open_index
+from tests.laws import assert_laws
+
+LIMIT = 100.0
+
+
+@pytest.fixture
+def lease(world: World) -> Lease:
+    world.server(max_run_seconds=LIMIT)
+    world.job()
+    return world.claim()
+
+
+def forget(world: World) -> None:
+    """Redis loses everything, and somebody opens an index that knows nothing of the lease."""
+    world.flush()
+    open_index(world.leases, "careless")
+
+
+def sweep_after(world: World, *seconds: float) -> SweepCount:
+    count = SweepCount()
+    for pause in seconds:
+        world.clock.advance(pause)
+        count += orphans.sweep(world.ports)
+    return count
+
+
+def test_a_run_within_its_models_limit_is_no_orphan(world: World, lease: Lease) -> None:
+    assert sweep_after(world, LIMIT, 59).repaired == 0
+    assert Job.objects.get().state == JobState.RUNNING
+
+
+def test_a_run_past_its_models_limit_that_nobody_holds_is_lost(world: World, lease: Lease) -> None:
+    world.leases.quarantine(lease.slot, lease.attempt_id)  # its lease is gone
+    assert sweep_after(world, LIMIT + 61).repaired == 1
+    attempt = Attempt.objects.get()
+    assert (attempt.state, attempt.slot_freed) == (AttemptState.LOST, False)
+    assert QuarantinedSlot.objects.get().attempt_id == lease.attempt_id
+    assert (Job.objects.get().state, Job.objects.get().deaths) == (JobState.RETRYING, 0)
+    assert world.slot() == "quarantined"
+
+
+def test_the_limit_is_each_models_own(world: World, lease: Lease) -> None:
+    world.leases.quarantine(lease.slot, lease.attempt_id)
+    ModelConfig.objects.filter(name="m").update(max_run_seconds=10 * LIMIT)
+    assert sweep_after(world, LIMIT + 61).repaired == 0
+
+
+def test_a_run_past_its_limit_whose_worker_still_holds_it_is_the_workers(world: World, lease: Lease) -> None:
+    assert sweep_after(world, LIMIT + 61).repaired == 0
+
+
+def test_a_handed_over_run_that_nobody_adopts_ends_at_its_limit(world: World, lease: Lease) -> None:
+    world.accept(lease)
+    world.release(lease, ReleaseMode.ADOPT)
+    assert sweep_after(world, LIMIT + 61).repaired == 1
+    assert Job.objects.get().state == JobState.RETRYING
+    assert world.slot() == "quarantined"
+    assert world.leases.claim("m", worker="w2", attempt_id="x") is None
+
+
+def test_an_accepted_run_that_lost_its_lease_gets_it_back(world: World, lease: Lease) -> None:
+    world.accept(lease)
+    forget(world)
+    world.clock.advance(2 * LEASE_SECONDS + 1)
+    assert sweep_after(world, 0, 10, 10).repaired == 0, "it may be between a release and its commit"
+    assert sweep_after(world, 11).repaired == 1
+    assert world.leases.is_held(lease.ref)
+    assert Attempt.objects.get().state == AttemptState.WAITING
+
+
+def test_a_sent_run_that_lost_its_lease_is_lost(world: World, lease: Lease) -> None:
+    forget(world)
+    world.clock.advance(2 * LEASE_SECONDS + 1)
+    assert sweep_after(world, 0, 31).repaired == 1
+    assert Attempt.objects.get().state == AttemptState.LOST
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+
+def test_an_index_that_is_young_proves_nothing(world: World, lease: Lease) -> None:
+    world.clock.advance(60)
+    forget(world)
+    assert sweep_after(world, 0, 29).repaired == 0
+
+
+def test_without_redis_nobody_is_called_an_orphan(world: World, lease: Lease) -> None:
+    world.redis_is_gone = True
+    count = sweep_after(world, LIMIT + 61)
+    assert count.repaired == 0
+    assert count.notes

@@ -1,0 +1,113 @@
+"""What is old goes, what goes is counted, and what somebody may still need stays."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, Tenant
+from jobs.services.ports import Ports
+from jobs.states import JobState
+from jobs.sweeps import retention
+from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def ports(clock: VirtualClock) -> Ports:
+    return Ports(
+        clock=clock,
+        leases=lambda _: NoRedis(),
+        send_wakes=len,
+        wake_callbacks=lambda _: None,
+        announce=lambda _: None,
+    )
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return Tenant.objects.create(name="t")
+
+
+def ended(tenant: Tenant, at: datetime, state: JobState = JobState.CANCELLED, **fields: Any) -> Job:
+    job = Job(
+        id=new_id(at.timestamp()),
+        tenant=tenant,
+        model="m",
+        pool="m",
+        payload={},
+        place_us=1,
+        created_at=at,
+        tags=["x"],
+    )
+    transitions.create_jobs([job], at)
+    transitions.end_waiting(job.id, state, at, code="c", message="m")
+    Job.objects.filter(id=job.id).update(**fields)
+    return job
+
+
+def test_old_jobs_go_with_all_that_is_theirs_and_are_counted(
+    ports: Ports, clock: VirtualClock, tenant: Tenant
+) -> None:
+    old = clock.now() - timedelta(days=31)
+    gone = [ended(tenant, old) for _ in range(3)]
+    IdempotencyKey.objects.create(tenant=tenant, key="k", fingerprint="f", job=gone[0])
+    kept = ended(tenant, clock.now() - timedelta(days=29))
+    assert retention.sweep(ports).repaired == 3
+    assert list(Job.objects.values_list("id", flat=True)) == [kept.id]
+    assert set(Event.objects.values_list("job_id", flat=True)) == {kept.id}
+    assert not IdempotencyKey.objects.exists()
+    assert list(PurgeLedger.objects.values_list("tenant", "state", "count")) == [(tenant.pk, "cancelled", 3)]
+    ended(tenant, old)
+    retention.sweep(ports)
+    assert PurgeLedger.objects.get().count == 4
+
+
+def test_dead_letters_stay_three_times_as_long_unless_dismissed(
+    ports: Ports, clock: VirtualClock, tenant: Tenant
+) -> None:
+    old = clock.now() - timedelta(days=80)
+    kept = ended(tenant, old, JobState.FAILED)
+    ended(tenant, old, JobState.FAILED, dismissed_at=old)
+    ended(tenant, clock.now() - timedelta(days=91), JobState.FAILED)
+    assert retention.sweep(ports).repaired == 2
+    assert Job.objects.get().id == kept.id
+
+
+def test_an_old_job_that_still_waits_stays(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
+    at = clock.now() - timedelta(days=400)
+    job = Job(
+        id=new_id(at.timestamp()), tenant=tenant, model="m", pool="m", payload={}, place_us=1, created_at=at
+    )
+    transitions.create_jobs([job], at)
+    assert retention.sweep(ports).repaired == 0
+    assert Job.objects.filter(id=job.id).exists()
+
+
+def test_more_than_a_batch_goes_in_one_run(
+    ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    for _ in range(5):
+        ended(tenant, clock.now() - timedelta(days=31))
+    count = retention.sweep(ports)
+    assert (count.looked, count.repaired) == (3, 5)
+
+
+def test_pushed_results_that_nobody_took_go_after_a_day(ports: Ports, clock: VirtualClock) -> None:
+    for name, hours in (("old", 25), ("new", 23)):
+        PushedResult.objects.create(
+            attempt_id=name, job_id="j", body={}, received_at=clock.now() - timedelta(hours=hours)
+        )
+    retention.sweep(ports)
+    assert PushedResult.objects.get().attempt_id == "new"

@@ -1,0 +1,156 @@
+"""When sweeps run, and that one of them never stands in another's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gpus.errors import LeasingUnavailable
+from jobs.models import SweepRun
+from jobs.services.ports import Ports
+from jobs.sweeps import ages
+from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
+from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.runner import Runner
+from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+
+
+class Stage:
+    """A runner over sweeps made of lambdas; `threads` keeps what would run in a thread."""
+
+    def __init__(self, **entries: Entry) -> None:
+        self.clock = VirtualClock()
+        self.threads: list[Callable[[], None]] = []
+        self.runner = Runner(
+            Ports(
+                clock=self.clock,
+                leases=lambda _: NoRedis(),
+                send_wakes=len,
+                wake_callbacks=lambda _: None,
+                announce=lambda _: None,
+            ),
+            lambda: entries,
+            in_thread=self.threads.append,
+        )
+
+    def tick(self) -> list[str]:
+        return list(self.runner.tick())
+
+
+def counts(number: int) -> Sweep:
+    return lambda _ports: SweepCount(number, number)
+
+
+def fails(_ports: Ports) -> SweepCount:
+    raise RuntimeError("broken")
+
+
+@pytest.mark.django_db
+def test_each_sweep_runs_at_its_own_period() -> None:
+    stage = Stage(quick=Entry(counts(1), 1.0), slower=Entry(counts(1), 3.0))
+    seen = []
+    for _ in range(7):
+        seen.append(stage.tick())
+        stage.clock.advance(0.95)  # ticks are never exactly a second apart
+    assert seen == [["quick", "slower"], ["quick"], ["quick"]] * 2 + [["quick", "slower"]]
+
+
+@pytest.mark.django_db
+def test_a_sweep_that_breaks_does_not_stop_the_others_and_does_not_look_alive() -> None:
+    stage = Stage(broken=Entry(fails, 1.0), sound=Entry(counts(2), 1.0))
+    assert stage.tick() == ["sound"]
+    assert set(ages.sweep_ages(stage.clock.now())) == {"sound", "tick"}
+
+
+@pytest.mark.django_db
+def test_a_slow_sweep_runs_apart_and_never_twice_at_once() -> None:
+    stage = Stage(slow=Entry(counts(1), 1.0, slow=True), quick=Entry(counts(1), 1.0))
+    assert stage.tick() == ["quick"]
+    stage.clock.advance(5)
+    assert stage.tick() == ["quick"]
+    assert len(stage.threads) == 1
+    assert stage.runner.run("slow") is None
+    stage.threads.pop()()
+    stage.clock.advance(5)
+    stage.tick()
+    assert len(stage.threads) == 1
+
+
+@pytest.mark.django_db
+def test_a_slow_sweep_that_has_nothing_to_do_gets_no_thread() -> None:
+    stage = Stage(slow=Entry(fails, 1.0, slow=True, is_needed=lambda _: False))
+    assert stage.tick() == ["slow"]
+    assert stage.threads == []
+
+
+@pytest.mark.django_db
+def test_ages_are_written_every_five_seconds_with_the_sum_of_the_runs_since() -> None:
+    stage = Stage(quick=Entry(counts(3), 1.0))
+    stage.tick()
+    first = SweepRun.objects.get(name="quick")
+    for _ in range(4):
+        stage.clock.advance(1)
+        stage.tick()
+    assert SweepRun.objects.get(name="quick").at == first.at
+    assert ages.sweep_ages(stage.clock.now())["quick"] == 4.0
+    stage.clock.advance(1)
+    stage.tick()
+    row = SweepRun.objects.get(name="quick")
+    assert (row.looked, row.repaired) == (15, 15)
+    assert ages.sweep_ages(stage.clock.now())["tick"] == 0.0
+
+
+@pytest.mark.django_db
+def test_one_sweep_can_be_run_by_hand() -> None:
+    stage = Stage(quick=Entry(counts(3), 60.0))
+    assert stage.runner.run("quick") == SweepCount(3, 3)
+    assert stage.runner.run("quick") == SweepCount(3, 3)
+    with pytest.raises(KeyError):
+        stage.runner.run("unknown")
+
+
+def test_a_bad_row_is_counted_and_the_rest_goes_on() -> None:
+    def repair(row: int) -> bool:
+        if row == 2:
+            raise ValueError("bad row")
+        return row == 3
+
+    assert sweep_rows("s", [1, 2, 3], repair) == SweepCount(3, 1, 1)
+
+
+def test_without_redis_the_rest_of_the_rows_is_left_with_a_note() -> None:
+    def repair(row: int) -> bool:
+        if row == 2:
+            raise LeasingUnavailable("gone")
+        return True
+
+    assert sweep_rows("s", [1, 2, 3], repair) == SweepCount(2, 1, 0, ("leases: gone",))
+
+
+def test_one_fleet_without_redis_does_not_stop_the_others() -> None:
+    def step(fleet: str) -> SweepCount:
+        if fleet == "a":
+            raise LeasingUnavailable("gone")
+        if fleet == "b":
+            raise ValueError("bad")
+        return SweepCount(1, 1)
+
+    assert sweep_groups("s", ["a", "b", "c"], step) == SweepCount(1, 1, 1, ("a: gone",))
+
+
+def test_every_symptom_has_its_sweep() -> None:
+    assert set(sweeps()) == {
+        "deadlines",
+        "due_callbacks",
+        "due_retries",
+        "expired_leases",
+        "fill",
+        "generation",
+        "lock_sync",
+        "mirror_registry",
+        "orphans",
+        "quarantine",
+        "reconcile",
+        "retention",
+    }

@@ -1,0 +1,199 @@
+"""The sweeps over jobs that hold no slot: fill, due retries, deadlines, due callbacks, the reconciler."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gpus.errors import ServerLost
+from gpus.protocol import ReleaseMode
+from jobs import transitions
+from jobs.models import Callback, Event, Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.states import JobState
+from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, line, reconcile
+from jobs.transitions import End
+from tests.jobs.sweeps.conftest import World
+from tests.laws import assert_laws
+
+
+def state_of(job: Job) -> str:
+    return Job.objects.values_list("state", flat=True).get(id=job.id)
+
+
+def in_line(world: World, job: Job) -> bool:
+    return world.leases.has_tickets("m", [job.ticket])[0]
+
+
+def retrying(world: World) -> Job:
+    """A job whose first attempt failed; its pause is a second."""
+    job = world.job()
+    lease = world.claim()
+    world.release(lease)
+    ending = Ending(ServerLost(), suspect=False)
+    policy = RetryPolicy(jitter=0.0)
+    transitions.end_attempt(End(job.id, lease.attempt_id, 1, lease.slot, ending, policy, world.clock.now()))
+    world.leases.settled([lease.ref])
+    job.refresh_from_db()
+    assert job.state == JobState.RETRYING
+    return job
+
+
+def test_the_fill_sends_the_wake_that_was_lost(world: World) -> None:
+    world.server(slots=2)
+    for _ in range(3):
+        world.job()
+    world.wakes.clear()
+    assert fill.sweep(world.ports).repaired == 2
+    assert [(wake.pool, wake.count) for wake in world.wakes] == [("m", 2)]
+
+
+def test_the_fill_sends_nothing_when_nothing_waits(world: World) -> None:
+    world.server()
+    assert fill.sweep(world.ports).repaired == 0
+
+
+def test_a_retry_stands_in_line_again_when_its_pause_is_over(world: World) -> None:
+    world.server()
+    job = retrying(world)
+    world.clock.advance(0.9)
+    assert due_retries.sweep(world.ports).looked == 0
+    world.clock.advance(0.2)
+    assert due_retries.sweep(world.ports).repaired == 1
+    assert state_of(job) == JobState.QUEUED
+    assert in_line(world, job)
+    assert world.announced == [job.id]
+    assert sum(wake.count for wake in world.wakes) == 1
+    assert due_retries.sweep(world.ports).repaired == 0
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+
+def test_a_retry_whose_cancel_was_asked_for_ends(world: World) -> None:
+    world.server()
+    job = retrying(world)
+    Job.objects.filter(id=job.id).update(cancel_requested_at=world.clock.now())
+    world.clock.advance(2)
+    assert due_retries.sweep(world.ports).repaired == 1
+    assert state_of(job) == JobState.CANCELLED
+    assert not in_line(world, job)
+
+
+def test_a_retry_goes_on_without_redis_and_the_reconciler_pushes_it(world: World) -> None:
+    world.server()
+    job = retrying(world)
+    world.clock.advance(2)
+    world.redis_is_gone = True
+    assert due_retries.sweep(world.ports).repaired == 1
+    world.redis_is_gone = False
+    assert not in_line(world, job)
+    world.clock.advance(3)
+    assert reconcile.sweep(world.ports).repaired == 1
+    assert in_line(world, job)
+
+
+def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_line(world: World) -> None:
+    world.server()
+    job = world.job(deadline_at=world.clock.now() + timedelta(seconds=5), callback_url="https://x.example/")
+    assert deadlines.sweep(world.ports).looked == 0
+    world.clock.advance(6)
+    assert deadlines.sweep(world.ports).repaired == 1
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == (JobState.FAILED, "deadline_exceeded")
+    assert "never started" in job.error_message
+    assert not in_line(world, job)
+    assert world.callbacks == [Callback.objects.get(job=job).id]
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+
+def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
+    job = world.job(start_deadline_at=world.clock.now() + timedelta(seconds=5), push=False)
+    world.clock.advance(6)
+    assert deadlines.sweep(world.ports).repaired == 1
+    assert "start deadline" in Job.objects.get(id=job.id).error_message
+
+
+def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:
+    world.server()
+    job = retrying(world)
+    Job.objects.filter(id=job.id).update(deadline_at=world.clock.now())
+    assert deadlines.sweep(world.ports).repaired == 1
+    assert "another attempt" in Job.objects.get(id=job.id).error_message
+
+
+def test_a_job_whose_start_is_under_way_is_left_to_its_worker(world: World) -> None:
+    world.server()
+    job = world.job(deadline_at=world.clock.now())
+    world.claim(written=False)
+    assert deadlines.sweep(world.ports).repaired == 0
+    assert state_of(job) == JobState.QUEUED
+
+
+def test_a_running_jobs_deadline_is_its_workers(world: World) -> None:
+    world.server()
+    job = world.job(deadline_at=world.clock.now())
+    world.claim()
+    assert deadlines.sweep(world.ports).looked == 0
+    assert state_of(job) == JobState.RUNNING
+
+
+def test_deadlines_hold_without_redis(world: World) -> None:
+    world.server()
+    job = world.job(deadline_at=world.clock.now())
+    world.redis_is_gone = True
+    assert deadlines.sweep(world.ports).repaired == 1
+    assert state_of(job) == JobState.FAILED
+
+
+def test_a_job_that_nobody_pushed_gets_its_ticket(world: World) -> None:
+    world.server()
+    job = world.job(push=False)
+    assert reconcile.sweep(world.ports).looked == 0, "its own push is given two seconds"
+    world.clock.advance(3)
+    assert reconcile.sweep(world.ports).repaired == 1
+    assert in_line(world, job)
+    assert sum(wake.count for wake in world.wakes) == 1
+    assert reconcile.sweep(world.ports).repaired == 0
+
+
+def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
+    world.server(slots=2)
+    world.job()
+    world.job()
+    first, _second = world.claim(written=False), world.claim(written=False)
+    world.release(first, ReleaseMode.SETTLE)
+    world.clock.advance(3)
+    count = reconcile.sweep(world.ports)
+    assert (count.looked, count.repaired) == (2, 0)
+
+
+def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "PAGE", 2)
+    monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
+    world.server()
+    place = int(world.clock.now().timestamp() * 1_000_000)
+    for n in range(7):  # some share their place
+        world.job(push=False, place_us=place + n // 3)
+    world.clock.advance(3)
+    runs = [reconcile.sweep(world.ports).looked for _ in range(3)]
+    assert runs == [4, 3, 4]
+    assert_laws(drained=True, ports=world.ports, accepted=7)
+
+
+def test_a_callback_whose_wake_was_lost_is_woken_once(world: World) -> None:
+    job = world.job(push=False, callback_url="https://x.example/")
+    transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
+    assert due_callbacks.sweep(world.ports).looked == 0, "the wake after the commit is given a second"
+    world.clock.advance(2)
+    assert due_callbacks.sweep(world.ports).repaired == 1
+    assert world.callbacks == [Callback.objects.get().id]
+    world.clock.advance(1)
+    assert due_callbacks.sweep(world.ports).repaired == 0, "it still waits for its worker"
+    world.clock.advance(10)
+    assert due_callbacks.sweep(world.ports).repaired == 1
+
+
+def test_every_end_has_its_event(world: World) -> None:
+    job = world.job(push=False, deadline_at=world.clock.now())
+    deadlines.sweep(world.ports)
+    assert list(Event.objects.filter(job=job).values_list("type", flat=True)) == ["queued", "failed"]
