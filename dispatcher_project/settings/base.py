@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import environ
 
+from dispatcher_project.logging import logging_config
+
+from .api import *  # noqa: F403
+from .admin import FORMAT_MODULE_PATH, UNFOLD  # noqa: F401
+from .celery import broker_url
 from .dispatcher import read_settings
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -20,10 +26,17 @@ ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["*"])
 CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
 
 REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
-BROKER_URL = env.str("BROKER_URL", default=REDIS_URL)
+BROKER_URL = broker_url(env.str("BROKER_URL", default=REDIS_URL))
+BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
+CELERY_APP = "dispatcher_project.celery.app"
+
+LOGGING = logging_config(
+    style=env.str("DISPATCHER_LOG_STYLE", default=""), level=env.str("DISPATCHER_LOG_LEVEL", default="INFO")
+)
 
 INSTALLED_APPS = [
     "unfold",
+    "unfold.contrib.filters",
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -76,7 +89,7 @@ TEMPLATES = [
 ]
 
 
-def database(url: str) -> dict:
+def database(url: str) -> dict[str, Any]:
     """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003)."""
     entry = dict(env.db_url_config(url))
     if entry["ENGINE"] == "django.db.backends.sqlite3":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -46,16 +47,20 @@ class DispatcherSettings:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, (int, float)) and value < 0:
-                raise ImproperlyConfigured(f"DISPATCHER_{field.name.upper()} must not be negative, it is {value}")
+                raise ImproperlyConfigured(
+                    f"DISPATCHER_{field.name.upper()} must not be negative, it is {value}"
+                )
         if self.renew_seconds * 2 >= self.lease_seconds:
-            raise ImproperlyConfigured("DISPATCHER_RENEW_SECONDS must be less than half of DISPATCHER_LEASE_SECONDS")
+            raise ImproperlyConfigured(
+                "DISPATCHER_RENEW_SECONDS must be less than half of DISPATCHER_LEASE_SECONDS"
+            )
         if self.worker_threads < 1:
             raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
 
 
 def read_settings(env: environ.Env) -> DispatcherSettings:
     """From the environment; what is not set keeps its default. Raises ImproperlyConfigured."""
-    found = {}
+    found: dict[str, Any] = {}
     for field in fields(DispatcherSettings):
         name = f"DISPATCHER_{field.name.upper()}"
         if name not in env.ENVIRON:

@@ -8,4 +8,6 @@ from .base import *  # noqa: F403
 from .base import SECRET_KEY
 
 if not SECRET_KEY:
-    raise ImproperlyConfigured("set DJANGO_SECRET_KEY to a long random text (`python3 manage.py up` makes its own)")
+    raise ImproperlyConfigured(
+        "set DJANGO_SECRET_KEY to a long random text (`python3 manage.py up` makes its own)"
+    )

@@ -6,11 +6,12 @@ import os
 import tempfile
 
 from .base import *  # noqa: F403
-from .base import database
+from .base import broker_url, database
 
 SECRET_KEY = "tests-only-" + "x" * 40
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
+BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
 _folder = os.path.join(tempfile.gettempdir(), f"dispatcher-tests-{os.getuid()}-{os.getppid()}")
 os.makedirs(_folder, exist_ok=True)
 DATABASES = {

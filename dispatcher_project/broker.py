@@ -1,0 +1,97 @@
+"""The broker's transport: kombu's for Redis with two cures, and bounded queues.
+
+A message here is a hint (a wake, a tick); losing one costs seconds and doubling one costs nothing. What a
+worker must never do is die or start something twice because Redis went away:
+
+- kombu asks a transport that is gone for its parameters and the busy worker exits with an AttributeError;
+  here a channel remembers them.
+- kombu puts unacknowledged messages back when a connection breaks, so that what is running is started a
+  second time within milliseconds; here they are left alone.
+- After a long outage a worker would look for its broker every thirty seconds; here every two.
+- Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
+  newest `MAX_WAITING_HINTS` messages.
+
+Both cures reach into private members of kombu 5.7; tests/dispatcher_project/test_broker.py pins them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from celery.app.amqp import AMQP
+from kombu import Connection, transport
+from kombu.transport import redis as kombu_redis
+
+MAX_WAITING_HINTS = 1_000
+_PUTS_BETWEEN_TRIMS = 100
+
+
+class QoS(kombu_redis.QoS):  # type: ignore[misc]
+    restore_at_shutdown = False
+
+
+class _CuredChannel:
+    QoS = QoS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._remembered: dict[bool, dict[str, Any]] = {}
+        self._puts: Counter[str] = Counter()
+        super().__init__(*args, **kwargs)
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        transport_of_channel = getattr(self, "connection", None)
+        if getattr(transport_of_channel, "client", None) is not None:
+            for kind in (False, True):
+                self._remembered[kind] = super()._connparams(asynchronous=kind)  # type: ignore[misc]
+        return dict(self._remembered[asynchronous])
+
+    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+        super()._put(queue, message, **kwargs)  # type: ignore[misc]
+        self._puts[queue] += 1
+        if self._puts[queue] % _PUTS_BETWEEN_TRIMS == 0:
+            with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
+                # new messages enter on the left: these are the newest
+                client.ltrim(queue, 0, MAX_WAITING_HINTS - 1)
+
+
+class RedisChannel(_CuredChannel, kombu_redis.Channel):  # type: ignore[misc]
+    """For redis://, rediss:// and redis+socket://"""
+
+
+class SentinelChannel(_CuredChannel, kombu_redis.SentinelChannel):  # type: ignore[misc]
+    """For sentinel://"""
+
+
+class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
+    Channel = RedisChannel
+
+
+class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
+    Channel = SentinelChannel
+
+
+class PromptConnection(Connection):
+    """Looks for a broker that is away every two seconds; kombu's pauses grow to thirty."""
+
+    def ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
+        pauses = {"interval_start": 1, "interval_step": 1, "interval_max": 2}
+        return super().ensure_connection(errback, max_retries, **(pauses | options))
+
+
+class Amqp(AMQP):  # type: ignore[misc]
+    Connection = PromptConnection
+
+
+TRANSPORTS = {
+    "redis": f"{__name__}:RedisTransport",
+    "rediss": f"{__name__}:RedisTransport",
+    "sentinel": f"{__name__}:SentinelTransport",
+}
+
+
+def register_transports() -> None:
+    """From here on the URL schemes of `TRANSPORTS` mean ours, in this process; amqp:// stays kombu's."""
+    transport.TRANSPORT_ALIASES.update(TRANSPORTS)
+    for scheme in TRANSPORTS:
+        transport._transport_cache.pop(scheme, None)

@@ -1,0 +1,33 @@
+"""The Celery app: carries wakes to GPU workers, ticks to sweeps, hints to the callbacks worker."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging
+from django.conf import settings
+
+from dispatcher_project.broker import register_transports
+from dispatcher_project.settings.celery import broker_url, celery_settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
+os.environ.setdefault("FLOWER_CONF", str(Path(__file__).with_name("flower_config.py")))
+
+if given := os.environ.get("CELERY_BROKER_URL"):
+    # the `celery` command puts BROKER_URL there, over our settings, and kombu knows no unix://
+    os.environ["CELERY_BROKER_URL"] = broker_url(given)
+
+register_transports()
+
+app = Celery(
+    "dispatcher", amqp="dispatcher_project.broker:Amqp", events="dispatcher_project.worker.events:Events"
+)
+app.conf.update(celery_settings(settings.BROKER_URL, sentinel_master=settings.BROKER_SENTINEL_MASTER))
+
+
+@setup_logging.connect
+def leave_logging_alone(**_: Any) -> None:
+    """Celery sets up no logging where this signal has a receiver: Django's LOGGING stands."""

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+
+from dispatcher_project.supervisor.data_folder import DataFolder
+from jobs.models import ApiKey, Tenant
+from jobs.services.tenants import create_key, create_tenant
+
+_ADMIN = "admin"
+
+
+class Command(BaseCommand):
+    help = (
+        "A step of `up`: migrates, makes the admin login and one key of each kind, registers the demo fleet."
+    )
+    requires_system_checks = []
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--demo-ports", default="", help="Ports of the demo nodes, comma-separated.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        call_command("migrate", verbosity=0, interactive=False)
+        folder = DataFolder(Path(settings.DATA_DIR))
+        known = folder.read("secrets.json")
+        _keep_admin(known["admin_password"])
+        known["api_key"] = _kept_key(known.get("api_key"), "operator", ApiKey.Kind.OPERATOR)
+        known["tenant_key"] = _kept_key(known.get("tenant_key"), "demo", ApiKey.Kind.TENANT)
+        folder.write("secrets.json", known)
+        if options["demo_ports"]:
+            raise NotImplementedError
+
+
+def _keep_admin(password: str) -> None:
+    """A password that an operator changed stays."""
+    users = get_user_model().objects
+    if not users.filter(username=_ADMIN).exists():
+        users.create_superuser(_ADMIN, "", password)
+
+
+def _kept_key(known: str | None, tenant_name: str, kind: ApiKey.Kind) -> str:
+    """The key of the last start where this database still takes it, else a new one."""
+    if known and ApiKey.objects.is_valid(known):
+        return known
+    tenant = Tenant.objects.filter(name=tenant_name).first() or create_tenant(tenant_name)[0]
+    return create_key(tenant, kind, name=f"made by up for {tenant_name}")[1]

@@ -1,0 +1,106 @@
+"""What Celery is told. Measured reasons: docs/adr on the broker; each odd line says its own."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+PUBLISH_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+"""With time-outs of a second, publishing ends within three."""
+
+_REDIS_OPTIONS = {
+    # a silent partition is noticed by these four together; without one of them it hangs for its whole length
+    "socket_timeout": 5.0,
+    "socket_connect_timeout": 2.0,
+    "health_check_interval": 5,
+    "socket_keepalive": True,
+    "retry_on_timeout": False,
+}
+_PUBLISH_TIMEOUT_SECONDS = 1.0
+
+
+def broker_url(url: str) -> str:
+    """`url` as kombu spells it: redis-py's ``unix://[:password@]/path?db=0`` becomes
+    ``redis+socket://[:password@]/path?virtual_host=0``; the others stay. Raises ImproperlyConfigured."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        query = parse_qs(parts.query)
+        database = query.get("db", ["0"])[0]
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return f"redis+socket://{user}{parts.path}?virtual_host={database}"
+    if parts.scheme in ("redis+socket", "redis", "rediss", "sentinel", "amqp", "amqps", "memory"):
+        return url
+    raise ImproperlyConfigured(
+        f"BROKER_URL must begin with redis://, rediss://, unix://, sentinel:// or amqp://, "
+        f"not {parts.scheme or 'nothing'}://"
+    )
+
+
+def is_amqp(url: str) -> bool:
+    return urlsplit(url).scheme.startswith("amqp")
+
+
+def transport_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
+    """For consumers. RabbitMQ has heartbeats of its own and takes other options."""
+    if is_amqp(url):
+        return {"read_timeout": 5.0, "write_timeout": 5.0}
+    options = dict(_REDIS_OPTIONS)
+    if urlsplit(url).scheme == "sentinel":
+        options["master_name"] = sentinel_master
+    return options
+
+
+def publish_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
+    """For who publishes inside a request: nobody there waits five seconds."""
+    if is_amqp(url):
+        return {"read_timeout": _PUBLISH_TIMEOUT_SECONDS, "write_timeout": _PUBLISH_TIMEOUT_SECONDS}
+    return transport_options(url, sentinel_master=sentinel_master) | {
+        "socket_timeout": _PUBLISH_TIMEOUT_SECONDS,
+        "socket_connect_timeout": _PUBLISH_TIMEOUT_SECONDS,
+    }
+
+
+def celery_settings(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
+    """Celery's configuration for this broker."""
+    url = broker_url(url)
+    return {
+        "broker_url": url,
+        "broker_transport_options": transport_options(url, sentinel_master=sentinel_master),
+        "hint_transport_options": publish_options(url, sentinel_master=sentinel_master),
+        "broker_heartbeat": 10,
+        "broker_connection_timeout": 2.0,
+        "broker_connection_retry": True,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,  # the default gives up after 46 minutes
+        "broker_channel_error_retry": True,  # a full Redis (noeviction) must not end the worker
+        "result_backend": None,  # a Redis backend loses acks when Redis is down; the rows are the results
+        "task_ignore_result": True,
+        "task_acks_late": True,
+        "task_acks_on_failure_or_timeout": True,  # off, a poison message has no limit
+        "task_reject_on_worker_lost": False,  # on, a poison message has no limit
+        "task_publish_retry_policy": PUBLISH_POLICY,
+        "task_default_queue": "gpu",  # always consumed, never sent to: a worker without a pool waits there
+        "task_default_delivery_mode": 1,  # hints need no disk
+        "task_create_missing_queues": True,
+        "task_send_sent_event": False,  # a second publish in every submit; Flower shows tasks as received
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "enable_utc": True,
+        "imports": ("jobs.tasks",),
+        "worker_prefetch_multiplier": 1,
+        "worker_pool": "threads",
+        "worker_send_task_events": True,
+        "worker_enable_remote_control": True,  # Flower asks through it
+        "worker_enable_prefetch_count_reduction": False,  # a slot would wait after every reconnect
+        "worker_cancel_long_running_tasks_on_connection_loss": False,  # runs outlive the broker
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "control_queue_ttl": 60.0,
+        "control_queue_expires": 60.0,
+        "event_queue_ttl": 10.0,
+        "event_queue_expires": 60.0,
+        "beat_scheduler": "dispatcher_project.schedule:TickScheduler",
+        "beat_schedule": {},
+    }

@@ -1,0 +1,129 @@
+"""Runs a Celery worker inside this process, for `manage.py gpu_worker` and `manage.py queue_worker`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+from celery import platforms, signals
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from django.conf import settings
+
+from dispatcher_project.celery import app
+from dispatcher_project.worker.events import HEARTBEAT_SECONDS
+from dispatcher_project.worker.ordered_stop import OrderedStop
+from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
+
+log = structlog.get_logger(__name__)
+
+QUEUE_WORKER_GRACE_SECONDS = 20.0
+
+
+def run_gpu_worker(
+    *,
+    pools: Collection[str] | None = None,
+    host: str | None = None,
+    concurrency: int | None = None,
+    name: str = "",
+    ready_file: Path | None = None,
+) -> int:
+    """Blocks until the worker was told to stop; returns its exit status.
+
+    pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
+    """
+    from jobs.services.ports import production_ports
+    from jobs.services.worker import create_worker
+
+    watch = PoolWatch(pools, host=host)
+    worker = create_worker(production_ports())
+    stop = OrderedStop(
+        grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
+        drain=worker.drain,
+        busy=worker.busy,
+        interrupt=worker.interrupt,
+    )
+    app.steps["consumer"].add(PoolQueues)
+    watch.start()
+    worker.start()
+    try:
+        return _run_celery(
+            name or f"gpu-{os.getpid()}",
+            queues=[app.conf.task_default_queue],
+            concurrency=concurrency or settings.DISPATCHER.worker_threads,
+            ready_file=ready_file,
+            stop=stop,
+            pool_queues=lambda: watch.queues,
+        )
+    finally:
+        watch.stop()
+        worker.stop()
+        stop.ended()
+
+
+def run_queue_worker(
+    queues: Collection[str], *, concurrency: int, name: str = "", ready_file: Path | None = None
+) -> int:
+    """A worker without GPUs: sweeps, callbacks. Blocks; returns its exit status."""
+    stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
+    try:
+        return _run_celery(
+            name or f"{'-'.join(queues)}-{os.getpid()}",
+            queues=list(queues),
+            concurrency=concurrency,
+            ready_file=ready_file,
+            stop=stop,
+        )
+    finally:
+        stop.ended()
+
+
+def _run_celery(
+    name: str,
+    *,
+    queues: list[str],
+    concurrency: int,
+    ready_file: Path | None,
+    stop: OrderedStop,
+    pool_queues: Callable[[], frozenset[str]] | None = None,
+) -> int:
+    node = name if "@" in name else f"{name}@{socket.gethostname()}"
+    stop.install()
+    if ready_file is not None:
+        signals.worker_ready.connect(lambda **_: _write_ready(ready_file), weak=False)
+    # we decided on what is announced, and unpickle nothing that root could regret
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
+    warnings.simplefilter("ignore", SecurityWarning)
+    os.environ["CELERY_SKIP_CHECKS"] = "1"  # Django's checks load every view into this process
+    platforms.set_process_title("dispatcher", info=node)
+    worker = app.Worker(
+        hostname=node,
+        queues=queues,
+        concurrency=concurrency,
+        pool_cls="threads",
+        quiet=True,
+        without_mingle=True,  # there is nothing to learn from the others
+        without_gossip=True,  # everybody's heartbeats to everybody
+        heartbeat_interval=HEARTBEAT_SECONDS,
+        optimization="fair",
+        pool_queues=pool_queues,
+    )
+    log.info("worker_starting", node=node, queues=queues, concurrency=concurrency)
+    try:
+        worker.start()
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+    app.events.publisher.flush(1.0)  # that it goes offline
+    log.info("worker_stopped", node=node)
+    return int(worker.exitcode or 0)
+
+
+def _write_ready(ready_file: Path) -> None:
+    """In one step: who waits for the file never reads half of it."""
+    fresh = ready_file.with_suffix(".new")
+    fresh.write_text(f"{os.getpid()}\n")
+    fresh.replace(ready_file)

@@ -1,0 +1,51 @@
+"""What Celery messages call: one service each, named where the messages leave (`jobs.wake`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from celery import shared_task
+from django.utils import timezone
+
+from jobs import wake
+
+
+class JobFailed(Exception):
+    """The one job of this task did not complete; its row says what follows. Flower shows it as a failure."""
+
+
+@shared_task(name=wake.WORK, throws=(JobFailed,), ignore_result=True)
+def work(pool: str, host: str | None = None) -> dict[str, Any]:
+    """Claims and runs jobs of this pool; a real GPU job is a task of its own. Returns what Flower shows."""
+    from jobs.services.worker import current_worker
+
+    return shown([asdict(report) for report in current_worker().work(pool, host)])
+
+
+@shared_task(name=wake.SWEEP, ignore_result=True)
+def sweep(name: str) -> dict[str, Any]:
+    """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted."""
+    from jobs.sweeps import run_sweep
+
+    return run_sweep(name)
+
+
+@shared_task(name=wake.DELIVER, ignore_result=True)
+def deliver(callback_id: str) -> str:
+    """Sends one callback if it is due. Returns what became of it."""
+    from jobs.callbacks.deliver import deliver as deliver_callback
+
+    return deliver_callback(callback_id, now=timezone.now())
+
+
+def shown(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One job: its report, or `JobFailed` with it. Many short ones, or none: how many, and who failed."""
+    failed = [f"{report['job_id']} {report['error_code']}" for report in reports if report["error_code"]]
+    if len(reports) != 1:
+        return {"jobs": len(reports), "failed": failed}
+    report = {key: value for key, value in reports[0].items() if value != ""}
+    if failed:
+        raise JobFailed(" ".join(f"{key}={value}" for key, value in report.items()))
+    return report

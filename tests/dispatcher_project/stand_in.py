@@ -1,0 +1,92 @@
+"""`manage.py` with a stand-in for the GPU worker: `work` does what the next order in Redis says.
+
+Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key}. What the worker was
+asked goes to the list ``calls``. For tests of what surrounds it: queues, events, the ordered stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+
+@dataclass
+class Report:
+    """The fields of `jobs.services.dispatch.WorkReport`."""
+
+    job_id: str
+    model: str = "zimg"
+    server: str = "zimg-1"
+    slot: int = 0
+    attempt: str = "a1"
+    outcome: str = "completed"
+    seconds: float = 1.5
+    error_code: str = ""
+
+
+class StandInWorker:
+    def __init__(self) -> None:
+        self._redis = redis.Redis.from_url(os.environ["STAND_IN_REDIS"], decode_responses=True)
+        self._interrupted = threading.Event()
+        self._busy = 0
+
+    def _called(self, *call: Any) -> None:
+        self._redis.rpush("calls", json.dumps(call))
+
+    def start(self) -> None:
+        self._called("start")
+
+    def work(self, pool: str, host: str | None = None) -> list[Any]:
+        order = json.loads(self._redis.lpop("orders") or "{}")
+        self._called("work", pool, host)
+        self._busy += 1
+        until = time.monotonic() + order.get("seconds", 0)
+        while time.monotonic() < until and not self._interrupted.wait(0.02):
+            pass
+        if order.get("deaf"):
+            threading.Event().wait()
+        self._busy -= 1
+        self._called("worked", pool)
+        return [Report(**report) for report in order.get("reports", [])]
+
+    def drain(self) -> None:
+        self._called("drain")
+
+    def interrupt(self) -> None:
+        self._called("interrupt")
+        self._interrupted.set()
+
+    def busy(self) -> int:
+        return self._busy
+
+    def stop(self) -> None:
+        self._called("stop")
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.test")
+    worker = StandInWorker()
+    module: Any = types.ModuleType("jobs.services.worker")
+    module.create_worker = lambda ports: worker
+    module.current_worker = lambda: worker
+    sys.modules["jobs.services.worker"] = module
+
+    from django.core.management import execute_from_command_line
+
+    from jobs.services import ports
+
+    ports.production_ports = lambda: None  # type: ignore[assignment]
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""A supervisor of small fake children, run as a process of its own so that it can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+_RUNNER = """
+import json, os, sys
+from pathlib import Path
+from dispatcher_project.supervisor.guard import MARKER_VARIABLE
+from dispatcher_project.supervisor.loop import StartFailed, Supervisor
+from dispatcher_project.supervisor.spec import ChildSpec, Plan
+from dispatcher_project.supervisor.terminal import Terminal
+
+folder = Path(sys.argv[1])
+wanted = json.loads((folder / "plan.json").read_text())
+marker = f"{folder}#test"
+environment = {**os.environ, MARKER_VARIABLE: marker, "FOLDER": str(folder)}
+
+def spec(name, code, **options):
+    return ChildSpec(name, (sys.executable, "-S", "-c", code), environment, **options)
+
+def tell(pids):
+    (folder / "pids.tmp").write_text(json.dumps(pids))
+    (folder / "pids.tmp").replace(folder / "pids.json")
+
+plan = Plan(
+    start=tuple(tuple(spec(**child) for child in stage) for stage in wanted["start"]),
+    stop=tuple(map(tuple, wanted["stop"])),
+)
+try:
+    Supervisor(
+        plan, folder=folder / "s", log_folder=folder / "log", marker=marker, terminal=Terminal(), on_pids=tell
+    ).run()
+except StartFailed as error:
+    sys.exit(f"FAILED {error}")
+"""
+
+CHILD = """
+import os, signal, socket, sys, time
+folder = os.environ["FOLDER"]
+def note(what):
+    with open(f"{folder}/notes", "a") as file:
+        file.write(f"{what} {NAME}\\n")
+def notify(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+def stop(*_):
+    note("stop")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+note("start")
+"""
+
+
+def child(name: str, code: str = "notify('READY=1')\nsignal.pause()", **options: Any) -> dict[str, Any]:
+    """A fake child: notes its start and stop in the folder's `notes`, then runs `code`."""
+    return {"name": name, "code": CHILD.replace("{NAME}", name) + code, **options}
+
+
+class Run:
+    """A running supervisor process and what it left in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output = folder / "output"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _RUNNER, str(folder)],
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def notes(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "notes").read_text().splitlines()
+        return []
+
+    def pids(self) -> dict[str, int]:
+        with contextlib.suppress(FileNotFoundError):
+            return dict(json.loads((self.folder / "pids.json").read_text()))
+        return {}
+
+    def wait_ready(self) -> dict[str, int]:
+        wait_until(lambda: bool(self.pids()) or self.process.poll() is not None)
+        assert self.pids(), self.output.read_text()
+        return self.pids()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def wait_until(sign: Callable[[], bool], *, seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not sign():
+        assert time.monotonic() < until, "the awaited sign did not come"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Zombies are dead: whoever started them has not looked yet."""
+    try:
+        os.kill(pid, 0)
+        state = subprocess.run(
+            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
+    except ProcessLookupError:
+        return False
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+@pytest.fixture
+def supervise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Run]]:
+    """Starts a supervisor over `stages` of children; `stop` defaults to the reversed order of the start."""
+    runs: list[Run] = []
+
+    def start(*stages: list[dict[str, Any]], stop: list[list[str]] | None = None) -> Run:
+        folder = tmp_path_factory.mktemp("s")
+        names = [[one["name"] for one in stage if not one.get("step")] for stage in stages]
+        plan = {"start": stages, "stop": stop or [stage for stage in names[::-1] if stage]}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        runs.append(Run(folder))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.supervisor.children import (
+    Ports,
+    embedded_redis_url,
+    plan_of_up,
+    settings_environment,
+    url,
+)
+from dispatcher_project.supervisor.data_folder import DataFolder
+from dispatcher_project.supervisor.spec import ChildSpec, Plan
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    made = DataFolder(tmp_path)
+    made.create()
+    return made
+
+
+def plan(folder: DataFolder, *, demo: tuple[int, ...] = (9001,), **environment: str) -> Plan:
+    return plan_of_up(
+        folder,
+        host="127.0.0.1",
+        ports=Ports(web=8000, flower=5555, demo=demo),
+        environment={"REDIS_URL": embedded_redis_url(folder), **environment},
+        password="open sesame",
+    )
+
+
+def names(stages: tuple[tuple[ChildSpec, ...], ...]) -> list[set[str]]:
+    return [{spec.name for spec in stage} for stage in stages]
+
+
+def test_valkey_first_then_the_rows_then_everything_else(folder: DataFolder) -> None:
+    first, second, *rest = names(plan(folder).start)
+    assert (first, second) == ({"valkey"}, {"prepare"})
+    assert set().union(*rest) == {"demo", "gpu_worker", "sweeps", "callbacks", "beat", "web", "flower"}
+
+
+def test_web_stops_first_and_valkey_last(folder: DataFolder) -> None:
+    order = [set(stage) for stage in plan(folder).stop]
+    assert order == [{"web"}, {"gpu_worker"}, {"sweeps", "callbacks", "beat", "flower"}, {"demo"}, {"valkey"}]
+
+
+def test_given_urls_replace_the_embedded_parts(folder: DataFolder) -> None:
+    assert "valkey" not in set().union(*names(plan(folder, REDIS_URL="redis://elsewhere/0").start))
+    given = {"REDIS_URL": "redis://r/0", "BROKER_URL": "amqp://b//", "DATABASE_URL": "postgresql://d/x"}
+    made = settings_environment(folder, host="127.0.0.1", port=8000, given=given)
+    assert {name: made[name] for name in given} == given
+    made = settings_environment(folder, host="127.0.0.1", port=8000, given={"REDIS_URL": "redis://r/0"})
+    assert made["BROKER_URL"] == "redis://r/0"
+
+
+def test_embedded_parts_have_urls_for_each_library(folder: DataFolder) -> None:
+    made = settings_environment(folder, host="0.0.0.0", port=80, given={})
+    socket = folder.sockets / "valkey.sock"
+    assert made["REDIS_URL"] == f"unix://{socket}?db=0"
+    assert made["BROKER_URL"] == f"redis+socket://{socket}?virtual_host=0"
+    assert made["DATABASE_URL"] == f"sqlite:///{folder.path}/db.sqlite3"
+    assert made["DISPATCHER_PUBLIC_URL"] == "http://127.0.0.1:80"
+
+
+def test_without_demo_nothing_of_it_is_started_or_stopped(folder: DataFolder) -> None:
+    made = plan(folder, demo=())
+    assert "demo" not in set().union(*names(made.start), *map(set, made.stop))
+
+
+def test_no_password_on_a_command_line(folder: DataFolder) -> None:
+    specs = [spec for stage in plan(folder).start for spec in stage]
+    assert not any("sesame" in word for spec in specs for word in spec.command)
+    (flower,) = (spec for spec in specs if spec.name == "flower")
+    assert flower.environment["FLOWER_BASIC_AUTH"] == "admin:open sesame"
+
+
+def test_a_gpu_worker_gets_its_grace_before_sigkill(folder: DataFolder) -> None:
+    made = plan(folder, DISPATCHER_DEPLOY_GRACE_SECONDS="200")
+    (worker,) = (spec for stage in made.start for spec in stage if spec.name == "gpu_worker")
+    assert worker.stop_seconds > 210
+
+
+def test_beat_must_not_fall_silent(folder: DataFolder) -> None:
+    (beat,) = (spec for stage in plan(folder).start for spec in stage if spec.name == "beat")
+    assert beat.silent_after_seconds is not None
+
+
+def test_a_plan_that_forgets_to_stop_a_child_is_refused() -> None:
+    with pytest.raises(ValueError, match="but stopped"):
+        Plan(start=((ChildSpec("web", ()),),), stop=())
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("10.0.0.1", "http://10.0.0.1:1")],
+)
+def test_the_url_is_one_that_can_be_reached(host: str, expected: str) -> None:
+    assert url(host, 1) == expected

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.supervisor import data_folder
+from dispatcher_project.supervisor.data_folder import AlreadyRunning, DataFolder, adopt_running_environment
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    made = DataFolder(tmp_path / "var")
+    made.create()
+    return made
+
+
+def test_only_one_up_per_folder(folder: DataFolder) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dispatcher_project.supervisor.data_folder import *\n"
+        "with DataFolder(Path(sys.argv[1])).locked(): pass"
+    )
+    command = [sys.executable, "-c", code, str(folder.path)]
+    with folder.locked():
+        done = subprocess.run(command, cwd=data_folder.ROOT, capture_output=True, text=True, check=False)
+    assert f"runs on {folder.path} already (process {os.getpid()})" in done.stderr
+    assert subprocess.run(command, cwd=data_folder.ROOT, check=False).returncode == 0
+
+
+def test_running_is_who_holds_the_lock(folder: DataFolder) -> None:
+    assert not folder.is_running()
+    with folder.locked():
+        assert folder.is_running()
+        with pytest.raises(AlreadyRunning), folder.locked():
+            pass
+    assert not folder.is_running()
+
+
+def test_secrets_are_for_the_owner_only(folder: DataFolder) -> None:
+    folder.write("secrets.json", {"a": 1})
+    folder.write("secrets.json", {"a": 2})
+    assert folder.read("secrets.json") == {"a": 2}
+    assert stat.S_IMODE((folder.path / "secrets.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert folder.read("none.json") == {}
+
+
+def test_sockets_get_a_short_path(tmp_path: Path) -> None:
+    deep = DataFolder(tmp_path / ("d" * 90))
+    deep.create()
+    assert len(str(deep.sockets / "callbacks.notify")) < 104
+    assert deep.sockets == DataFolder(tmp_path / ("d" * 90)).sockets
+    assert deep.sockets != DataFolder(tmp_path / ("e" * 90)).sockets
+    deep.sockets.rmdir()
+
+
+def test_commands_beside_a_running_up_get_its_parts(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("environment.json", {"DJANGO_SETTINGS_MODULE": "x", "REDIS_URL": "y"})
+    monkeypatch.setenv("DISPATCHER_DATA_DIR", str(folder.path))
+    for name in ("DJANGO_SETTINGS_MODULE", "REDIS_URL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    adopt_running_environment()
+    assert "REDIS_URL" not in os.environ, "nothing runs: the file is left over"
+    with folder.locked():
+        adopt_running_environment()
+    assert (os.environ["DJANGO_SETTINGS_MODULE"], os.environ["REDIS_URL"]) == ("x", "y")
+
+
+def test_chosen_settings_stay(folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("environment.json", {"REDIS_URL": "y"})
+    monkeypatch.setenv("DISPATCHER_DATA_DIR", str(folder.path))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "mine")
+    monkeypatch.setenv("REDIS_URL", "kept")
+    with folder.locked():
+        adopt_running_environment()
+    assert os.environ["REDIS_URL"] == "kept"

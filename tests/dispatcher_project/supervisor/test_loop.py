@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from .conftest import Run, child, is_alive, wait_until
+
+READY_AND_DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnotify('READY=1')\nsignal.pause()"
+
+
+def test_a_stage_begins_when_all_of_the_stage_before_are_ready(supervise: Callable[..., Run]) -> None:
+    slow = "time.sleep(0.3)\nnote('ready')\nnotify('READY=1')\nsignal.pause()"
+    run = supervise([child("a", slow), child("b")], [child("c")])
+    run.wait_ready()
+    assert run.notes().index("ready a") < run.notes().index("start c")
+
+
+def test_a_step_is_done_when_it_ended_with_0(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("prepare", "note('done')", step=True)], [child("web")])
+    assert "prepare" not in run.wait_ready()
+    assert run.notes() == ["start prepare", "done prepare", "start web"]
+
+
+def test_a_failed_step_ends_the_start_and_shows_why(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("db")], [child("prepare", "sys.exit('no such table')", step=True)], [child("web")])
+    assert run.process.wait(20) == 1
+    output = run.output.read_text()
+    assert "FAILED prepare ended (exit code 1)" in output
+    assert "no such table" in output
+    assert run.notes() == ["start db", "start prepare", "stop db"]
+
+
+def test_a_child_that_never_comes_up_ends_the_start(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("web", "sys.exit(3)")])
+    assert run.process.wait(20) == 1
+    assert run.notes() == ["start web"] * 3
+    assert "web ended (exit code 3) before it was ready" in run.output.read_text()
+
+
+def test_children_stop_in_the_order_of_the_plan(supervise: Callable[..., Run]) -> None:
+    run = supervise(
+        [child("valkey")], [child("web"), child("worker")], stop=[["web"], ["worker"], ["valkey"]]
+    )
+    pids = run.wait_ready()
+    assert run.stop(signal.SIGINT) == 0
+    assert run.notes()[3:] == ["stop web", "stop worker", "stop valkey"]
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_dead_child_is_started_again_and_its_new_pid_told(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("web"), child("worker")])
+    before = run.wait_ready()
+    os.kill(before["worker"], signal.SIGKILL)
+    wait_until(lambda: run.pids()["worker"] != before["worker"])
+    assert run.pids()["web"] == before["web"]
+    assert "worker      │ ended (SIGKILL); next start in 1 s" in run.output.read_text()
+
+
+def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
+    once_alive = "notify('READY=1')\nnotify('WATCHDOG=1')\nsignal.pause()"
+    talking = "notify('READY=1')\nwhile True: notify('WATCHDOG=1'); time.sleep(0.1)"
+    run = supervise(
+        [child("beat", once_alive, silent_after_seconds=1), child("web", talking, silent_after_seconds=1)]
+    )
+    before = run.wait_ready()
+    wait_until(lambda: run.pids()["beat"] != before["beat"])
+    assert "beat        │ silent for 1 s: restarting it" in run.output.read_text()
+    assert "web         │ silent" not in run.output.read_text()
+
+
+def test_a_child_deaf_to_its_stop_signal_is_killed(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("worker", READY_AND_DEAF, stop_seconds=0.3)])
+    pid = run.wait_ready()["worker"]
+    assert run.stop() == 0
+    assert not is_alive(pid)
+
+
+def test_asked_twice_it_stops_at_once(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("valkey")], [child("worker", READY_AND_DEAF, stop_seconds=3600)])
+    pids = run.wait_ready()
+    run.process.send_signal(signal.SIGINT)
+    wait_until(lambda: "once more stops at once" in run.output.read_text())
+    assert run.stop(signal.SIGINT) == 0
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_stop_during_the_start_stops_what_is_there(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("valkey")], [child("web", "signal.pause()")])
+    wait_until(lambda: "start web" in run.notes())
+    assert run.stop() == 0
+    assert run.notes() == ["start valkey", "start web", "stop web", "stop valkey"]
+
+
+def test_output_goes_to_the_log_and_only_warnings_to_the_terminal(supervise: Callable[..., Run]) -> None:
+    code = "print('calm'); print('[warning] disk', flush=True)\nnotify('READY=1')\nsignal.pause()"
+    run = supervise([child("web", code)])
+    run.wait_ready()
+    wait_until(lambda: "[warning] disk" in run.output.read_text())
+    assert (run.folder / "log" / "web.log").read_text() == "calm\n[warning] disk\n"
+    assert "calm" not in run.output.read_text()

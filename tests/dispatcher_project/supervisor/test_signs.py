@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from dispatcher_project.supervisor.signs import http_says_ok, port_is_free, port_is_open
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response({"/livez": 200, "/empty": 204}.get(self.path, 503))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), _Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_ok_is_any_2xx(port: int) -> None:
+    assert http_says_ok("127.0.0.1", port, "/livez")
+    assert http_says_ok("127.0.0.1", port, "/empty")
+    assert not http_says_ok("127.0.0.1", port, "/other")
+
+
+def test_open_and_free_are_opposites(port: int, closed_port: int) -> None:
+    assert port_is_open("127.0.0.1", port)
+    assert not port_is_free("127.0.0.1", port)
+    assert not port_is_open("127.0.0.1", closed_port)
+    assert not http_says_ok("127.0.0.1", closed_port, "/livez")
+    assert port_is_free("127.0.0.1", closed_port)
+
+
+def test_a_foreign_address_is_an_error(closed_port: int) -> None:
+    with pytest.raises(OSError, match="assign"):
+        port_is_free("192.0.2.1", closed_port)

@@ -1,0 +1,133 @@
+"""Contract with kombu 5.7: the private members we reach into, and that both cures are still needed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+from kombu import Connection, Consumer, Producer, Queue
+from kombu.transport import TRANSPORT_ALIASES, _transport_cache
+from kombu.transport import redis as kombu_redis
+from kombu.utils.uuid import uuid
+
+from dispatcher_project import broker
+from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.settings.celery import broker_url
+
+KOMBU_S_OWN = "kombu.transport.redis:Transport"
+OURS = broker.TRANSPORTS["redis"]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    broker.register_transports()
+
+
+@pytest.fixture
+def connect(valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    opened: list[Connection] = []
+
+    def connect(transport: str = OURS) -> Connection:
+        monkeypatch.setitem(TRANSPORT_ALIASES, "redis", transport)
+        _transport_cache.pop("redis", None)
+        connection = Connection(broker_url(valkey.url))
+        connection.connect()
+        opened.append(connection)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.release()
+    _transport_cache.pop("redis", None)
+
+
+def test_kombu_has_the_private_members_we_replace() -> None:
+    assert kombu.__version__.startswith("5.7.")
+    assert list(inspect.signature(kombu_redis.Channel._connparams).parameters) == ["self", "asynchronous"]
+    assert kombu_redis.QoS.restore_at_shutdown is True
+    assert kombu_redis.Channel.QoS is kombu_redis.QoS
+    assert list(inspect.signature(kombu_redis.Channel._put).parameters) == [
+        "self",
+        "queue",
+        "message",
+        "kwargs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "transport"),
+    [
+        ("redis://somewhere:6379/0", broker.RedisTransport),
+        ("rediss://somewhere:6379/0", broker.RedisTransport),
+        ("redis+socket:///tmp/some.sock?virtual_host=0", broker.RedisTransport),
+        ("sentinel://somewhere:26379", broker.SentinelTransport),
+    ],
+)
+def test_every_redis_url_gets_our_transport(url: str, transport: type) -> None:
+    assert Connection(url).get_transport_cls() is transport
+
+
+def test_rabbitmq_keeps_kombu_s_transport() -> None:
+    assert Connection("amqp://somewhere//").get_transport_cls().__module__ == "kombu.transport.pyamqp"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_channel_whose_transport_is_gone_remembers_its_parameters(connect: Any, asynchronous: bool) -> None:
+    channel = connect().channel()
+    before = channel._connparams(asynchronous=asynchronous)
+    channel.connection.client = None
+    assert channel._connparams(asynchronous=asynchronous)["path"] == before["path"]
+    channel.connection = None
+    assert channel._connparams(asynchronous=asynchronous)["path"] == before["path"]
+
+
+def test_kombu_s_own_channel_still_dies_of_it(connect: Any) -> None:
+    channel = connect(KOMBU_S_OWN).channel()
+    channel.connection.client = None
+    with pytest.raises(AttributeError, match="hostname"):
+        channel._connparams()
+
+
+def _waiting_after_a_consumer_closed_without_ack(connect: Any, transport: str) -> int:
+    queue = Queue(f"q{uuid()}")
+    Producer(connect(transport)).publish("x", routing_key=queue.name, declare=[queue])
+    consuming = connect(transport)
+    with Consumer(consuming, [queue], callbacks=[lambda body, message: None]):
+        consuming.drain_events(timeout=5)
+        consuming.default_channel.qos.restore_unacked_once()
+    return int(connect(transport).channel()._size(queue.name))
+
+
+def test_an_unacknowledged_message_is_not_put_back_when_a_connection_breaks(connect: Any) -> None:
+    assert _waiting_after_a_consumer_closed_without_ack(connect, OURS) == 0
+
+
+def test_kombu_s_own_still_puts_it_back(connect: Any) -> None:
+    assert _waiting_after_a_consumer_closed_without_ack(connect, KOMBU_S_OWN) == 1
+
+
+def test_a_queue_that_nobody_reads_keeps_its_newest_hints(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "MAX_WAITING_HINTS", 20)
+    queue = Queue(f"q{uuid()}")
+    producer = Producer(connect())
+    for number in range(200):
+        producer.publish(number, routing_key=queue.name, declare=[queue])
+    assert producer.channel._size(queue.name) == 20
+    assert producer.channel.basic_get(queue.name).decode() == 180
+
+
+def test_a_command_is_sent_once_redis_py_retries_nothing(connect: Any) -> None:
+    channel = connect().channel()
+    assert channel.client.connection_pool.get_connection().retry.get_retries() == 0
+
+
+def test_a_broker_that_is_away_is_looked_for_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(Connection, "ensure_connection", lambda self, *args, **options: asked.update(options))
+    broker.Amqp.Connection("redis://somewhere").ensure_connection(max_retries=None)
+    assert asked["interval_max"] == 2

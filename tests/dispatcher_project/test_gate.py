@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.gate import _PYTEST_SUMMARY, Outcome, summary
+from dispatcher_project.supervisor.data_folder import ROOT
+
+
+def test_the_summary_ends_with_pytests_own_lines_and_the_verdict() -> None:
+    text = summary(
+        [
+            Outcome("mypy", 1, 2.0),
+            Outcome("pytest on SQLite", 0, 60.0, "12 passed, 1 skipped in 58.20s"),
+            Outcome("pytest on PostgreSQL", 0, 0.0, "skipped: no server"),
+        ],
+        seconds=62,
+    )
+    assert text.splitlines()[-4:] == [
+        "FAILED   mypy                      2.0 s",
+        "ok       pytest on SQLite         60.0 s  12 passed, 1 skipped in 58.20s",
+        "skipped  pytest on PostgreSQL      0.0 s  skipped: no server",
+        "1 of 3 checks failed in 62 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_summary"),
+    [
+        ("12 passed, 1 skipped in 58.20s", True),
+        ("=== 1 failed, 2 passed in 0.10s ===", True),
+        ("no tests ran in 0.01s", True),
+        ("FAILED tests/test_x.py::test_it_passed - assert 1", False),
+        ("..... [100%]", False),
+    ],
+)
+def test_pytests_summary_line_is_recognised(line: str, is_summary: bool) -> None:
+    assert bool(_PYTEST_SUMMARY.search(line)) is is_summary
+
+
+@pytest.mark.parametrize(("assertion", "status"), [("True", 0), ("False", 1)])
+def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path, assertion: str, status: int) -> None:
+    (tmp_path / "test_it.py").write_text(f"def test_it():\n    assert {assertion}\n")
+    done = subprocess.run(
+        [sys.executable, "manage.py", "test", str(tmp_path), "-n0", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1", "DISPATCHER_TEST_DATABASE_URL": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    verdict = "ok" if status == 0 else "FAILED"
+    assert re.search(rf"^{verdict} +pytest on SQLite .*1 (passed|failed) in", done.stdout, re.MULTILINE)
+    assert "mypy" not in done.stdout

@@ -1,0 +1,58 @@
+"""One line per event, ids as fields, and no local variables: some are secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from dispatcher_project.logging import logging_config
+from tests.dispatcher_project.worker_bench import ROOT
+
+SCRIPT = """
+import logging, logging.config, structlog
+from dispatcher_project.logging import logging_config
+logging.config.dictConfig(logging_config(style="{style}"))
+structlog.get_logger("ours").info("attempt_finished", job_id="J1", attempt="A1")
+logging.getLogger("theirs").warning("%s happened", "it")
+def f():
+    token = "local" + "-" + "secret"
+    raise ValueError("broken")
+try: f()
+except ValueError: structlog.get_logger("ours").exception("failed", job_id="J2")
+"""
+
+
+def logged(style: str) -> str:
+    script = SCRIPT.format(style=style)
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stderr
+
+
+def test_json_has_one_object_per_event_ours_and_theirs() -> None:
+    lines = [json.loads(line) for line in logged("json").splitlines()]
+    assert lines[0]["event"] == "attempt_finished"
+    assert lines[0]["job_id"] == "J1"
+    assert lines[0]["level"] == "info"
+    assert lines[1]["event"] == "it happened"
+    assert lines[1]["logger"] == "theirs"
+    assert "ValueError: broken" in lines[2]["exception"]
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_no_local_variable_is_logged(style: str) -> None:
+    text = logged(style)
+    assert "ValueError" in text
+    assert "local-secret" not in text
+
+
+def test_an_unknown_style_or_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="json or console"):
+        logging_config(style="xml")
+    with pytest.raises(ValueError, match="unknown log level"):
+        logging_config(level="LOUD")
+    assert logging.getLevelName("INFO") == logging.INFO

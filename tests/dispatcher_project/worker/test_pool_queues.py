@@ -1,0 +1,87 @@
+"""Queues follow the pools of the database, and outlive it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
+from gpus.models import Pool
+
+
+class RecordingConsumer:
+    """A Celery consumer: which queues it was told to consume."""
+
+    def __init__(self) -> None:
+        self.consumed = {"gpu"}
+        self.app = SimpleNamespace(conf=SimpleNamespace(task_default_queue="gpu"))
+
+    @property
+    def task_consumer(self) -> Any:
+        return SimpleNamespace(queues=[SimpleNamespace(name=name) for name in self.consumed])
+
+    def add_task_queue(self, name: str) -> None:
+        self.consumed.add(name)
+
+    def cancel_task_queue(self, name: str) -> None:
+        self.consumed.remove(name)
+
+
+@pytest.mark.django_db
+def test_all_pools_of_the_database_are_watched() -> None:
+    watch = PoolWatch(None)
+    Pool.objects.create(name="zimg")
+    watch.look()
+    Pool.objects.create(name="flux")
+    watch.look()
+    assert watch.queues == {"gpu.zimg", "gpu.flux"}
+    Pool.objects.filter(name="zimg").delete()
+    watch.look()
+    assert watch.queues == {"gpu.flux"}
+
+
+@pytest.mark.django_db
+def test_a_pinned_driver_watches_the_queues_of_its_host() -> None:
+    watch = PoolWatch(None, host="box7")
+    Pool.objects.create(name="zimg")
+    watch.look()
+    assert watch.queues == {"gpu.zimg.box7"}
+
+
+def test_named_pools_need_no_database() -> None:
+    watch = PoolWatch(["zimg"])
+    watch.start()
+    assert watch.queues == {"gpu.zimg"}
+
+
+@pytest.mark.django_db
+def test_without_the_database_the_known_pools_are_served_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = PoolWatch(None)
+    Pool.objects.create(name="zimg")
+    watch.look()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(Pool.objects, "values_list", away)
+    monkeypatch.setattr("dispatcher_project.worker.pool_queues.close_old_connections", lambda: None)
+    watch.look()
+    assert watch.queues == {"gpu.zimg"}
+
+
+def test_consumers_are_added_and_cancelled_and_the_waiting_queue_stays() -> None:
+    consumer = RecordingConsumer()
+    wanted = {"gpu.zimg", "gpu.flux"}
+    step = PoolQueues(consumer, pool_queues=lambda: frozenset(wanted))
+    step.follow(consumer)
+    assert consumer.consumed == {"gpu", "gpu.zimg", "gpu.flux"}
+    wanted.remove("gpu.zimg")
+    step.follow(consumer)
+    assert consumer.consumed == {"gpu", "gpu.flux"}
+
+
+def test_a_worker_without_pools_has_no_such_step() -> None:
+    assert PoolQueues(None).include_if(None) is False

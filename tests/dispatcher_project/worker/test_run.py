@@ -1,0 +1,125 @@
+"""Real worker processes: what they consume, show and answer, and how they end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.embedded import EmbeddedValkey
+from tests.dispatcher_project.event_listener import EventListener
+from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
+
+pytestmark = pytest.mark.scenario
+
+
+class Bench(WorkerBench):
+    def worked(self, pool: str) -> int:
+        return len([call for call in self.calls("worked") if call == [pool]])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with EmbeddedValkey(tmp_path / "v", append_only=False) as server:
+        bench = Bench(tmp_path, server.url)
+        yield bench
+        bench.close()
+
+
+def test_a_gpu_worker_follows_pools_shows_its_jobs_and_ends_in_order(bench: Bench) -> None:
+    bench.add_pool("zimg")
+    worker = bench.start("gpu_worker", "--name", "first")
+    listener = EventListener(bench.app, bench.redis)
+
+    bench.order(reports=[{"job_id": "J1"}])
+    bench.order(reports=[{"job_id": "J2", "outcome": "failed", "error_code": "timeout"}])
+    bench.wake("zimg")
+    bench.wake("zimg")
+    shown = wait_for(lambda: listener.of("task-succeeded"))[0]
+    assert "'job_id': 'J1'" in shown["result"]
+    assert "'server': 'zimg-1'" in shown["result"]
+    failed = wait_for(lambda: listener.of("task-failed"))[0]
+    assert "job_id=J2" in failed["exception"]
+    assert "error_code=timeout" in failed["exception"]
+    assert wait_for(lambda: listener.of("worker-heartbeat"))[0]["hostname"].startswith("first@")
+
+    bench.add_pool("late")  # a new model's pool: consumed live
+    bench.wake("late")
+    wait_for(lambda: bench.worked("late"))
+    bench.remove_pool("zimg")
+    wait_for(lambda: "Canceling queue gpu.zimg" in bench.log)
+    assert bench.app.control.ping(timeout=2)  # Flower asks like this
+
+    bench.order(seconds=1.5)
+    bench.wake("late")
+    wait_for(lambda: len(bench.calls("work")) == 4)
+    worker.send_signal(signal.SIGTERM)
+    wait_for(lambda: bench.calls("drain"))
+    assert bench.worked("late") == 1  # drained at once, while it runs
+    assert worker.wait(20) == 0
+    assert bench.worked("late") == 2  # it got its grace
+    assert bench.calls("interrupt") == []
+    assert bench.calls("stop") == [[]]
+    assert list(bench.folder.glob("ready-*")) == []
+    wait_for(lambda: listener.of("worker-offline"))
+    listener.close()
+
+
+def test_after_the_grace_runs_are_interrupted_and_the_worker_ends(bench: Bench) -> None:
+    bench.add_pool("zimg")
+    worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="0.5")
+    bench.order(seconds=3600)
+    bench.wake("zimg")
+    wait_for(lambda: bench.calls("work"))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert bench.calls("interrupt") == [[]]
+
+
+def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> None:
+    bench.add_pool("zimg")
+    worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="0.1")
+    bench.order(deaf=True)
+    bench.wake("zimg")
+    wait_for(lambda: bench.calls("work"))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 1
+
+
+def test_a_gpu_worker_is_lean(bench: Bench) -> None:
+    worker = bench.start("gpu_worker", "--pool", "zimg")
+    status = Path(f"/proc/{worker.pid}/status")
+    if not status.exists():
+        pytest.skip("no /proc here")
+    resident_kb = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS")).split()[
+        1
+    ]
+    assert int(resident_kb) < 120_000
+
+
+def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
+    worker = bench.start("queue_worker", "--queues", "callbacks,sweeps", "--concurrency", "2")
+    queues = wait_for(lambda: bench.app.control.inspect(timeout=1).active_queues())
+    assert {queue["name"] for queue in next(iter(queues.values()))} == {"callbacks", "sweeps"}
+    worker.send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    assert worker.wait(15) == 0
+    assert time.monotonic() - started < 10  # by itself, before the last resort
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["gpu_worker", "--pool", "no such/name"], "is not a name"),
+        (["gpu_worker", "--concurrency", "0"], "is not a positive number"),
+        (["queue_worker"], "--queues"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_reason(arguments: list[str], says: str) -> None:
+    from django.core.management import CommandError, call_command
+
+    with pytest.raises(CommandError, match=says):
+        call_command(*arguments)

@@ -1,0 +1,119 @@
+"""A real worker process on a real broker, with the stand-in GPU worker inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+from celery import Celery
+
+from dispatcher_project.broker import Amqp, register_transports
+from dispatcher_project.settings.celery import celery_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+Sign = TypeVar("Sign")
+
+
+def wait_for(sign: Callable[[], Sign], *, seconds: float = 20.0, what: str = "") -> Sign:
+    """The first truthy answer; fails when there is none in time."""
+    until = time.monotonic() + seconds
+    while True:
+        found = sign()
+        if found:
+            return found
+        assert time.monotonic() < until, f"no sign in {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+class WorkerBench:
+    """redis_url: where orders and calls are kept. broker_url: what the worker itself is given."""
+
+    def __init__(self, folder: Path, redis_url: str, *, broker_url: str = "") -> None:
+        self.folder = folder
+        self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True)
+        self._database = sqlite3.connect(folder / "db.sqlite3")
+        # the one column that the worker's own code reads; migrations belong to other tests
+        self._database.execute("CREATE TABLE IF NOT EXISTS gpus_pool (name varchar(64) PRIMARY KEY)")
+        self._database.commit()
+        register_transports()
+        self.app = Celery("test", amqp=Amqp, set_as_current=False)
+        self.app.conf.update(celery_settings(redis_url))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.environment = os.environ | {
+            "BROKER_URL": broker_url or redis_url,
+            "STAND_IN_REDIS": redis_url,
+            "DISPATCHER_TEST_DATABASE_URL": f"sqlite:///{folder}/db.sqlite3",
+            "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.test",
+            "PYTHONPATH": str(ROOT),
+            "DISPATCHER_LOG_STYLE": "json",
+        }
+
+    def add_pool(self, name: str) -> None:
+        self._database.execute("INSERT INTO gpus_pool (name) VALUES (?)", [name])
+        self._database.commit()
+
+    def remove_pool(self, name: str) -> None:
+        self._database.execute("DELETE FROM gpus_pool WHERE name = ?", [name])
+        self._database.commit()
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        """``gpu_worker …`` or ``queue_worker …``; returns once it takes tasks."""
+        ready = self.folder / f"ready-{len(self._processes)}"
+        with self.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.dispatcher_project.stand_in",
+                    *command,
+                    "--ready-file",
+                    str(ready),
+                ],
+                env=self.environment | environment,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+        self._processes.append(process)
+        wait_for(lambda: ready.exists() or process.poll() is not None, what="ready file")
+        assert process.poll() is None, self.log
+        return process
+
+    def wake(self, pool: str) -> None:
+        """Sends a wake around the worker's own connection."""
+        self.app.send_task("jobs.work", [pool], queue=f"gpu.{pool}")
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "worker.log"
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def order(self, **order: Any) -> None:
+        """What the next `work` does: `seconds`, `reports`, `deaf`."""
+        self.redis.rpush("orders", json.dumps(order))
+
+    def calls(self, name: str) -> list[list[Any]]:
+        """What the stand-in was asked, by method name."""
+        found = [json.loads(call) for call in self.redis.lrange("calls", 0, -1)]  # type: ignore[union-attr]
+        return [call[1:] for call in found if call[0] == name]
+
+    def close(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._database.close()
+        self.redis.close()
+        self.app.close()
