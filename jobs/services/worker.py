@@ -26,6 +26,7 @@ from jobs.ids import new_id
 from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch
 from jobs.services.dispatch import WorkReport
+from jobs.services.listener import Listener
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun, Order
 from jobs.services.settlement import Settlement
@@ -47,6 +48,7 @@ class GpuWorker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.runner_for = runners
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost)
+        self.listener: Listener | None = None
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
@@ -62,6 +64,8 @@ class GpuWorker:
     def start(self) -> None:
         self.settlement.start()
         self._watcher.start()
+        if self.listener is not None:
+            self.listener.start()
 
     def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
         """Claims and runs until nothing is left or this thread has worked for about a second."""
@@ -99,6 +103,8 @@ class GpuWorker:
         self._draining.set()
         self._stopped.set()
         self._nudged.set()
+        if self.listener is not None:
+            self.listener.stop()
         self.settlement.stop(timeout_seconds)
 
     # -- for claims and dispatch ----------------------------------------------------------------------
@@ -223,6 +229,7 @@ def create_worker(ports: Ports, *, name: str = "") -> GpuWorker:
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
     _current = GpuWorker(ports, name=name)
+    _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     return _current
 
 

@@ -1,0 +1,180 @@
+"""Request bodies: strict JSON that every database can store, checked against the published schema.
+
+The schemas are JSON Schema 2020-12, which is what OpenAPI 3.1 uses: one text is the contract and the check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError, validators
+from referencing import Registry
+from rest_framework.parsers import BaseParser
+
+from .problems import FieldError, Problem, validation_problem
+
+MAX_DEPTH = 64
+"""Deeper than any payload means, and shallow enough for every recursion on its way."""
+DEFAULT_MAX_BYTES = 256 * 1024
+
+_CODES = {
+    "required": "required",
+    "additionalProperties": "unknown_field",
+    "type": "wrong_type",
+    "enum": "not_a_choice",
+    "const": "not_a_choice",
+    "minimum": "out_of_range",
+    "maximum": "out_of_range",
+    "exclusiveMinimum": "out_of_range",
+    "exclusiveMaximum": "out_of_range",
+    "minLength": "too_short",
+    "maxLength": "too_long",
+    "minItems": "too_few",
+    "maxItems": "too_many",
+}
+_SUSPECT_TEXT = re.compile(rb"\\u(0000|d[89a-f])", re.IGNORECASE)
+
+
+class StrictJsonParser(BaseParser):
+    """`request.data` for a JSON body; a view's `max_body_bytes` bounds it before it is read."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        view = (parser_context or {}).get("view")
+        limit = getattr(view, "max_body_bytes", None)
+        limit = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
+        too_large = Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
+        declared = (parser_context or {})["request"].META.get("CONTENT_LENGTH") or "0"
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise too_large
+        return read_json(raw)
+
+
+def read_json(raw: bytes) -> Any:
+    """The value; raises Problem 400 for text that is not JSON, 422 for JSON that can't be stored."""
+    try:
+        value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_read_float)
+    except RecursionError:
+        raise _malformed("it is nested too deeply") from None
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors too
+        raise _malformed(str(error)) from None
+    if _SUSPECT_TEXT.search(raw) or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        errors = list(_unstorable(value))
+        if errors:
+            raise validation_problem(errors)
+    return value
+
+
+def check(value: Any, validator: Draft202012Validator) -> list[FieldError]:
+    """All that is wrong with the value, by place."""
+    found = (error for raw in validator.iter_errors(value) for error in _field_errors(raw))
+    return sorted(found, key=lambda error: error.pointer)
+
+
+def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
+    """A validator for one of our own schemas. `$ref`s lead nowhere outside it."""
+    return _StrictValidator(schema, registry=Registry())
+
+
+def pointer_to(*path: object) -> str:
+    """A JSON pointer, escaped."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is too large")
+    return number
+
+
+def _malformed(why: str) -> Problem:
+    return Problem(400, "malformed_json", f"The body is not valid JSON: {why}.")
+
+
+def _unstorable(value: Any) -> Iterator[FieldError]:
+    """Text that PostgreSQL can't hold (NUL, half a surrogate pair), and nesting beyond MAX_DEPTH."""
+    waiting: list[tuple[tuple[object, ...], Any]] = [((), value)]
+    while waiting:
+        path, item = waiting.pop()
+        if len(path) > MAX_DEPTH:
+            yield FieldError(pointer_to(*path[:3]), "too_deep", f"Nested more than {MAX_DEPTH} levels deep.")
+            return
+        if isinstance(item, str):
+            yield from _bad_text(path, item)
+        elif isinstance(item, list):
+            waiting.extend(((*path, index), child) for index, child in enumerate(item))
+        elif isinstance(item, dict):
+            for key, child in item.items():
+                yield from _bad_text(path, key)
+                waiting.append(((*path, key.encode("ascii", "replace").decode()), child))
+
+
+def _bad_text(path: tuple[object, ...], text: str) -> Iterator[FieldError]:
+    if "\0" in text:
+        yield FieldError(pointer_to(*path), "invalid_text", "Text must not contain the NUL character.")
+    elif not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        yield FieldError(pointer_to(*path), "invalid_text", "Text contains half a surrogate pair.")
+
+
+def _field_errors(error: ValidationError) -> Iterator[FieldError]:
+    code = _CODES.get(str(error.validator), "invalid")
+    path = [str(part) for part in error.absolute_path]
+    if error.validator == "required":
+        for name in error.validator_value:
+            if name not in error.instance and error.message.startswith(repr(name)):
+                yield FieldError(pointer_to(*path, name), code, "This field is required.")
+    elif error.validator == "additionalProperties":
+        for name in sorted(set(error.instance) - set(error.schema.get("properties", ()))):
+            yield FieldError(pointer_to(*path, name[:100]), code, "There is no such field.")
+    else:
+        yield FieldError(pointer_to(*path), code, _words(error))
+
+
+def _words(error: ValidationError) -> str:
+    """jsonschema's message without the value: it may be a megabyte, or a secret."""
+    limit = error.validator_value
+    match error.validator:
+        case "type":
+            return f"Must be of type {' or '.join([limit] if isinstance(limit, str) else limit)}."
+        case "enum":
+            return f"Must be one of {', '.join(json.dumps(choice) for choice in limit)}."
+        case "minimum":
+            return f"Must be at least {limit}."
+        case "exclusiveMinimum":
+            return f"Must be greater than {limit}."
+        case "maximum":
+            return f"Must be at most {limit}."
+        case "minLength" | "minItems":
+            return (
+                f"Must have at least {limit} {'characters' if error.validator == 'minLength' else 'items'}."
+            )
+        case "maxLength" | "maxItems":
+            return f"Must have at most {limit} {'characters' if error.validator == 'maxLength' else 'items'}."
+        case "pattern":
+            return f"Must match {limit}."
+        case _:
+            return f"Does not satisfy {error.validator!r} of its schema."
+
+
+def _strict_pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`$` means the end, as in ECMAScript; Python's would let a newline follow."""
+    if validator.is_type(instance, "string"):
+        exact = pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern
+        if not re.search(exact, instance):
+            yield ValidationError("does not match")
+
+
+_StrictValidator = validators.extend(Draft202012Validator, {"pattern": _strict_pattern})

@@ -1,0 +1,107 @@
+"""Reads of the registry for those who run jobs; remembered for a second, so a change is live within two."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.db.models.signals import post_delete, post_save
+
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.protocol import Endpoint, ModelSpec, PoolSpec
+from gpus.services.secrets import decrypt
+
+REMEMBER_SECONDS = 1.0
+_MAX_REMEMBERED = 20_000
+
+_lock = threading.Lock()
+_remembered: dict[tuple[str, ...], tuple[float, Any]] = {}
+
+
+def model_spec(name: str) -> ModelSpec | None:
+    """How the model is run, or None if nobody registered it."""
+    return _recent(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
+
+
+def endpoint_for(server: str, model: str) -> Endpoint | None:
+    """Where the server runs the model, with its secret headers in the clear: never log them.
+
+    Raises `gpus.services.secrets.SecretUnreadable` if the key of the installation changed.
+    """
+    return _recent(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
+
+
+def pools(*, fleet: str | None = None) -> list[PoolSpec]:
+    """All pools by name, or those of one fleet."""
+    rows = Pool.objects.all() if fleet is None else Pool.objects.filter(fleet=fleet)
+    return [pool.spec for pool in rows]
+
+
+def fleet_of(pool: str) -> str:
+    """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
+    found = _recent(
+        ("fleet", pool), lambda: Pool.objects.values_list("fleet", flat=True).filter(name=pool).first()
+    )
+    return found or "main"
+
+
+def fleets() -> list[str]:
+    """The fleets in use; `main` always is one."""
+    return sorted({"main", *Pool.objects.order_by().values_list("fleet", flat=True).distinct()})
+
+
+def forget() -> None:
+    """Forgets what is remembered; what changes the registry in this process is seen at once."""
+    with _lock:
+        _remembered.clear()
+
+
+def read_headers(encrypted: str) -> Mapping[str, str]:
+    """A server's stored request headers in the clear."""
+    return json.loads(decrypt(encrypted)) if encrypted else {}
+
+
+def _recent(key: tuple[str, ...], read: Callable[[], Any]) -> Any:
+    now = time.monotonic()
+    found = _remembered.get(key)
+    if found is not None and found[0] > now:
+        return found[1]
+    value = read()
+    if value is None:  # names of things that don't exist are endless
+        return None
+    with _lock:
+        if len(_remembered) >= _MAX_REMEMBERED:
+            _remembered.clear()
+        _remembered[key] = (now + REMEMBER_SECONDS, value)
+    return value
+
+
+def _read_model(name: str) -> ModelSpec | None:
+    config = ModelConfig.objects.filter(name=name).first()
+    return config.spec if config else None
+
+
+def _read_endpoint(server: str, model: str) -> Endpoint | None:
+    placement = Placement.objects.select_related("server").filter(server_id=server, model_id=model).first()
+    if placement is None:
+        return None
+    machine = placement.server
+    return Endpoint(
+        server=machine.name,
+        url=placement.endpoint,
+        headers=read_headers(machine.headers_encrypted),
+        ca_pem=machine.ca_pem or None,
+        max_slots=machine.slots,
+    )
+
+
+def _forget_on_change(**_: object) -> None:
+    forget()
+
+
+for _model in (ModelConfig, Placement, Pool, Server):
+    post_save.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-saved")
+    post_delete.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-deleted")

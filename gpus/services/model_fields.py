@@ -1,0 +1,116 @@
+"""The fields of a model's configuration as operators write them: names, defaults, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator, SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from gpus.models import ModelConfig, Pool
+from gpus.protocol import ModelType
+
+POOL_FIELDS = {"queue_algorithm": "algorithm", "affinity_patience_seconds": "affinity_patience_seconds"}
+"""Fields that belong to the model's pool: written through to it, for all its models."""
+MODEL_FIELDS = (
+    "model_type",
+    "poll_endpoint_template",
+    "id_field",
+    "poll_interval",
+    "max_poll_time",
+    "max_retries",
+    "max_run_seconds",
+    "at_most_once",
+    "payload_schema",
+    "cancel_endpoint_template",
+    "max_response_bytes",
+)
+FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
+
+
+class RegistryRefused(Exception):
+    """The registry can't take this. code: stable; status: HTTP; pointer: into the request's body."""
+
+    def __init__(self, code: str, message: str, *, pointer: str, status: int = 422) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.pointer = pointer
+
+
+def defaults() -> dict[str, Any]:
+    """Every field's value for a model that nobody configured."""
+    config, pool = ModelConfig(), Pool()
+    values = {name: getattr(config, name) for name in MODEL_FIELDS}
+    return values | {name: getattr(pool, column) for name, column in POOL_FIELDS.items()}
+
+
+def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> None:
+    """Sets and checks them; saves nothing. Raises RegistryRefused."""
+    for name, value in values.items():
+        if name in POOL_FIELDS:
+            setattr(pool, POOL_FIELDS[name], value)
+        else:
+            setattr(config, name, value)
+    _check(config)
+
+
+def _check(config: ModelConfig) -> None:
+    for name in ("poll_endpoint_template", "cancel_endpoint_template"):
+        template = getattr(config, name)
+        if template is not None and not template.startswith(("/", "http://", "https://")):
+            raise RegistryRefused(
+                "invalid_template", f"{name} begins with / or with http(s)://.", pointer=f"/{name}"
+            )
+    template = config.poll_endpoint_template
+    if template is not None and "{id}" not in template:
+        raise RegistryRefused(
+            "invalid_template",
+            "poll_endpoint_template names the run as {id}, as in /status/{id}.",
+            pointer="/poll_endpoint_template",
+        )
+    if config.model_type == ModelType.ASYNC and template is None:
+        raise RegistryRefused(
+            "poll_template_required",
+            "An async model needs a poll_endpoint_template, as in /status/{id}.",
+            pointer="/poll_endpoint_template",
+        )
+    if config.payload_schema is not None:
+        _check_schema(config.payload_schema)
+
+
+def _check_schema(schema: Any) -> None:
+    try:
+        Draft202012Validator.check_schema(schema)
+        resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+        for reference in _references(schema):
+            resolver.lookup(reference)
+    except SchemaError as error:
+        path = "".join(f"/{part}" for part in error.absolute_path)
+        raise RegistryRefused(
+            "invalid_schema",
+            f"Not a JSON Schema (2020-12): {error.message[:200]}",
+            pointer=f"/payload_schema{path}",
+        ) from None
+    except Unresolvable as error:
+        raise RegistryRefused(
+            "invalid_schema",
+            f"$ref {error.ref!r} leads nowhere; only references inside the schema are followed.",
+            pointer="/payload_schema",
+        ) from None
+
+
+def _references(schema: Any) -> list[str]:
+    found, waiting = [], [schema]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            if isinstance(item.get("$ref"), str):
+                found.append(item["$ref"])
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+    return found

@@ -1,0 +1,107 @@
+"""Who asks: an API key (`Authorization: Bearer …`), or a staff member's session (then with CSRF)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from typing import Any, cast
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from jobs.models import ApiKey
+from jobs.queries import Principal
+
+REMEMBER_SECONDS = 2.0
+"""A revoked key works this much longer at most; a valid one costs a query only this often."""
+_MAX_REMEMBERED = 10_000
+_KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
+
+_lock = threading.Lock()
+_remembered: dict[bytes, tuple[float, Principal]] = {}
+
+
+class KeyAuthentication(BaseAuthentication):
+    """Sets `request.user` to a `Principal`."""
+
+    def authenticate(self, request: Request) -> tuple[Principal, str] | None:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if not scheme:
+            return None
+        principal = principal_of_key(key.strip()) if scheme.lower() == "bearer" else None
+        if principal is None:
+            raise AuthenticationFailed("The key is not valid: send `Authorization: Bearer <key>`.")
+        return principal, "key"
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="dispatcher"'
+
+
+class StaffSession(SessionAuthentication):
+    """Django admin's own login, for the operator's pages. Writes need the CSRF token."""
+
+    def authenticate(self, request: Request) -> tuple[Principal, str] | None:
+        user = getattr(request._request, "user", None)
+        if user is None or not user.is_active or not user.is_staff:
+            return None
+        self.enforce_csrf(request)
+        return Principal(tenant_id=None, is_operator=True, name=str(user.get_username())), "session"
+
+
+class IsKnown(BasePermission):
+    """A key or a staff session of any kind."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return isinstance(request.user, Principal)
+
+
+def principal_of_key(key: str) -> Principal | None:
+    """None for a key that is unknown, revoked, expired or no key at all."""
+    if not _KEY.match(key):
+        return None
+    digest = hashlib.sha256(key.encode()).digest()
+    now = time.monotonic()
+    found = _remembered.get(digest)
+    if found is not None and found[0] > now:
+        return found[1]
+    try:
+        row = cast("ApiKey", ApiKey.objects.get_from_key(key))
+    except ApiKey.DoesNotExist:
+        return None
+    if row.has_expired:
+        return None
+    principal = Principal(
+        tenant_id=row.tenant_id, is_operator=row.kind == ApiKey.Kind.OPERATOR, name=f"key:{row.prefix}"
+    )
+    with _lock:
+        if len(_remembered) >= _MAX_REMEMBERED:
+            _remembered.clear()
+        _remembered[digest] = (now + REMEMBER_SECONDS, principal)
+    return principal
+
+
+def forget_keys() -> None:
+    """Every key is looked up anew."""
+    with _lock:
+        _remembered.clear()
+
+
+class _KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "jobs.api.authentication.KeyAuthentication"
+    name = "apiKey"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "http", "scheme": "bearer", "description": "An API key of a tenant or an operator."}
+
+
+class _SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "jobs.api.authentication.StaffSession"
+    name = "staffSession"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": "sessionid"}

@@ -1,0 +1,52 @@
+"""What all job views share: who may ask, and where the ports come from."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from gpus.api.problems import Problem
+from jobs.api.authentication import IsKnown
+from jobs.api.parameters import job_id_of, unknown_job
+from jobs.models import Job
+from jobs.queries import Principal, find_job, jobs_visible_to
+from jobs.services import ports as wiring
+from jobs.services.ports import Ports
+
+
+class JobView(APIView):
+    permission_classes: tuple[Any, ...] = (IsKnown,)
+
+    @property
+    def ports(self) -> Ports:
+        return wiring.production_ports()
+
+
+def principal_of(request: Request) -> Principal:
+    return cast("Principal", request.user)
+
+
+def tenant_of(request: Request) -> int:
+    """Raises Problem 403 for a staff session: it owns no jobs."""
+    tenant_id = principal_of(request).tenant_id
+    if tenant_id is None:
+        raise Problem(403, "tenant_required", "A staff session submits nothing; use an API key.")
+    return tenant_id
+
+
+def visible_job(request: Request, job_id: str) -> Job:
+    """With its attempts, without its payload. Raises Problem 404, also for another tenant's job."""
+    job = find_job(principal_of(request), job_id_of(job_id))
+    if job is None:
+        raise unknown_job()
+    return job
+
+
+def require_visible(request: Request, job_id: str) -> str:
+    """The id; raises Problem 404."""
+    job_id = job_id_of(job_id)
+    if not jobs_visible_to(principal_of(request)).filter(id=job_id).exists():
+        raise unknown_job()
+    return job_id

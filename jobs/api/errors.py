@@ -1,0 +1,129 @@
+"""Every way a request can end badly, as problem+json: from our services, from DRF and from Django itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import structlog
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.views import csrf, defaults
+from rest_framework import exceptions
+
+from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
+from gpus.errors import LeasingUnavailable
+from jobs.errors import Refused
+
+log = structlog.get_logger()
+
+API_PREFIX = "/api/"
+_RETRY_AFTER_SECONDS = "5"
+_CODES: dict[type[exceptions.APIException], str] = {
+    exceptions.ParseError: "malformed_json",
+    exceptions.AuthenticationFailed: "invalid_key",
+    exceptions.NotAuthenticated: "not_authenticated",
+    exceptions.PermissionDenied: "permission_denied",
+    exceptions.NotFound: "not_found",
+    exceptions.MethodNotAllowed: "method_not_allowed",
+    exceptions.NotAcceptable: "not_acceptable",
+    exceptions.UnsupportedMediaType: "unsupported_media_type",
+    exceptions.Throttled: "throttled",
+}
+
+
+def handle_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
+    """DRF's EXCEPTION_HANDLER: always an answer, so that nothing falls through to an HTML page."""
+    return answer(problem_of(error))
+
+
+def problem_of(error: Exception) -> Problem:
+    """What the client is told."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, Refused):
+        return _refusal(error)
+    if isinstance(error, (OperationalError, InterfaceError)):
+        log.error("database_unavailable", error=str(error).strip())
+        return Problem(
+            503,
+            "database_unavailable",
+            "The database does not answer; nothing was accepted. Try again.",
+            headers={"Retry-After": _RETRY_AFTER_SECONDS},
+        )
+    if isinstance(error, LeasingUnavailable):
+        return Problem(
+            503,
+            "leasing_unavailable",
+            "Redis does not answer.",
+            headers={"Retry-After": _RETRY_AFTER_SECONDS},
+        )
+    if isinstance(error, Http404):
+        return Problem(404, "not_found", "There is no such thing.")
+    if isinstance(error, exceptions.APIException):
+        return _from_framework(error)
+    log.error("request_failed", exc_info=error)
+    return Problem(500, "internal_error", "Something went wrong on our side.")
+
+
+def answer(problem: Problem) -> HttpResponse:
+    return HttpResponse(
+        problem.as_bytes(), status=problem.status, content_type=MEDIA_TYPE, headers=problem.headers
+    )
+
+
+def _refusal(refused: Refused) -> Problem:
+    errors = [FieldError(refused.pointer, refused.code, str(refused))] if refused.pointer is not None else []
+    return Problem(refused.status, refused.code, str(refused), errors=errors)
+
+
+def _from_framework(error: exceptions.APIException) -> Problem:
+    detail = str(error.detail)
+    code = _CODES.get(type(error), "refused")
+    if isinstance(error, exceptions.PermissionDenied):
+        given = getattr(error.detail, "code", None)
+        code = "csrf_failed" if detail.startswith("CSRF Failed") else str(given or code)
+    headers = {}
+    if header := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = str(header)
+    if seconds := getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(seconds))
+    return Problem(error.status_code, code, detail, headers=headers)
+
+
+# -- what Django answers before or beside a view ---------------------------------------------------
+
+
+def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
+    if not _is_api(request):
+        return defaults.bad_request(request, exception or Exception())
+    return answer(Problem(400, "bad_request", "The request can't be read."))
+
+
+def permission_denied(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
+    if not _is_api(request):
+        return defaults.permission_denied(request, exception or Exception())
+    return answer(Problem(403, "permission_denied", "You may not do this."))
+
+
+def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
+    if not _is_api(request):
+        return defaults.page_not_found(request, exception or Http404())
+    return answer(Problem(404, "unknown_route", "There is no such route."))
+
+
+def server_error(request: HttpRequest) -> HttpResponseBase:
+    if not _is_api(request):
+        return defaults.server_error(request)
+    error = sys.exc_info()[1]
+    return answer(problem_of(error if isinstance(error, Exception) else Exception("unknown")))
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
+    if not _is_api(request):
+        return csrf.csrf_failure(request, reason)
+    return answer(Problem(403, "csrf_failed", "The CSRF token is missing or wrong."))
+
+
+def _is_api(request: HttpRequest) -> bool:
+    return request.path.startswith(API_PREFIX)

@@ -1,0 +1,204 @@
+"""The async layer in front of Django: it lets the site answer in a thread and does the waiting itself.
+
+A view that wants waiting done says so in a header of its answer (`jobs.events.handover`); the answer is then
+held back, and the client gets an event stream, or the job as it stands once it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+from gpus.api.problems import MEDIA_TYPE, Problem
+from jobs.api.parameters import PREFER_WAIT
+from jobs.api.representations import job_url
+from jobs.api.request_bodies import MAX_UNDECLARED_BYTES, BodyTooLong, RequestBody
+from jobs.events.handover import FOLLOW_HEADER, SCOPE_KEY, WAIT_HEADER, Follow, WaitFor
+from jobs.events.hub import EventHub
+from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
+from jobs.services.submitted import Outcome
+
+Scope = dict[str, Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+_SWALLOW_SECONDS = 10.0
+_NOT_REPEATED = (
+    b"content-length",
+    b"content-type",
+    b"transfer-encoding",
+    b"expect",
+    b"prefer",
+    b"idempotency-key",
+)
+
+
+class AsyncFront:
+    """site: Django as an ASGI application in threads. make_hub: called on the event loop, once."""
+
+    def __init__(self, site: Application, make_hub: Callable[[], EventHub]) -> None:
+        self._site = site
+        self._make_hub = make_hub
+        self._hub: EventHub | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    @property
+    def hub(self) -> EventHub:
+        if self._hub is None:
+            self._hub = self._make_hub()
+        return self._hub
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+                continue
+            if self._hub is not None:
+                await self._hub.close()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = RequestBody(receive, scope["headers"])
+        try:
+            length = await body.read_ahead()
+        except BodyTooLong:
+            await _send_problem(send, Problem(413, "payload_too_large", _TOO_LONG))
+            return
+        scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
+        if body.chunked and length is not None:  # WSGI knows no body without a length
+            scope["headers"] = [*scope["headers"], (b"content-length", str(length).encode())]
+        answer = _Answer(send, body)
+        await self._site(scope, body.receive, answer.take)
+        if answer.follow is not None:
+            await stream_events(self.hub, answer.follow, body.receive, send)
+        elif answer.wait is not None:
+            await self._wait(scope, answer, body, send)
+
+    async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
+        assert answer.wait is not None
+        over = asyncio.ensure_future(self.hub.wait_until_over(answer.wait.job_id, answer.wait.seconds))
+        leaves = asyncio.ensure_future(until_disconnect(body.receive))
+        try:
+            await asyncio.wait({over, leaves}, return_when=asyncio.FIRST_COMPLETED)
+            if not over.done():
+                return
+        finally:
+            over.cancel()
+            leaves.cancel()
+        submitted = scope["method"] == "POST"
+        if over.result() or not submitted:
+            now = await self._ask(scope, answer.wait.job_id)
+            if now.status == 200:
+                answer = answer.replaced_by(now, submitted=submitted)
+        if submitted:
+            answer.headers.append((b"preference-applied", f"wait={_seconds(scope)}".encode()))
+        await answer.send_to(send)
+
+    async def _ask(self, scope: Scope, job_id: str) -> _Answer:
+        """The job once more, as whoever asked first."""
+        path = scope.get("root_path", "") + job_url(job_id)
+        headers = [header for header in scope["headers"] if header[0].lower() not in _NOT_REPEATED]
+        again: Scope = {
+            **scope,
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+        }
+        answer = _Answer(None, RequestBody(_nothing, []))
+        await self._site(again, _nothing, answer.take)
+        return answer
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What the site answers: passed on as it comes, or held back if it hands the request over.
+
+    to: None holds everything back.
+    """
+
+    to: Send | None
+    body: RequestBody
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    content: bytearray = field(default_factory=bytearray)
+    wait: WaitFor | None = None
+    follow: Follow | None = None
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            named = {name: value.decode("latin1") for name, value in message["headers"]}
+            if (text := named.get(WAIT_HEADER.encode())) is not None:
+                self.wait = WaitFor.from_header(text)
+            if (text := named.get(FOLLOW_HEADER.encode())) is not None:
+                self.follow = Follow.from_header(text)
+            if self.wait is not None:
+                message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
+            self.headers = list(message["headers"])
+        if self.to is None or self.wait is not None or self.follow is not None:
+            self.content += message.get("body", b"")
+            return
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            await self._swallow()
+        await self.to(message)
+
+    def replaced_by(self, now: _Answer, *, submitted: bool) -> _Answer:
+        """This request's answer with the job as it stands now."""
+        job = json.loads(bytes(now.content))
+        if submitted:
+            over = job["finished_at"] is not None
+            first = json.loads(bytes(self.content))
+            job["outcome"] = Outcome.FINISHED.value if over else first["outcome"]
+            job["position"] = None
+        content = json.dumps(job, separators=(",", ":"), ensure_ascii=False).encode()
+        headers = [header for header in self.headers if header[0] != b"content-length"]
+        headers.append((b"content-length", str(len(content)).encode()))
+        return _Answer(self.to, self.body, 200, headers, bytearray(content))
+
+    async def send_to(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": bytes(self.content), "more_body": False})
+
+    async def _swallow(self) -> None:
+        try:
+            async with asyncio.timeout(_SWALLOW_SECONDS):
+                await self.body.swallow()
+        except TimeoutError:
+            return
+
+
+_TOO_LONG = f"A body of more than {MAX_UNDECLARED_BYTES} bytes needs a Content-Length."
+
+
+async def _send_problem(send: Send, problem: Problem) -> None:
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": problem.as_bytes(), "more_body": False})
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _ascii(query: bytes) -> bytes:
+    """Raw bytes in a query string, percent-encoded: WSGI takes ASCII only."""
+    return query if query.isascii() else quote_from_bytes(query, safe="!$&'()*+,;=:@/?%-._~").encode()
+
+
+def _seconds(scope: Scope) -> str:
+    prefer = next((v.decode("latin1") for n, v in scope["headers"] if n.lower() == b"prefer"), "")
+    found = PREFER_WAIT.search(prefer)
+    return found[1] if found else "0"

@@ -1,0 +1,173 @@
+"""Reading, following and cancelling jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.http import HttpResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.renderers import BaseRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.api.openapi import REFUSALS, described, reference
+from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
+from jobs.api.base import JobView, principal_of, require_visible, visible_job
+from jobs.api.pages import PARAMETERS, JobPages
+from jobs.api.parameters import (
+    JOB_ID,
+    TEXT,
+    WAIT,
+    allow_only,
+    choice_parameter,
+    text_parameter,
+    time_parameter,
+    wait_parameter,
+)
+from jobs.api.representations import job_json, summary_json
+from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, offered
+from jobs.events.news import done_event, read_news
+from jobs.queries import list_jobs
+from jobs.services.operate import CancelOutcome, cancel_job
+from jobs.states import JobState, is_final
+
+_STATUSES = [state.value for state in JobState]
+_EVENT_ID = re.compile(r"[0-9]{1,9}\Z")
+
+
+class Jobs(JobView):
+    @described(
+        "list_jobs",
+        "Your jobs, newest first",
+        answers={200: "JobPage"},
+        refusals=(400,),
+        parameters=(
+            OpenApiParameter("status", str, enum=_STATUSES),
+            OpenApiParameter("model", TEXT),
+            OpenApiParameter("tag", TEXT),
+            OpenApiParameter("created_after", {"type": "string", "format": "date-time"}),
+            OpenApiParameter("created_before", {"type": "string", "format": "date-time"}),
+            *PARAMETERS,
+        ),
+        description="Without results: ask for the job itself.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ("status", "model", "tag", "created_after", "created_before", "cursor", "limit"))
+        rows = list_jobs(
+            principal_of(request),
+            status=choice_parameter(request, "status", _STATUSES),
+            model=text_parameter(request, "model"),
+            tag=text_parameter(request, "tag"),
+            created_after=time_parameter(request, "created_after"),
+            created_before=time_parameter(request, "created_before"),
+        )
+        pages = JobPages()
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        return pages.get_paginated_response([summary_json(job) for job in page])
+
+
+class JobDetail(JobView):
+    @described(
+        "get_job",
+        "A job with its attempts and its result",
+        answers={200: "Job"},
+        refusals=(400, 404),
+        parameters=(JOB_ID, WAIT),
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        allow_only(request, ("wait",))
+        wait = wait_parameter(request)
+        job = visible_job(request, job_id)
+        headers = {}
+        if wait and not is_final(JobState(job.state)) and offered(request.META):
+            headers[WAIT_HEADER] = WaitFor(job.id, wait).as_header()
+        return Response(job_json(job), headers=headers)
+
+
+class EventStreamRenderer(BaseRenderer):
+    """Lets `Accept: text/event-stream` through; the view writes the stream itself."""
+
+    media_type = "text/event-stream"
+    format = "sse"
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
+    ) -> bytes:
+        return b""
+
+
+class JobEvents(JobView):
+    """Under ASGI the async layer follows the job; under plain WSGI the answer is what happened so far,
+    and a browser's EventSource comes back for more by itself."""
+
+    renderer_classes = (EventStreamRenderer, JSONRenderer)
+
+    @extend_schema(
+        operation_id="follow_job",
+        summary="A job's events as they happen (Server-Sent Events)",
+        description="Events have growing ids; `Last-Event-ID` continues after one. Ends with `event: done`.",
+        tags=["queue"],
+        parameters=[
+            JOB_ID,
+            OpenApiParameter(
+                "Last-Event-ID",
+                {"type": "string", "pattern": "^[0-9]{1,9}$"},
+                OpenApiParameter.HEADER,
+                description="Number of the last event seen.",
+            ),
+            OpenApiParameter(
+                "last_event_id",
+                {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+                description="The same, for clients that can't set headers.",
+            ),
+        ],
+        responses={
+            (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
+            **{
+                (status, MEDIA_TYPE): OpenApiResponse(reference("Problem"), REFUSALS[status])
+                for status in (400, 401, 404, 406, 503)
+            },
+        },
+    )
+    def get(self, request: Request, job_id: str) -> HttpResponse:
+        allow_only(request, ("last_event_id",))
+        job_id = require_visible(request, job_id)
+        after = _last_event_id(request)
+        if offered(request.META):
+            return HttpResponse(headers={FOLLOW_HEADER: Follow(job_id, after).as_header()})
+        news = read_news({job_id: after}).get(job_id)
+        chunks = [event.as_sse() for event in news.events] if news else []
+        if news is None or news.is_over:
+            chunks.append(done_event(job_id, news.status if news else "gone"))
+        return HttpResponse(b"".join(chunks), content_type="text/event-stream; charset=utf-8")
+
+
+class CancelJob(JobView):
+    @described(
+        "cancel_job",
+        "Cancel a job",
+        answers={200: "Cancelled", 202: "Cancelled"},
+        refusals=(404, 409),
+        parameters=(JOB_ID,),
+        description="200: it was waiting and is cancelled. 202: it is running and is being stopped. "
+        "409: it is over.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        job_id = require_visible(request, job_id)
+        outcome = cancel_job(job_id, ports=self.ports)
+        return Response(
+            {"job_id": job_id, "outcome": outcome.value},
+            status=200 if outcome is CancelOutcome.CANCELLED else 202,
+        )
+
+
+def _last_event_id(request: Request) -> int:
+    header = request.headers.get("Last-Event-ID")
+    text = header if header is not None else request.query_params.get("last_event_id", "0")
+    if not _EVENT_ID.match(text):
+        place = "query" if header is None else "header"
+        name = "last_event_id" if header is None else "Last-Event-ID"
+        error = FieldError(f"/{name}", "invalid_parameter", "Must be the number of an event.", place=place)
+        raise Problem(400, "invalid_parameter", f"{name}: {error.detail}", errors=[error])
+    return int(text)

@@ -1,0 +1,123 @@
+"""Query parameters and headers, read strictly: a filter that is misspelt must not list everything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from datetime import datetime
+
+from django.conf import settings
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+
+from gpus.api.json_body import check, compiled
+from gpus.api.problems import FieldError, Problem, parameter_problem
+from jobs.api.schemas import IDEMPOTENCY_KEY
+from jobs.ids import ID_LENGTH
+
+_JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
+_KEY = compiled(IDEMPOTENCY_KEY)
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
+PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
+
+JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
+TEXT = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[^\\x00]+$"}
+WAIT = OpenApiParameter(
+    "wait",
+    {"type": "number", "minimum": 0, "maximum": 999_999_999},
+    description="Long poll: answer when the job is over, or after so many seconds (capped). "
+    "Needs the ASGI server; plain WSGI answers at once.",
+)
+IDEMPOTENCY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", **IDEMPOTENCY_KEY},
+    OpenApiParameter.HEADER,
+    description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
+)
+PREFER = OpenApiParameter(
+    "Prefer",
+    {"type": "string", "pattern": "^[A-Za-z0-9=, -]*$"},
+    OpenApiParameter.HEADER,
+    description="wait=n: answer 200 with the finished job if it is over within n seconds (RFC 7240).",
+)
+
+
+def job_id_of(text: str) -> str:
+    """Raises Problem 404 for what can't be an id."""
+    if not _JOB_ID.match(text):
+        raise unknown_job()
+    return text
+
+
+def unknown_job() -> Problem:
+    error = FieldError("/job_id", "unknown_job", "There is no such job.", place="path")
+    return Problem(404, "unknown_job", "There is no such job, or it is not yours.", errors=[error])
+
+
+def allow_only(request: Request, names: Collection[str]) -> None:
+    """Raises Problem 400 for a parameter that does not exist."""
+    for name in request.query_params:
+        if name not in names:
+            raise parameter_problem(name[:100], "There is no such parameter.", code="unknown_parameter")
+
+
+def text_parameter(request: Request, name: str, *, max_length: int = 64) -> str | None:
+    value = request.query_params.get(name)
+    if value is None:
+        return None
+    if not 0 < len(value) <= max_length or "\0" in value or _half_surrogate(value):
+        raise parameter_problem(name, f"Must be 1 to {max_length} characters, none of them NUL.")
+    return value
+
+
+def choice_parameter(request: Request, name: str, choices: Collection[str]) -> str | None:
+    value = request.query_params.get(name)
+    if value is not None and value not in choices:
+        raise parameter_problem(name, f"Must be one of {', '.join(choices)}.")
+    return value
+
+
+def time_parameter(request: Request, name: str) -> datetime | None:
+    value = request.query_params.get(name)
+    if value is None:
+        return None
+    wrong = parameter_problem(name, "Must be a time with a zone, as in 2026-02-01T12:00:00Z.")
+    try:
+        parsed = parse_datetime(value.replace(" ", "+"))  # an unescaped + arrives as a space
+        if parsed is None or parsed.tzinfo is None:
+            raise wrong
+        parsed.astimezone(tz=None).utctimetuple()
+    except (ValueError, OverflowError):
+        raise wrong from None
+    return parsed
+
+
+def wait_parameter(request: Request) -> float | None:
+    value = request.query_params.get("wait")
+    if value is None:
+        return None
+    if not _SECONDS.match(value):
+        raise parameter_problem("wait", "Must be a number of seconds.")
+    return min(float(value), settings.DISPATCHER.max_wait_seconds)
+
+
+def preferred_wait(request: Request) -> float | None:
+    """What `Prefer: wait=n` asks for; what can't be understood is ignored, as RFC 7240 says."""
+    found = PREFER_WAIT.search(request.headers.get("Prefer", ""))
+    return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
+
+
+def idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
+    if check(key, _KEY):
+        detail = "Must be 1 to 255 printable ASCII characters without spaces."
+        error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
+        raise Problem(400, "invalid_idempotency_key", detail, errors=[error])
+    return key
+
+
+def _half_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,83 @@
+"""Jobs as clients read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from gpus.api.problems import FieldError, Problem
+from jobs.errors import Refused
+from jobs.models import Attempt, Job
+from jobs.services.submitted import Submitted
+
+API_ROOT = "/api/v1"
+
+
+def job_url(job_id: str, *rest: str) -> str:
+    return "/".join((f"{API_ROOT}/queue/jobs/{job_id}", *rest))
+
+
+def summary_json(job: Job) -> dict[str, Any]:
+    """Without the result, which may be megabytes: for lists. Reads the attempts: prefetch them."""
+    return {
+        "job_id": job.id,
+        "model": job.model,
+        "status": str(job.state),
+        "priority": job.priority,
+        "tags": job.tags,
+        "metadata": job.metadata,
+        "created_at": _time(job.created_at),
+        "started_at": _time(job.started_at),
+        "finished_at": _time(job.finished_at),
+        "cancel_requested_at": _time(job.cancel_requested_at),
+        "error": _error(job.error_code, job.error_message),
+        "attempts": [_attempt(attempt) for attempt in job.attempts.all()],
+        "urls": {
+            "self": job_url(job.id),
+            "events": job_url(job.id, "events"),
+            "cancel": job_url(job.id, "cancel"),
+        },
+    }
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    return {**summary_json(job), "result": job.result}
+
+
+def submitted_json(submitted: Submitted, job: Job) -> dict[str, Any]:
+    """job: as it stands, with its attempts."""
+    return {**job_json(job), "outcome": submitted.outcome.value, "position": submitted.position}
+
+
+def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:
+    if isinstance(item, Submitted):
+        return {
+            "job_id": item.job.id,
+            "outcome": item.outcome.value,
+            "position": item.position,
+            "status": str(item.job.state),
+            "replayed": item.replayed,
+        }
+    pointer = f"/jobs/{index}{item.pointer or ''}"
+    problem = Problem(item.status, item.code, str(item), errors=[FieldError(pointer, item.code, str(item))])
+    return problem.as_json()
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "server": attempt.server,
+        "slot": attempt.slot,
+        "state": str(attempt.state),
+        "error": _error(attempt.error_code, attempt.error_message),
+        "started_at": _time(attempt.started_at),
+        "finished_at": _time(attempt.finished_at),
+    }
+
+
+def _error(code: str, message: str) -> dict[str, str] | None:
+    return {"code": code, "message": message} if code else None
+
+
+def _time(at: datetime | None) -> str | None:
+    return at.isoformat() if at else None

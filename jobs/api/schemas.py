@@ -1,0 +1,220 @@
+"""The bodies of the job routes, as JSON Schema 2020-12: published in OpenAPI and checked at the door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from gpus.api import schemas as registry
+from gpus.api.schemas import MAX_SECONDS, NAME
+from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS
+from jobs.services.submitted import Outcome
+from jobs.states import AttemptState, JobState
+
+Schema = dict[str, Any]
+
+_TIME: Schema = {"type": "string", "format": "date-time"}
+_TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time"}
+_DEADLINE: Schema = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_SECONDS}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+
+
+def submit() -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["model", "payload"],
+        "properties": {
+            "model": {**NAME, "description": "A registered model."},
+            "payload": {"type": "object", "description": "What the GPU server gets, unchanged."},
+            "callback_url": {
+                "type": ["string", "null"],
+                "maxLength": 2000,
+                "description": "Is sent a signed POST (Standard Webhooks) when the job is over.",
+            },
+            "priority": {
+                "type": ["integer", "boolean", "null"],
+                "minimum": 1,
+                "maximum": 9,
+                "default": 5,
+                "description": "1 first; true is 2.",
+            },
+            "deadline_seconds": {**_DEADLINE, "description": "The job fails if it is not over by then."},
+            "start_deadline_seconds": {
+                **_DEADLINE,
+                "description": "The job fails if it did not start by then.",
+            },
+            "max_retries": {
+                "type": ["integer", "null"],
+                "minimum": 0,
+                "maximum": 100_000,
+                "description": "Default: the model's.",
+            },
+            "tags": {
+                "type": ["array", "null"],
+                "maxItems": MAX_TAGS,
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_TAG_LENGTH},
+            },
+            "metadata": {
+                "type": ["object", "null"],
+                "description": "Yours; comes back with the job. Up to 16 KB.",
+            },
+        },
+    }
+
+
+def batch_item() -> Schema:
+    item = submit()
+    item["properties"]["idempotency_key"] = {"type": ["string", "null"], **IDEMPOTENCY_KEY}
+    return item
+
+
+def batch() -> Schema:
+    """What is published; `batch_envelope` and, per item, `batch_item` are what is checked."""
+    return _batch({"$ref": "#/components/schemas/BatchItem"})
+
+
+def batch_envelope() -> Schema:
+    return _batch({})
+
+
+def _batch(item: Schema) -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["jobs"],
+        "properties": {
+            "jobs": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": settings.DISPATCHER.max_batch_jobs,
+                "items": item,
+            }
+        },
+    }
+
+
+IDEMPOTENCY_KEY: Schema = {"minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"}
+
+
+def _attempt() -> Schema:
+    return _object(
+        {
+            "number": {"type": "integer"},
+            "server": {"type": "string"},
+            "slot": {"type": "integer"},
+            "state": {"enum": [state.value for state in AttemptState]},
+            "error": _error(),
+            "started_at": _TIME,
+            "finished_at": _TIME_OR_NULL,
+        }
+    )
+
+
+def _error() -> Schema:
+    return {
+        "type": ["object", "null"],
+        "required": ["code", "message"],
+        "properties": {"code": {"type": "string"}, "message": {"type": "string"}},
+    }
+
+
+def _summary_properties() -> Schema:
+    return {
+        "job_id": {"type": "string"},
+        "model": {"type": "string"},
+        "status": {"enum": [state.value for state in JobState]},
+        "priority": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "metadata": {"type": "object"},
+        "created_at": _TIME,
+        "started_at": _TIME_OR_NULL,
+        "finished_at": _TIME_OR_NULL,
+        "cancel_requested_at": _TIME_OR_NULL,
+        "error": _error(),
+        "attempts": {"type": "array", "items": {"$ref": "#/components/schemas/Attempt"}},
+        "urls": _object({name: {"type": "string"} for name in ("self", "events", "cancel")}),
+    }
+
+
+def _submitted_properties() -> Schema:
+    return {
+        "outcome": {"enum": [outcome.value for outcome in Outcome]},
+        "position": {"type": ["integer", "null"], "description": "Estimated place in line, from 1."},
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _stats() -> Schema:
+    number = {"type": ["number", "null"]}
+    counts = {"type": ["object", "null"], "additionalProperties": {"type": "integer"}}
+    model = _object(
+        {
+            "model": {"type": "string"},
+            "pool": _TEXT_OR_NULL,
+            "queued": {"type": "integer"},
+            "oldest_queued_seconds": number,
+            "queued_gpu_seconds": number,
+            "running": {"type": "integer"},
+            "retrying": {"type": "integer"},
+            "slots": {**counts, "description": "Of the model's pool, by state; null: Redis is away."},
+            "drain_seconds": {**number, "description": "Estimate: queued GPU-seconds over the pool's slots."},
+        }
+    )
+    return _object({"models": {"type": "array", "items": model}})
+
+
+def _page(item: str) -> Schema:
+    return _object(
+        {
+            "next": {**_TEXT_OR_NULL, "description": "URL of the following page."},
+            "previous": _TEXT_OR_NULL,
+            "results": {"type": "array", "items": {"$ref": f"#/components/schemas/{item}"}},
+        }
+    )
+
+
+def components() -> dict[str, Schema]:
+    """All named schemas of the API."""
+    any_json: Schema = {"description": "Any JSON value."}
+    job = {**_summary_properties(), "result": any_json}
+    return {
+        "Problem": registry.problem(),
+        "Register": registry.register_body(),
+        "Registered": registry.registered(),
+        "ModelConfigBody": registry.model_config_body(),
+        "ModelConfig": registry.model_config(),
+        "ModelConfigs": _object(
+            {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ModelConfig"}}}
+        ),
+        "Submit": submit(),
+        "Batch": batch(),
+        "BatchItem": batch_item(),
+        "Attempt": _attempt(),
+        "Job": _object(job),
+        "JobSummary": _object(_summary_properties()),
+        "JobPage": _page("JobSummary"),
+        "Submitted": _object({**job, **_submitted_properties()}),
+        "SubmittedBatch": _object(
+            {
+                "jobs": {
+                    "type": "array",
+                    "items": {
+                        "anyOf": [
+                            _object({"job_id": {"type": "string"}, **_submitted_properties()}),
+                            {"$ref": "#/components/schemas/Problem"},
+                        ]
+                    },
+                }
+            }
+        ),
+        "Cancelled": _object({"job_id": {"type": "string"}, "outcome": {"enum": ["cancelled", "requested"]}}),
+        "Stats": _stats(),
+        "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
+        "Accepted": _object({"accepted": {"type": "boolean"}}),
+        "Retried": _object({"retried": {"type": "integer"}}),
+    }

@@ -1,0 +1,89 @@
+"""GET /queue/stats: how long the line is, and how long it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus import queries as registry
+from gpus.api.openapi import described
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.models import ModelConfig
+from jobs.api.base import JobView, principal_of
+from jobs.queries import Waiting, waiting_by_model_and_tenant
+from jobs.services.ports import Ports
+
+_NOT_WORKING = frozenset({"off", "quarantined"})
+
+
+class Stats(JobView):
+    @described("get_stats", "The line, per model", answers={200: "Stats"})
+    def get(self, request: Request) -> Response:
+        """A tenant sees its own jobs, an operator all; slots are the pool's."""
+        waiting: dict[str, list[Waiting]] = {}
+        for line in waiting_by_model_and_tenant(principal_of(request)):
+            waiting.setdefault(line.model, []).append(line)
+        configs = {config.name: config.pool_id for config in ModelConfig.objects.order_by("name")}
+        names = [*configs, *sorted(set(waiting) - set(configs))]
+        slots = _slots({pool for pool in configs.values()}, self.ports)
+        return Response(
+            {
+                "models": [
+                    _model(name, configs.get(name), waiting.get(name, []), slots, self.ports)
+                    for name in names
+                ]
+            }
+        )
+
+
+def _slots(pools: set[str], ports: Ports) -> dict[str, Mapping[str, int]]:
+    """By pool; without those whose Redis is away (asked once, then left alone)."""
+    found: dict[str, Mapping[str, int]] = {}
+    away: set[str] = set()
+    for pool in sorted(pools):
+        fleet = registry.fleet_of(pool)
+        if fleet in away:
+            continue
+        try:
+            found[pool] = ports.leases(fleet).depth(pool).slots
+        except LeasingUnavailable:
+            away.add(fleet)
+    return found
+
+
+def _model(
+    name: str, pool: str | None, lines: list[Waiting], slots: Mapping[str, Mapping[str, int]], ports: Ports
+) -> dict[str, Any]:
+    oldest = min((line.oldest_queued_at for line in lines if line.oldest_queued_at), default=None)
+    counts = slots.get(pool) if pool is not None else None
+    queued_seconds = None
+    if pool is not None and counts is not None:
+        queued_seconds = _queued_gpu_seconds(lines, ports.leases(registry.fleet_of(pool)))
+    working = sum(count for state, count in (counts or {}).items() if state not in _NOT_WORKING)
+    drain = queued_seconds / working if queued_seconds is not None and working else None
+    return {
+        "model": name,
+        "pool": pool,
+        "queued": sum(line.queued for line in lines),
+        "oldest_queued_seconds": (ports.clock.now() - oldest).total_seconds() if oldest else None,
+        "queued_gpu_seconds": queued_seconds,
+        "running": sum(line.running for line in lines),
+        "retrying": sum(line.retrying for line in lines),
+        "slots": dict(counts) if counts is not None else None,
+        "drain_seconds": drain,
+    }
+
+
+def _queued_gpu_seconds(lines: list[Waiting], leases: Leases) -> float | None:
+    try:
+        return sum(
+            line.queued * leases.estimate_seconds(line.model, str(line.tenant_id))
+            for line in lines
+            if line.queued
+        )
+    except LeasingUnavailable:
+        return None

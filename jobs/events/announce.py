@@ -1,0 +1,63 @@
+"""Tells whoever listens (streams, long polls, waiting workers) that these jobs changed. A hint, best effort.
+
+Listeners read the database; a lost announcement costs them a slow poll. So nothing here raises, and a
+Redis that is away costs one short try every few seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+
+import redis
+import structlog
+from django.conf import settings
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+log = structlog.get_logger()
+
+TIMEOUT_SECONDS = 0.2
+REST_SECONDS = 4.0
+_CHUNK = 500
+
+_lock = threading.Lock()
+_resting_until = 0.0
+
+
+def channel() -> str:
+    """The one channel; its messages are job ids with spaces between."""
+    return "jobs:events"
+
+
+def read_announcement(message: bytes | str) -> list[str]:
+    text = message.decode("ascii", "replace") if isinstance(message, bytes) else message
+    return text.split()
+
+
+def announce(job_ids: Sequence[str]) -> None:
+    """Never raises; takes well under a millisecond, or TIMEOUT_SECONDS once per REST_SECONDS."""
+    global _resting_until
+    if not job_ids or time.monotonic() < _resting_until:
+        return
+    try:
+        client = redis_client(settings.REDIS_URL)
+        for start in range(0, len(job_ids), _CHUNK):
+            client.publish(channel(), " ".join(job_ids[start : start + _CHUNK]))
+    except (redis.RedisError, OSError, ValueError) as error:
+        with _lock:
+            _resting_until = time.monotonic() + REST_SECONDS
+        log.warning("not_announced", jobs=len(job_ids), error=str(error))
+
+
+@lru_cache(maxsize=4)
+def redis_client(url: str) -> redis.Redis:
+    """Short time-outs and no retries: for hints."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=TIMEOUT_SECONDS,
+        socket_connect_timeout=TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )

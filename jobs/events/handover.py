@@ -1,0 +1,53 @@
+"""How a Django view hands a request over to the async layer: by a response header that stays in the house.
+
+The view has done everything that needs the database (who asks, may they see it); what is left is waiting,
+and waiting must not hold a thread. Under plain WSGI nobody takes over: `offered` is False and the view
+answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SCOPE_KEY = "dispatcher.handover"
+WAIT_HEADER = "x-dispatcher-wait"
+FOLLOW_HEADER = "x-dispatcher-follow"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """Answer anew once the job is over, or after `seconds`."""
+
+    job_id: str
+    seconds: float
+
+    def as_header(self) -> str:
+        return f"{self.job_id} {self.seconds}"
+
+    @classmethod
+    def from_header(cls, text: str) -> WaitFor:
+        job_id, seconds = text.split(" ")
+        return cls(job_id, float(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Stream the job's events that come after number `after`."""
+
+    job_id: str
+    after: int
+
+    def as_header(self) -> str:
+        return f"{self.job_id} {self.after}"
+
+    @classmethod
+    def from_header(cls, text: str) -> Follow:
+        job_id, after = text.split(" ")
+        return cls(job_id, int(after))
+
+
+def offered(environ: Mapping[str, Any]) -> bool:
+    """Whether this request came through the async layer. A client can't pretend: it is no header."""
+    return bool(environ.get("asgi.scope", {}).get(SCOPE_KEY))

@@ -1,0 +1,192 @@
+"""One task per process that turns announcements into news for any number of listeners.
+
+An announcement marks a job dirty; the dirty ones are read together, in one thread, and the news handed to
+each listener's queue. No listener polls. While Redis is away all watched jobs are marked dirty every
+`poll_seconds`; while it is there, every `check_seconds`, because an announcement may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import redis.asyncio
+import structlog
+from django.db import close_old_connections, connections
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from jobs.events.announce import channel, read_announcement
+from jobs.events.news import JobNews, read_news
+
+log = structlog.get_logger()
+
+FROM_NOW_ON = 2**62
+"""A cursor beyond every event: the listener wants to know only that the job is over."""
+_CHUNK = 500
+_RECONNECT_SECONDS = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """One listener. cursor: number of the last event it was given. gone: the job was removed."""
+
+    job_id: str
+    cursor: int
+    news: asyncio.Queue[JobNews | None] = field(default_factory=asyncio.Queue)
+
+
+class EventHub:
+    """Belongs to one event loop; starts with the first listener, ends with `close`."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        *,
+        read: Callable[[Mapping[str, int]], dict[str, JobNews]] = read_news,
+        poll_seconds: float = 1.5,
+        check_seconds: float = 10.0,
+    ) -> None:
+        self._redis_url = redis_url
+        self._read = read
+        self._poll_seconds = poll_seconds
+        self._check_seconds = check_seconds
+        self._watches: dict[str, set[Watch]] = {}
+        self._dirty: set[str] = set()
+        self._some_dirty = asyncio.Event()
+        self._hears = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="event-hub")
+
+    @property
+    def hears(self) -> bool:
+        """Whether announcements arrive; else the jobs are polled."""
+        return self._hears
+
+    @property
+    def watched(self) -> int:
+        return sum(map(len, self._watches.values()))
+
+    @asynccontextmanager
+    async def watch(self, job_id: str, after: int = FROM_NOW_ON) -> AsyncIterator[Watch]:
+        """News of this job from event `after` on; what there is already comes at once.
+        None in the queue: the job is gone."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(step()) for step in (self._listen, self._poll, self._deliver)]
+        watch = Watch(job_id, after)
+        self._watches.setdefault(job_id, set()).add(watch)
+        self._mark([job_id])
+        try:
+            yield watch
+        finally:
+            others = self._watches[job_id]
+            others.discard(watch)
+            if not others:
+                del self._watches[job_id]
+
+    async def wait_until_over(self, job_id: str, seconds: float) -> bool:
+        """True once the job is final (or gone); False after `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self.watch(job_id) as watch:
+                while True:
+                    news = await watch.news.get()
+                    if news is None or news.is_over:
+                        return True
+        return False
+
+    async def close(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(RuntimeError):
+            await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
+        self._thread.shutdown(wait=False)
+
+    def _mark(self, job_ids: list[str] | None = None) -> None:
+        """None: all that are watched."""
+        ids = list(self._watches) if job_ids is None else [i for i in job_ids if i in self._watches]
+        if ids:
+            self._dirty.update(ids)
+            self._some_dirty.set()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with (
+                    redis.asyncio.Redis.from_url(
+                        self._redis_url,
+                        socket_connect_timeout=2,
+                        socket_timeout=5,
+                        health_check_interval=5,
+                        retry=Retry(NoBackoff(), 0),
+                    ) as client,
+                    client.pubsub(ignore_subscribe_messages=True) as pubsub,
+                ):
+                    await pubsub.subscribe(channel())
+                    self._hears = True
+                    self._mark()
+                    while True:
+                        message = await pubsub.get_message(timeout=2.0)
+                        if message is not None:
+                            self._mark(read_announcement(message["data"]))
+            except (redis.RedisError, OSError, ValueError) as error:
+                if self._hears:
+                    log.warning("announcements_lost", error=str(error))
+            finally:
+                self._hears = False
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            passed = self._poll_seconds
+            while self._hears and passed < self._check_seconds:
+                await asyncio.sleep(self._poll_seconds)
+                passed += self._poll_seconds
+            self._mark()
+
+    async def _deliver(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._some_dirty.wait()
+            self._some_dirty.clear()
+            dirty, self._dirty = self._dirty, set()
+            cursors = {
+                job_id: min(watch.cursor for watch in watches)
+                for job_id in dirty
+                if (watches := self._watches.get(job_id))
+            }
+            ids = list(cursors)
+            for start in range(0, len(ids), _CHUNK):
+                asked = {job_id: cursors[job_id] for job_id in ids[start : start + _CHUNK]}
+                try:
+                    news = await loop.run_in_executor(self._thread, self._read_and_let_go, asked)
+                except Exception as error:  # the database is away: the next poll asks again
+                    log.warning("news_not_read", jobs=len(asked), error=str(error).strip())
+                    continue
+                for job_id, after in asked.items():
+                    self._hand_out(job_id, after, news.get(job_id))
+
+    def _read_and_let_go(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
+        close_old_connections()
+        try:
+            return self._read(cursors)
+        finally:
+            close_old_connections()
+
+    def _hand_out(self, job_id: str, asked_after: int, news: JobNews | None) -> None:
+        for watch in self._watches.get(job_id, ()):
+            if watch.cursor < asked_after:
+                continue  # it came while this was read, and is dirty again: it must not miss events
+            if news is None:
+                watch.news.put_nowait(None)
+                continue
+            events = tuple(event for event in news.events if event.seq > watch.cursor)
+            if events or news.is_over:
+                watch.news.put_nowait(JobNews(job_id, news.status, news.last_seq, watch.cursor, events))
+            if events:
+                watch.cursor = events[-1].seq

@@ -1,0 +1,67 @@
+"""What is new of some jobs: two queries, however many jobs and listeners there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.models import Event, Job
+from jobs.states import JobState, is_final
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEvent:
+    """seq: grows by one within a job."""
+
+    seq: int
+    type: str
+    data: Mapping[str, Any]
+
+    def as_sse(self) -> bytes:
+        """One event of a `text/event-stream`."""
+        return f"id: {self.seq}\nevent: {self.type}\ndata: {json.dumps(self.data)}\n\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class JobNews:
+    """after: the events are those with a higher number. last_seq: the highest there is."""
+
+    job_id: str
+    status: str
+    last_seq: int
+    after: int
+    events: tuple[SeenEvent, ...]
+
+    @property
+    def is_over(self) -> bool:
+        return is_final(JobState(self.status))
+
+
+def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
+    """cursors: the last number seen, by job. A job that is gone is left out."""
+    heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
+    found = {job_id: (state, last) for job_id, state, last in heads}
+    moved = [job_id for job_id, (_, last) in found.items() if last > cursors[job_id]]
+    events: dict[str, list[SeenEvent]] = {}
+    if moved:
+        least = min(cursors[job_id] for job_id in moved)
+        for row in Event.objects.filter(job_id__in=moved, seq__gt=least).order_by("job_id", "seq"):
+            if row.seq > cursors[row.job_id]:
+                events.setdefault(row.job_id, []).append(_seen(row))
+    return {
+        job_id: JobNews(job_id, state, last, cursors[job_id], tuple(events.get(job_id, ())))
+        for job_id, (state, last) in found.items()
+    }
+
+
+def done_event(job_id: str, status: str) -> bytes:
+    """The stream's last word. It has no id: a client that comes back still has the last real one."""
+    data = json.dumps({"job_id": job_id, "status": status})
+    return f"event: done\ndata: {data}\n\n".encode()
+
+
+def _seen(row: Event) -> SeenEvent:
+    data = {"job_id": row.job_id, "seq": row.seq, "type": row.type, "at": row.at.isoformat(), **row.data}
+    return SeenEvent(row.seq, row.type, data)

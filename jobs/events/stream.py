@@ -1,0 +1,66 @@
+"""A job's events as a `text/event-stream`, sent by the event loop: no thread, no poll per client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from jobs.events.handover import Follow
+from jobs.events.hub import EventHub
+from jobs.events.news import done_event
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+KEEP_ALIVE_SECONDS = 15.0
+RETRY_MS = 2000
+"""What a browser waits before it reconnects."""
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def stream_events(hub: EventHub, follow: Follow, receive: Receive, send: Send) -> None:
+    """Replays, follows, says `done` with the job's end (of its current round) and stops."""
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await _send(send, f"retry: {RETRY_MS}\n\n".encode())
+    leaves = asyncio.ensure_future(until_disconnect(receive))
+    try:
+        async with hub.watch(follow.job_id, follow.after) as watch:
+            while True:
+                comes = asyncio.ensure_future(watch.news.get())
+                await asyncio.wait(
+                    {comes, leaves}, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if leaves.done():
+                    comes.cancel()
+                    return
+                if not comes.done():
+                    comes.cancel()
+                    await _send(send, b": still here\n\n")
+                    continue
+                news = comes.result()
+                if news is None:
+                    break
+                for event in news.events:
+                    await _send(send, event.as_sse())
+                if news.is_over:
+                    await _send(send, done_event(news.job_id, news.status))
+                    break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        leaves.cancel()
+
+
+async def _send(send: Send, chunk: bytes) -> None:
+    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,118 @@
+"""Reads of jobs. Everything that shows a job to somebody begins with `jobs_visible_to`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Min, Prefetch, Q, QuerySet
+
+from jobs.models import Attempt, Job, JobTag
+from jobs.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit.
+
+    The two class attributes are what Django and DRF ask of a user.
+    """
+
+    tenant_id: int | None
+    is_operator: bool
+    name: str
+
+    is_authenticated = True
+    is_anonymous = False
+
+    @property
+    def pk(self) -> str:
+        return self.name
+
+
+def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
+    """An operator sees every job, anybody else those of the own tenant."""
+    if principal.is_operator:
+        return Job.objects.all()
+    return Job.objects.none() if principal.tenant_id is None else Job.objects.filter(tenant=principal.tenant_id)
+
+
+def find_job(principal: Principal, job_id: str) -> Job | None:
+    """The job with its attempts, or None if there is none that this principal may see."""
+    rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts())
+    return rows.filter(id=job_id).first()
+
+
+def list_jobs(
+    principal: Principal,
+    *,
+    status: str | None = None,
+    model: str | None = None,
+    tag: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> QuerySet[Job]:
+    """Newest first, without payloads and results (either may be megabytes)."""
+    rows = jobs_visible_to(principal).defer("payload", "result").prefetch_related(_attempts())
+    if status is not None:
+        rows = rows.filter(state=status)
+    if model is not None:
+        rows = rows.filter(model=model)
+    if tag is not None:
+        rows = rows.filter(id__in=JobTag.objects.filter(tag=tag).values("job_id"))
+    if created_after is not None:
+        rows = rows.filter(created_at__gte=created_after)
+    if created_before is not None:
+        rows = rows.filter(created_at__lt=created_before)
+    return rows.order_by("-id")
+
+
+def dead_letters(*, model: str | None = None, error_code: str | None = None) -> QuerySet[Job]:
+    """FAILED jobs that nobody dismissed: what an operator may retry."""
+    rows = Job.objects.filter(state=JobState.FAILED, dismissed_at__isnull=True)
+    if model is not None:
+        rows = rows.filter(model=model)
+    if error_code is not None:
+        rows = rows.filter(error_code=error_code)
+    return rows.defer("payload", "result").prefetch_related(_attempts()).order_by("-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What one tenant has of one model: queued counts, the oldest one's birth, running, retrying."""
+
+    model: str
+    tenant_id: int
+    queued: int
+    running: int
+    retrying: int
+    oldest_queued_at: datetime | None
+
+
+def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
+    """Counts of unfinished jobs."""
+    queued = Q(state=JobState.QUEUED)
+    rows = (
+        jobs_visible_to(principal)
+        .filter(state__in=[JobState.QUEUED, JobState.RUNNING, JobState.RETRYING])
+        .order_by()
+        .values("model", "tenant_id")
+        .annotate(
+            queued=Count("id", filter=queued),
+            running=Count("id", filter=Q(state=JobState.RUNNING)),
+            retrying=Count("id", filter=Q(state=JobState.RETRYING)),
+            oldest_queued_at=Min("created_at", filter=queued),
+        )
+    )
+    return [Waiting(**row) for row in rows]
+
+
+def counts_by_model_and_state() -> list[tuple[str, str, int]]:
+    """All jobs, for metrics."""
+    rows = Job.objects.order_by().values_list("model", "state").annotate(count=Count("id"))
+    return [(model, state, count) for model, state, count in rows]
+
+
+def _attempts() -> Prefetch[Any]:
+    return Prefetch("attempts", queryset=Attempt.objects.order_by("number"))

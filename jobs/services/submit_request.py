@@ -1,0 +1,64 @@
+"""What a client asks for, as a value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpus.protocol import canonical_json
+from jobs.ordering import DEFAULT, read_priority
+
+MAX_TAGS, MAX_TAG_LENGTH = 20, 64
+MAX_METADATA_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """One job to be made. fingerprint: equal bodies have equal ones; used with `idempotency_key` only.
+
+    max_retries: None for the model's own.
+    """
+
+    model: str
+    payload: Any
+    callback_url: str = ""
+    priority: int = DEFAULT
+    deadline_seconds: float | None = None
+    start_deadline_seconds: float | None = None
+    max_retries: int | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+
+
+def read_request(body: Mapping[str, Any], *, idempotency_key: str | None = None) -> SubmitRequest:
+    """From a body whose form was checked already. idempotency_key: the header's; it beats the body's own."""
+    own = {name: value for name, value in body.items() if name != "idempotency_key"}
+    key = idempotency_key or body.get("idempotency_key")
+    retries = body.get("max_retries")
+    return SubmitRequest(
+        model=body["model"],
+        payload=body["payload"],
+        callback_url=body.get("callback_url") or "",
+        priority=read_priority(_whole(body.get("priority"))),
+        deadline_seconds=body.get("deadline_seconds"),
+        start_deadline_seconds=body.get("start_deadline_seconds"),
+        max_retries=None if retries is None else int(retries),
+        tags=tuple(dict.fromkeys(body.get("tags") or ())),
+        metadata=body.get("metadata") or {},
+        idempotency_key=key,
+        fingerprint=fingerprint(own) if key else "",
+    )
+
+
+def fingerprint(body: Any) -> str:
+    """SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical_json(body).encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is a 5."""
+    return int(value) if isinstance(value, float) else value

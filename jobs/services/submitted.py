@@ -1,0 +1,46 @@
+"""What became of a submit, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobs.errors import Refused
+from jobs.models import Job
+from jobs.states import JobState, is_final
+
+
+class Outcome(StrEnum):
+    LEASED = "leased"
+    """A slot was free and nobody ahead (a forecast: the lease is the worker's), or it runs already."""
+    QUEUED = "queued"
+    FINISHED = "finished"
+    """Only of a replayed request: the job is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it."""
+
+    job: Job
+    outcome: Outcome
+    position: int | None
+    replayed: bool
+
+
+Item = Submitted | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedBatch:
+    """One item per request, in order. replayed: the whole batch had been accepted before."""
+
+    items: tuple[Item, ...]
+    replayed: bool
+
+
+def outcome_of(job: Job) -> Outcome:
+    """Of a job as it stands."""
+    if is_final(JobState(job.state)):
+        return Outcome.FINISHED
+    return Outcome.LEASED if job.state == JobState.RUNNING else Outcome.QUEUED

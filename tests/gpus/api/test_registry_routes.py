@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import ModelConfig, Server
+from tests.jobs.api.conftest import Account, World, make_model, operator, world
+from tests.jobs.api.test_bad_input import problem
+
+__all__ = ["operator", "world"]
+
+REGISTER = "/api/v1/admin/register"
+CONFIGS = "/api/v1/admin/model-configs"
+SERVER = {"model": "flux", "server": "s1", "endpoint": "http://10.0.0.1/generate", "slots": 2}
+
+
+def test_a_server_is_registered_and_live(operator: Account, world: World) -> None:
+    answer = operator.client.post(REGISTER, SERVER | {"headers": {"X-Key": "s3cret"}}, format="json")
+    assert answer.status_code == 201, answer.content
+    told = answer.json()
+    assert (told["pool"], told["fleet"], told["slots"], told["live"]) == ("flux", "main", 2, True)
+    assert b"s3cret" not in answer.content
+    assert world.leases.servers["s1"].slots == 2
+    assert [(wake.pool, wake.count) for wake in world.wakes] == [("flux", 2)]
+    assert operator.client.post(REGISTER, SERVER | {"slots": 1}, format="json").status_code == 200
+    assert world.leases.servers["s1"].slots == 1
+
+
+def test_the_founding_documents_request_works_and_brings_model_fields(operator: Account) -> None:
+    body = SERVER | {"model_type": "async", "poll_endpoint_template": "/status/{id}", "id_field": "job_id"}
+    assert operator.client.post(REGISTER, body, format="json").status_code == 201
+    told = operator.client.get(f"{CONFIGS}/flux").json()
+    assert (told["model_type"], told["poll_endpoint_template"]) == ("async", "/status/{id}")
+    assert (told["poll_interval"], told["max_poll_time"], told["max_retries"]) == (2.0, 600.0, 50)
+
+
+def test_without_redis_a_server_is_registered_all_the_same(operator: Account, world: World) -> None:
+    world.leases.away = True
+    answer = operator.client.post(REGISTER, SERVER, format="json")
+    assert (answer.status_code, answer.json()["live"]) == (201, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "pointer"),
+    [
+        ({"slots": 0}, "validation_failed", "/slots"),
+        ({"slots": "2"}, "validation_failed", "/slots"),
+        ({"slots": True}, "validation_failed", "/slots"),
+        ({"endpoint": "flux.example.com/generate"}, "invalid_endpoint", "/endpoint"),
+        ({"endpoint": 5}, "validation_failed", "/endpoint"),
+        ({"server": "a b"}, "validation_failed", "/server"),
+        ({"server": "a\n"}, "validation_failed", "/server"),
+        ({"model": "../x"}, "validation_failed", "/model"),
+        ({"headers": {"X-Key": "a\nb"}}, "validation_failed", "/headers/X-Key"),
+        ({"headers": {"X Key": "a"}}, "validation_failed", None),
+        ({"model_type": "batch"}, "validation_failed", "/model_type"),
+        ({"model_type": "async"}, "poll_template_required", "/poll_endpoint_template"),
+        ({"colour": "red"}, "validation_failed", "/colour"),
+    ],
+)
+def test_a_bad_registration_is_named(
+    operator: Account, change: dict[str, Any], code: str, pointer: str | None
+) -> None:
+    problem(operator.client.post(REGISTER, SERVER | change, format="json"), 422, code, pointer)
+    assert not Server.objects.exists()
+    assert not ModelConfig.objects.exists()
+
+
+def test_who_is_in_another_pool_is_a_conflict(operator: Account) -> None:
+    operator.client.post(REGISTER, SERVER, format="json")
+    answer = operator.client.post(REGISTER, SERVER | {"model": "ltx2"}, format="json")
+    problem(answer, 409, "server_in_other_pool", "/server")
+    answer = operator.client.post(REGISTER, SERVER | {"pool": "big"}, format="json")
+    problem(answer, 409, "model_in_other_pool", "/pool")
+
+
+def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account, world: World) -> None:
+    url = f"{CONFIGS}/flux"
+    made = operator.client.put(
+        url, {"model_type": "async", "poll_endpoint_template": "/s/{id}", "max_retries": 3}, format="json"
+    )
+    assert made.status_code == 201
+    changed = operator.client.patch(url, {"queue_algorithm": "fifo"}, format="json")
+    assert (changed.status_code, changed.json()["max_retries"]) == (200, 3)
+    assert world.leases.pools["flux"].algorithm == "fifo"
+    shown = operator.client.get(url).json()
+    again = operator.client.put(url, shown, format="json")
+    assert (again.status_code, again.json()) == (200, shown)
+    assert operator.client.delete(url).status_code == 204
+    reverted = operator.client.get(url).json()
+    assert (reverted["model_type"], reverted["max_retries"], reverted["queue_algorithm"]) == (
+        "sync",
+        50,
+        "fair",
+    )
+    assert [row["model"] for row in operator.client.get(CONFIGS).json()["results"]] == ["flux"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "pointer"),
+    [
+        ({"poll_interval": 0}, "validation_failed", "/poll_interval"),
+        ({"poll_interval": "2"}, "validation_failed", "/poll_interval"),
+        ({"max_retries": -1}, "validation_failed", "/max_retries"),
+        ({"max_retries": 1.5}, "validation_failed", "/max_retries"),
+        ({"queue_algorithm": "lifo"}, "validation_failed", "/queue_algorithm"),
+        ({"at_most_once": "yes"}, "validation_failed", "/at_most_once"),
+        ({"payload_schema": {"type": 5}}, "invalid_schema", "/payload_schema/type"),
+        ({"poll_endpoint_template": "/status"}, "invalid_template", "/poll_endpoint_template"),
+        ({"model": "other"}, "validation_failed", "/model"),
+        ({"nothing": 1}, "validation_failed", "/nothing"),
+        ([], "validation_failed", ""),
+    ],
+)
+def test_a_bad_configuration_is_named(operator: Account, body: Any, code: str, pointer: str) -> None:
+    make_model("flux")
+    problem(operator.client.put(f"{CONFIGS}/flux", body, format="json"), 422, code, pointer)
+
+
+@pytest.mark.parametrize("name", ["nope", "a%20b", "%00", "x" * 65])
+def test_an_unknown_model_is_unknown(operator: Account, name: str) -> None:
+    problem(operator.client.get(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")
+    problem(operator.client.patch(f"{CONFIGS}/{name}", {}, format="json"), 404, "unknown_model", "/model")
+    problem(operator.client.delete(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")

@@ -1,0 +1,102 @@
+"""A tenant, an operator and another tenant with their keys, one model, and ports in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from gpus import queries as registry
+from gpus.leasing.contract import Wakes
+from gpus.models import ModelConfig, Pool
+from gpus.protocol import SystemClock
+from jobs.api.authentication import forget_keys
+from jobs.models import ApiKey, Tenant
+from jobs.services import placing
+from jobs.services import ports as wiring
+from jobs.services.ports import Ports
+from jobs.services.tenants import create_key
+from tests.jobs.fake_leases import FakeLeases
+
+
+@dataclass
+class World:
+    """What the ports were asked to do."""
+
+    leases: FakeLeases = field(default_factory=FakeLeases)
+    wakes: list[Wakes] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
+
+    def send_wakes(self, wakes: Sequence[Wakes]) -> int:
+        self.wakes += wakes
+        return len(wakes)
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(
+            clock=SystemClock(),
+            leases=lambda fleet: self.leases,  # type: ignore[arg-type, return-value]
+            send_wakes=self.send_wakes,
+            wake_callbacks=lambda ids: None,
+            announce=self.announced.extend,
+        )
+
+
+@dataclass
+class Account:
+    tenant: Tenant
+    key: str
+    client: APIClient
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    registry.forget()
+    forget_keys()
+    monkeypatch.setattr(placing, "_no_push_until", 0.0)
+    world = World()
+    monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
+    yield world
+    registry.forget()
+    forget_keys()
+
+
+def account(name: str, kind: ApiKey.Kind = ApiKey.Kind.TENANT) -> Account:
+    tenant, _ = Tenant.objects.get_or_create(name=name)
+    _, key = create_key(tenant, kind)
+    client = APIClient(raise_request_exception=False)
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    return Account(tenant, key, client)
+
+
+@pytest.fixture
+def acme(db: None) -> Account:
+    return account("acme")
+
+
+@pytest.fixture
+def other(db: None) -> Account:
+    return account("other")
+
+
+@pytest.fixture
+def operator(db: None) -> Account:
+    return account("ops", ApiKey.Kind.OPERATOR)
+
+
+@pytest.fixture
+def zimg(db: None) -> ModelConfig:
+    return make_model("zimg")
+
+
+def make_model(name: str, **fields: Any) -> ModelConfig:
+    pool, _ = Pool.objects.get_or_create(name=name)
+    return ModelConfig.objects.create(name=name, pool=pool, **fields)
+
+
+@pytest.fixture
+def anonymous() -> APIClient:
+    return APIClient(raise_request_exception=False)

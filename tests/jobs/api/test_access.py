@@ -1,0 +1,168 @@
+"""Who may do what: every route, by every kind of caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from gpus.models import ModelConfig
+from jobs.api import authentication
+from jobs.models import ApiKey
+from jobs.services.tenants import create_key, revoke_key
+
+from .conftest import Account
+from .test_bad_input import problem
+from .test_jobs import make_job
+
+PUBLIC = {"schema", "docs", "tasks/callback/<str:job_id>"}
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    """Every (method, path) under /api/v1, from the URL configuration itself."""
+    for prefix, pattern in _walk(get_resolver().url_patterns, ""):
+        if prefix.startswith("api/v1/") and prefix.removeprefix("api/v1/") not in PUBLIC:
+            view = pattern.callback.view_class  # type: ignore[attr-defined]
+            for method in METHODS:
+                if hasattr(view, method):
+                    yield method, "/" + prefix
+
+
+def _walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[tuple[str, URLPattern]]:
+    for pattern in patterns:
+        whole = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from _walk(pattern.url_patterns, whole)
+        else:
+            yield whole, pattern
+
+
+ROUTES = sorted(routes())
+
+
+def filled(path: str, job_id: str) -> str:
+    return path.replace("<str:job_id>", job_id).replace("<str:model>", "zimg")
+
+
+def test_the_walk_finds_the_routes() -> None:
+    assert len(ROUTES) >= 18
+    assert ("post", "/api/v1/queue/submit") in ROUTES
+    assert ("delete", "/api/v1/admin/dlq/<str:job_id>") in ROUTES
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_nobody_gets_in_without_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
+    answer = getattr(anonymous, method)(filled(path, "0" * 26))
+    problem(answer, 401, "not_authenticated")
+    assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_foreign_key_sees_and_changes_nothing(
+    acme: Account, other: Account, method: str, path: str
+) -> None:
+    job = make_job(acme.tenant, "failed", tags=["secret-tag"], metadata={"secret": 1})
+    answer = getattr(other.client, method)(filled(path, job.id))
+    assert answer.status_code in (200, 400, 403, 404, 415, 422)
+    assert job.id not in answer.content.decode() or answer.status_code >= 400
+    assert b"secret" not in answer.content
+    if "<str:job_id>" in path:
+        assert answer.status_code in (403, 404)
+    if "/admin/" in path:
+        problem(answer, 403, "operator_required")
+    job.refresh_from_db()
+    assert (job.state, job.dismissed_at, job.round) == ("failed", None, 1)
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer nonsense", "Bearer ", "Basic YTpi", "Bearer " + "a" * 8 + "." + "b" * 32, "x"]
+)
+def test_a_bad_key_is_told_so(anonymous: APIClient, db: None, header: str) -> None:
+    answer = anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=header)
+    problem(answer, 401, "invalid_key")
+    assert answer["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_key_with_the_right_beginning_only_is_bad(acme: Account, anonymous: APIClient) -> None:
+    guess = acme.key[:-1] + ("a" if acme.key[-1] != "a" else "b")
+    problem(anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=f"Bearer {guess}"), 401, "invalid_key")
+
+
+def test_a_revoked_key_stops_working_when_the_memory_ends(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(authentication.time, "monotonic", lambda: now[0])
+    authentication.forget_keys()
+    assert acme.client.get("/api/v1/queue/jobs").status_code == 200
+    revoke_key(ApiKey.objects.get())
+    now[0] += authentication.REMEMBER_SECONDS
+    problem(acme.client.get("/api/v1/queue/jobs"), 401, "invalid_key")
+
+
+def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
+    key, plaintext = create_key(acme.tenant)
+    key.expiry_date = timezone.now()
+    key.save()
+    problem(anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=f"Bearer {plaintext}"), 401, "invalid_key")
+
+
+def test_a_remembered_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
+    authentication.principal_of_key(acme.key)
+    with django_assert_num_queries(0):  # type: ignore[operator]
+        assert authentication.principal_of_key(acme.key) is not None
+
+
+@pytest.fixture
+def staff(db: None) -> Client:
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    client.force_login(User.objects.create_user("boss", is_staff=True))
+    return client
+
+
+def test_a_staff_session_is_an_operator_and_needs_the_csrf_token(staff: Client, zimg: ModelConfig) -> None:
+    assert staff.get("/api/v1/admin/model-configs").status_code == 200
+    body = {"model_type": "sync", "max_retries": 3}
+    refused = staff.put("/api/v1/admin/model-configs/zimg", body, content_type="application/json")
+    problem(refused, 403, "csrf_failed")
+    staff.get("/admin/")
+    token = "a" * 32
+    staff.cookies["csrftoken"] = token
+    accepted = staff.put(
+        "/api/v1/admin/model-configs/zimg",
+        body,
+        content_type="application/json",
+        headers={"X-CSRFToken": token},
+    )
+    assert accepted.status_code == 200, accepted.content
+    submitted = staff.post(
+        "/api/v1/queue/submit",
+        {"model": "zimg", "payload": {}},
+        content_type="application/json",
+        headers={"X-CSRFToken": token},
+    )
+    problem(submitted, 403, "tenant_required")
+
+
+def test_a_session_that_is_not_staffs_is_nobody(db: None) -> None:
+    client = Client(raise_request_exception=False)
+    client.force_login(User.objects.create_user("guest"))
+    problem(client.get("/api/v1/queue/jobs"), 401, "not_authenticated")
+
+
+def test_an_operators_key_submits_as_its_own_tenant(operator: Account, zimg: ModelConfig) -> None:
+    from jobs.models import Job
+
+    assert (
+        operator.client.post(
+            "/api/v1/queue/submit", {"model": "zimg", "payload": {}}, format="json"
+        ).status_code
+        == 202
+    )
+    assert Job.objects.get().tenant == operator.tenant

@@ -1,0 +1,259 @@
+"""Whatever is wrong with a request: a problem+json with a stable code and a pointer to the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from rest_framework.test import APIClient
+
+from gpus.models import ModelConfig
+from jobs.ids import new_id
+from jobs.models import Job
+
+from .conftest import Account
+
+SUBMIT = "/api/v1/queue/submit"
+JOB: dict[str, Any] = {"model": "zimg", "payload": {"prompt": "a sunset"}}
+FIELDS = ("type", "title", "status", "detail", "code", "retryable")
+
+
+def problem(answer: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.content
+    assert answer["Content-Type"] == "application/problem+json"
+    told = json.loads(answer.content)
+    assert set(FIELDS) <= set(told)
+    assert (told["status"], told["code"]) == (status, code), told
+    if pointer is not None:
+        assert pointer in [error["pointer"] for error in told["errors"]], told
+    return told  # type: ignore[no-any-return]
+
+
+WRONG_BODIES = [
+    ({"model": "nope"}, "unknown_model", "/model"),
+    ({"model": "zimg\n"}, "validation_failed", "/model"),
+    ({"model": 7}, "validation_failed", "/model"),
+    ({"model": None}, "validation_failed", "/model"),
+    ({"payload": "text"}, "validation_failed", "/payload"),
+    ({"payload": {"text": "a\0b"}}, "validation_failed", "/payload/text"),
+    ({"payload": {"a\0b": 1}}, "validation_failed", "/payload"),
+    ({"payload": {"half": "\ud800"}}, "validation_failed", "/payload/half"),
+    ({"deadline_seconds": -1}, "validation_failed", "/deadline_seconds"),
+    ({"deadline_seconds": 0}, "validation_failed", "/deadline_seconds"),
+    ({"deadline_seconds": 1e300}, "validation_failed", "/deadline_seconds"),
+    ({"deadline_seconds": True}, "validation_failed", "/deadline_seconds"),
+    ({"start_deadline_seconds": "5"}, "validation_failed", "/start_deadline_seconds"),
+    ({"priority": 0}, "validation_failed", "/priority"),
+    ({"priority": 10}, "validation_failed", "/priority"),
+    ({"priority": "high"}, "validation_failed", "/priority"),
+    ({"priority": 1.5}, "validation_failed", "/priority"),
+    ({"max_retries": -1}, "validation_failed", "/max_retries"),
+    ({"max_retries": 2**40}, "validation_failed", "/max_retries"),
+    ({"tags": ["x"] * 21}, "validation_failed", "/tags"),
+    ({"tags": ["x" * 65]}, "validation_failed", "/tags/0"),
+    ({"tags": [""]}, "validation_failed", "/tags/0"),
+    ({"tags": "x"}, "validation_failed", "/tags"),
+    ({"metadata": []}, "validation_failed", "/metadata"),
+    ({"metadata": {"x": "y" * 20_000}}, "validation_failed", "/metadata"),
+    ({"callback_url": "http://127.0.0.1/hook"}, "callback_url_refused", "/callback_url"),
+    ({"callback_url": "http://10.0.0.1/hook"}, "callback_url_refused", "/callback_url"),
+    ({"callback_url": "http://169.254.169.254/latest"}, "callback_url_refused", "/callback_url"),
+    ({"callback_url": "http://[::1]/hook"}, "callback_url_refused", "/callback_url"),
+    ({"callback_url": "ftp://example.com"}, "callback_url_refused", "/callback_url"),
+    ({"callback_url": 5}, "validation_failed", "/callback_url"),
+    ({"colour": "red"}, "validation_failed", "/colour"),
+    ({"a/b~c": 1}, "validation_failed", "/a~1b~0c"),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "pointer"), WRONG_BODIES)
+def test_a_wrong_field_is_named(
+    acme: Account, zimg: ModelConfig, change: dict[str, Any], code: str, pointer: str
+) -> None:
+    body = json.dumps(JOB | change)
+    answer = acme.client.post(SUBMIT, body, content_type="application/json")
+    problem(answer, 422, code, pointer)
+    assert not Job.objects.exists()
+
+
+def test_every_missing_field_is_named(acme: Account) -> None:
+    answer = acme.client.post(SUBMIT, {}, format="json")
+    told = problem(answer, 422, "validation_failed", "/model")
+    assert {(e["pointer"], e["code"]) for e in told["errors"]} == {
+        ("/model", "required"),
+        ("/payload", "required"),
+    }
+
+
+MALFORMED = [
+    "{",
+    "",
+    "nonsense",
+    '{"model": NaN}',
+    '{"model": "zimg", "payload": {"x": Infinity}}',
+    '{"model": "zimg", "payload": {"x": 1e999}}',
+    '{"n": ' + "9" * 5000 + "}",
+    "[" * 100_000,
+    b"\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("raw", MALFORMED)
+def test_malformed_json_is_said_to_be_malformed(acme: Account, zimg: ModelConfig, raw: str | bytes) -> None:
+    answer = acme.client.generic("POST", SUBMIT, raw, content_type="application/json")
+    problem(answer, *((422, "validation_failed") if raw == "" else (400, "malformed_json")))
+
+
+@pytest.mark.parametrize("raw", ["[]", "5", "null", '"text"'])
+def test_a_body_that_is_no_object_is_refused(acme: Account, raw: str) -> None:
+    problem(
+        acme.client.generic("POST", SUBMIT, raw, content_type="application/json"),
+        422,
+        "validation_failed",
+        "",
+    )
+
+
+def test_nesting_has_a_bound(acme: Account, zimg: ModelConfig) -> None:
+    raw = '{"model": "zimg", "payload": {"x": ' + "[" * 200 + "]" * 200 + "}}"
+    told = problem(
+        acme.client.generic("POST", SUBMIT, raw, content_type="application/json"), 422, "validation_failed"
+    )
+    assert told["errors"][0]["code"] == "too_deep"
+
+
+def test_two_megabytes_are_too_many(acme: Account, zimg: ModelConfig) -> None:
+    answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 2_000_000}}, format="json")
+    problem(answer, 413, "payload_too_large")
+
+
+def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig) -> None:
+    answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 1_000_000}}, format="json")
+    problem(answer, 413, "payload_too_large", "/payload")
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_only_json_is_read(acme: Account, content_type: str) -> None:
+    answer = acme.client.generic("POST", SUBMIT, json.dumps(JOB), content_type=content_type)
+    problem(answer, 415, "unsupported_media_type")
+
+
+def test_only_json_is_written(acme: Account) -> None:
+    problem(acme.client.get("/api/v1/queue/jobs", HTTP_ACCEPT="text/html"), 406, "not_acceptable")
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/nothing", "/api/", "/api/v2/queue/jobs", "/api/v1/queue/jobs/x/y/z"]
+)
+def test_an_unknown_route_is_a_problem(anonymous: APIClient, path: str) -> None:
+    problem(anonymous.get(path), 404, "unknown_route")
+    problem(anonymous.post(path), 404, "unknown_route")
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_unknown_route_is_a_problem_with_debug_on_too(
+    anonymous: APIClient, settings: Any, debug: bool
+) -> None:
+    settings.DEBUG = debug
+    problem(anonymous.get("/api/v1/nothing"), 404, "unknown_route")
+
+
+@pytest.mark.parametrize("cursor", ["x", "%00", "cD0lMDA=", "bz0tMQ==", "cD3DqQ==", "!!!"])
+def test_a_bad_cursor_is_named(acme: Account, cursor: str) -> None:
+    problem(acme.client.get(f"/api/v1/queue/jobs?cursor={cursor}"), 400, "bad_cursor", "/cursor")
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "code"),
+    [
+        ("status=sleeping", "/status", "invalid_parameter"),
+        ("limit=0", "/limit", "invalid_parameter"),
+        ("limit=ten", "/limit", "invalid_parameter"),
+        ("limit=201", "/limit", "invalid_parameter"),
+        ("created_after=yesterday", "/created_after", "invalid_parameter"),
+        ("created_after=2026-02-01T00:00:00", "/created_after", "invalid_parameter"),
+        ("created_before=0001-01-01T00:00:00%2B23:59", "/created_before", "invalid_parameter"),
+        ("tag=%00", "/tag", "invalid_parameter"),
+        ("model=", "/model", "invalid_parameter"),
+        ("colour=red", "/colour", "unknown_parameter"),
+    ],
+)
+def test_a_bad_filter_is_named(acme: Account, query: str, pointer: str, code: str) -> None:
+    told = problem(acme.client.get(f"/api/v1/queue/jobs?{query}"), 400, code, pointer)
+    assert told["errors"][0]["in"] == "query"
+
+
+@pytest.mark.parametrize("job_id", [new_id(), "x", "%00", "é" * 30, "0" * 27])
+def test_an_unknown_job_is_unknown(acme: Account, job_id: str) -> None:
+    base = f"/api/v1/queue/jobs/{job_id}"
+    problem(acme.client.get(base), 404, "unknown_job", "/job_id")
+    problem(acme.client.get(f"{base}/events"), 404, "unknown_job", "/job_id")
+    problem(acme.client.post(f"{base}/cancel"), 404, "unknown_job", "/job_id")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("get", SUBMIT), ("delete", "/api/v1/queue/jobs"), ("put", "/api/v1/queue/stats")]
+)
+def test_a_wrong_method_says_which_are_right(acme: Account, method: str, path: str) -> None:
+    answer = getattr(acme.client, method)(path)
+    problem(answer, 405, "method_not_allowed")
+    assert answer["Allow"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "with space", "né"])
+def test_a_bad_idempotency_key_is_named(acme: Account, zimg: ModelConfig, key: str) -> None:
+    answer = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY=key)
+    told = problem(answer, 400, "invalid_idempotency_key", "/Idempotency-Key")
+    assert told["errors"][0]["in"] == "header"
+
+
+@pytest.fixture
+def database_away() -> Iterator[None]:
+    def away(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    with connection.execute_wrapper(away):
+        yield
+
+
+def test_without_a_database_nothing_is_accepted(
+    acme: Account, zimg: ModelConfig, database_away: None
+) -> None:
+    for answer in (
+        acme.client.post(SUBMIT, JOB, format="json"),
+        acme.client.get("/api/v1/queue/jobs"),
+        acme.client.get("/api/v1/queue/stats"),
+    ):
+        told = problem(answer, 503, "database_unavailable")
+        assert told["retryable"] is True
+        assert answer["Retry-After"]
+
+
+def test_a_database_lost_in_the_middle_of_a_submit_is_no_202(acme: Account, zimg: ModelConfig) -> None:
+    acme.client.post(SUBMIT, JOB, format="json")  # key and model are remembered now
+
+    def away(execute: Any, sql: str, *rest: Any) -> Any:
+        if "jobs_event" in sql:
+            raise OperationalError("server closed the connection")
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(away):
+        problem(acme.client.post(SUBMIT, JOB, format="json"), 503, "database_unavailable")
+    assert Job.objects.count() == 1
+
+
+def test_our_own_mistakes_are_problems_too_and_tell_nothing(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("jobs.api.jobs.list_jobs", broken)
+    answer = acme.client.get("/api/v1/queue/jobs")
+    problem(answer, 500, "internal_error")
+    assert b"secret" not in answer.content

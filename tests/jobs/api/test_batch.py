@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from gpus.models import ModelConfig
+from jobs.models import IdempotencyKey, Job
+
+from .conftest import Account, World, account, make_model
+from .test_bad_input import problem
+
+URL = "/api/v1/queue/submit-batch"
+JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
+
+
+def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig, world: World) -> None:
+    jobs = [
+        JOB,
+        {"model": "nope", "payload": {}},
+        JOB | {"priority": 0},
+        7,
+        JOB | {"callback_url": "http://10.0.0.1"},
+        JOB,
+    ]
+    answer = acme.client.post(URL, {"jobs": jobs}, format="json")
+    assert answer.status_code == 202, answer.content
+    told = answer.json()["jobs"]
+    assert [item.get("code") for item in told] == [
+        None,
+        "unknown_model",
+        "validation_failed",
+        "validation_failed",
+        "callback_url_refused",
+        None,
+    ]
+    assert told[1]["errors"][0]["pointer"] == "/jobs/1/model"
+    assert told[2]["errors"][0]["pointer"] == "/jobs/2/priority"
+    assert [told[0]["position"], told[5]["position"]] == [1, 2]
+    assert [ticket.job_id for ticket in world.leases.line] == [told[0]["job_id"], told[5]["job_id"]]
+
+
+def test_a_batch_keeps_its_order_in_line(acme: Account, zimg: ModelConfig, world: World) -> None:
+    jobs = [{"model": "zimg", "payload": {"n": n}} for n in range(50)]
+    acme.client.post(URL, {"jobs": jobs}, format="json")
+    places = list(Job.objects.order_by("place_us").values_list("payload", flat=True))
+    assert places == [{"n": n} for n in range(50)]
+    assert len(set(Job.objects.values_list("place_us", flat=True))) == 50
+    assert list(Job.objects.order_by("place_us").values_list("id", flat=True)) == [
+        t.job_id for t in world.leases.line
+    ]
+
+
+def test_a_thousand_jobs_are_accepted_and_one_more_is_not(acme: Account, zimg: ModelConfig) -> None:
+    assert acme.client.post(URL, {"jobs": [JOB] * 1000}, format="json").status_code == 202
+    assert Job.objects.count() == 1000
+    problem(acme.client.post(URL, {"jobs": [JOB] * 1001}, format="json"), 422, "validation_failed", "/jobs")
+    problem(acme.client.post(URL, {"jobs": []}, format="json"), 422, "validation_failed", "/jobs")
+    problem(acme.client.post(URL, [JOB], format="json"), 422, "validation_failed", "")
+
+
+def test_a_repeated_batch_answers_as_the_first_time(acme: Account, zimg: ModelConfig) -> None:
+    body = {"jobs": [JOB, {"model": "nope", "payload": {}}]}
+    first = acme.client.post(URL, body, format="json", HTTP_IDEMPOTENCY_KEY="b1")
+    make_model("nope")
+    again = acme.client.post(URL, body, format="json", HTTP_IDEMPOTENCY_KEY="b1")
+    assert again["Idempotency-Replayed"] == "true"
+    assert again.json()["jobs"][0]["job_id"] == first.json()["jobs"][0]["job_id"]
+    assert again.json()["jobs"][1]["code"] == "unknown_model"
+    assert Job.objects.count() == 1
+    problem(
+        acme.client.post(URL, {"jobs": [JOB]}, format="json", HTTP_IDEMPOTENCY_KEY="b1"),
+        422,
+        "idempotency_conflict",
+    )
+
+
+def test_a_batch_with_nothing_accepted_is_not_remembered(acme: Account) -> None:
+    acme.client.post(URL, {"jobs": [JOB]}, format="json", HTTP_IDEMPOTENCY_KEY="b1")
+    assert not IdempotencyKey.objects.exists()
+
+
+def test_items_carry_their_own_keys(acme: Account, zimg: ModelConfig) -> None:
+    one = JOB | {"idempotency_key": "k1"}
+    told = acme.client.post(
+        URL, {"jobs": [one, one, one | {"priority": 1}, JOB | {"idempotency_key": "k2"}]}, format="json"
+    ).json()["jobs"]
+    assert told[0]["job_id"] == told[1]["job_id"]
+    assert told[1]["replayed"]
+    assert told[2]["code"] == "idempotency_conflict"
+    assert Job.objects.count() == 2
+    single = acme.client.post("/api/v1/queue/submit", JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    assert single.json()["job_id"] == told[0]["job_id"]
+    problem(
+        acme.client.post(URL, {"jobs": [JOB]}, format="json", HTTP_IDEMPOTENCY_KEY="k2"),
+        422,
+        "idempotency_conflict",
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_eight_at_once_with_one_key_one_makes_the_job() -> None:
+    acme = account("acme")
+    make_model("zimg")
+    start = threading.Barrier(8)
+
+    def submit(number: int) -> Any:
+        try:
+            start.wait(10)
+            mine = account_client(acme.key)
+            if number % 2:
+                body = {"jobs": [JOB | {"idempotency_key": "k"}, JOB]}
+                return mine.post(URL, body, format="json").json()["jobs"][0]["job_id"]
+            return mine.post("/api/v1/queue/submit", JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()[
+                "job_id"
+            ]
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(submit, range(8)))
+    assert len(found) == 1
+    assert IdempotencyKey.objects.get().job_id in found
+    assert Job.objects.count() == 1 + 4
+
+
+def account_client(key: str) -> Any:
+    from rest_framework.test import APIClient
+
+    client = APIClient(raise_request_exception=False)
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    return client

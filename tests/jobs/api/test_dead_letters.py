@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from jobs.models import Job
+
+from .conftest import Account, World
+from .test_bad_input import problem
+from .test_jobs import ids, make_job
+
+URL = "/api/v1/admin/dlq"
+
+
+def test_failed_jobs_of_all_tenants_are_listed_and_filtered(
+    acme: Account, other: Account, operator: Account
+) -> None:
+    one = make_job(acme.tenant, "failed", error_code="timeout")
+    two = make_job(other.tenant, "failed", error_code="poison", model="flux")
+    make_job(acme.tenant, "completed")
+    assert ids(operator.client.get(URL)) == [two.id, one.id]
+    assert ids(operator.client.get(URL, {"error_code": "timeout"})) == [one.id]
+    assert ids(operator.client.get(URL, {"model": "flux"})) == [two.id]
+    assert operator.client.get(f"{URL}/{two.id}").json()["error"]["code"] == "poison"
+    problem(operator.client.get(URL, {"status": "failed"}), 400, "unknown_parameter", "/status")
+
+
+def test_one_is_retried(acme: Account, operator: Account, world: World) -> None:
+    job = make_job(acme.tenant, "failed", error_code="timeout")
+    answer = operator.client.post(f"{URL}/{job.id}/retry")
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+    assert [ticket.job_id for ticket in world.leases.line] == [job.id]
+    problem(operator.client.post(f"{URL}/{job.id}/retry"), 409, "not_a_dead_letter")
+    problem(operator.client.post(f"{URL}/{'0' * 26}/retry"), 404, "unknown_job")
+
+
+def test_all_that_match_are_retried(acme: Account, operator: Account) -> None:
+    for code in ("timeout", "timeout", "poison"):
+        make_job(acme.tenant, "failed", error_code=code)
+    answer = operator.client.post(f"{URL}/retry-all?error_code=timeout")
+    assert (answer.status_code, answer.json()) == (200, {"retried": 2})
+    assert Job.objects.filter(state="failed").count() == 1
+
+
+def test_one_is_dismissed_for_good(acme: Account, operator: Account) -> None:
+    job = make_job(acme.tenant, "failed")
+    assert operator.client.delete(f"{URL}/{job.id}").status_code == 204
+    assert ids(operator.client.get(URL)) == []
+    problem(operator.client.delete(f"{URL}/{job.id}"), 409, "not_a_dead_letter")
+    problem(operator.client.post(f"{URL}/{job.id}/retry"), 409, "not_a_dead_letter")
+    assert acme.client.get(f"/api/v1/queue/jobs/{job.id}").json()["status"] == "failed"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from jobs.ids import new_id
+from jobs.models import Attempt, Event, Job, JobTag, Tenant
+
+from .conftest import Account, World, account
+from .test_bad_input import problem
+
+URL = "/api/v1/queue/jobs"
+NOW = timezone.now()
+_moments = itertools.count(1_700_000_000)
+
+
+def make_job(tenant: Tenant, state: str = "queued", **fields: Any) -> Job:
+    final = state in ("completed", "failed", "cancelled")
+    tags = fields.pop("tags", [])
+    job = Job.objects.create(
+        id=new_id(next(_moments)),
+        tenant=tenant,
+        model=fields.pop("model", "zimg"),
+        pool="zimg",
+        payload={},
+        state=state,
+        tags=tags,
+        place_us=1,
+        created_at=fields.pop("created_at", NOW),
+        finished_at=NOW if final else None,
+        live_attempt="0" * 26 if state == "running" else None,
+        **fields,
+    )
+    JobTag.objects.bulk_create(JobTag(job=job, tag=tag) for tag in tags)
+    return job
+
+
+def test_a_job_shows_its_attempts_and_its_error(acme: Account) -> None:
+    job = make_job(acme.tenant, "failed", error_code="timeout", error_message="too slow")
+    Attempt.objects.create(
+        id=new_id(), job=job, number=1, state="failed", server="s1", slot=0, model="zimg", started_at=NOW,
+        finished_at=NOW, error_code="timeout", error_message="too slow",
+    )  # fmt: skip
+    told = acme.client.get(f"{URL}/{job.id}").json()
+    assert (told["status"], told["error"]) == ("failed", {"code": "timeout", "message": "too slow"})
+    (attempt,) = told["attempts"]
+    assert (attempt["number"], attempt["server"], attempt["slot"], attempt["state"]) == (1, "s1", 0, "failed")
+    assert attempt["error"] == {"code": "timeout", "message": "too slow"}
+
+
+def test_a_job_without_error_says_null(acme: Account) -> None:
+    job = make_job(acme.tenant, "completed", result=[1, 2])
+    told = acme.client.get(f"{URL}/{job.id}").json()
+    assert (told["error"], told["result"]) == (None, [1, 2])
+
+
+def ids(answer: Any) -> list[str]:
+    assert answer.status_code == 200, answer.content
+    return [job["job_id"] for job in answer.json()["results"]]
+
+
+def test_the_list_is_filtered(acme: Account) -> None:
+    old = make_job(acme.tenant, created_at=NOW - timedelta(days=1), tags=["red"])
+    done = make_job(acme.tenant, "completed", model="flux", tags=["red", "blue"])
+    assert ids(acme.client.get(URL)) == [done.id, old.id]
+    assert ids(acme.client.get(URL, {"status": "completed"})) == [done.id]
+    assert ids(acme.client.get(URL, {"model": "zimg"})) == [old.id]
+    assert ids(acme.client.get(URL, {"tag": "blue"})) == [done.id]
+    assert ids(acme.client.get(URL, {"tag": "red"})) == [done.id, old.id]
+    since = (NOW - timedelta(hours=1)).isoformat()
+    assert ids(acme.client.get(URL, {"created_after": since})) == [done.id]
+    assert ids(acme.client.get(URL, {"created_before": since})) == [old.id]
+    assert ids(acme.client.get(URL, {"tag": "red", "status": "queued"})) == [old.id]
+
+
+def test_pages_go_forth_and_back_and_are_not_shifted_by_new_jobs(acme: Account) -> None:
+    jobs = [make_job(acme.tenant).id for _ in range(5)][::-1]
+    first = acme.client.get(URL, {"limit": 2})
+    assert ids(first) == jobs[:2]
+    make_job(acme.tenant)
+    second = acme.client.get(first.json()["next"])
+    assert ids(second) == jobs[2:4]
+    third = acme.client.get(second.json()["next"])
+    assert ids(third) == jobs[4:]
+    assert third.json()["next"] is None
+    assert ids(acme.client.get(third.json()["previous"])) == jobs[2:4]
+
+
+def test_a_list_costs_the_same_however_long(acme: Account, django_assert_max_num_queries: Any) -> None:
+    for _ in range(20):
+        make_job(acme.tenant)
+    acme.client.get(URL)
+    with django_assert_max_num_queries(2):
+        acme.client.get(URL)
+
+
+def test_a_foreign_job_does_not_exist(acme: Account, other: Account) -> None:
+    job = make_job(acme.tenant, tags=["x"])
+    for path, method in (
+        (f"{URL}/{job.id}", "get"),
+        (f"{URL}/{job.id}/events", "get"),
+        (f"{URL}/{job.id}/cancel", "post"),
+    ):
+        problem(getattr(other.client, method)(path), 404, "unknown_job")
+    assert ids(other.client.get(URL)) == []
+    assert ids(other.client.get(URL, {"tag": "x"})) == []
+    assert sum(model["queued"] for model in other.client.get("/api/v1/queue/stats").json()["models"]) == 0
+    job.refresh_from_db()
+    assert job.state == "queued"
+
+
+def test_an_operator_sees_every_job(acme: Account, operator: Account) -> None:
+    job = make_job(acme.tenant)
+    assert ids(operator.client.get(URL)) == [job.id]
+    assert operator.client.get(f"{URL}/{job.id}").status_code == 200
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_for_good(acme: Account, world: World) -> None:
+    job = make_job(acme.tenant)
+    world.leases.line.append(job.ticket)
+    answer = acme.client.post(f"{URL}/{job.id}/cancel")
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "cancelled")
+    assert world.leases.line == []
+    assert acme.client.get(f"{URL}/{job.id}").json()["status"] == "cancelled"
+
+
+def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
+    job = make_job(acme.tenant, "running")
+    answer = acme.client.post(f"{URL}/{job.id}/cancel")
+    assert (answer.status_code, answer.json()["outcome"]) == (202, "requested")
+    assert acme.client.get(f"{URL}/{job.id}").json()["cancel_requested_at"]
+
+
+def test_a_job_that_is_over_is_not_cancellable(acme: Account) -> None:
+    problem(acme.client.post(f"{URL}/{make_job(acme.tenant, 'completed').id}/cancel"), 409, "not_cancellable")
+
+
+def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object, world: World) -> None:
+    from gpus.protocol import ServerSpec
+
+    world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
+    for state in ("queued", "queued", "running", "retrying", "completed"):
+        make_job(acme.tenant, state)
+    make_job(account("third").tenant)
+    (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
+    assert (told["queued"], told["running"], told["retrying"]) == (2, 1, 1)
+    assert (told["queued_gpu_seconds"], told["drain_seconds"]) == (4.0, 2.0)
+    assert told["slots"] == {"free": 2}
+    assert told["oldest_queued_seconds"] >= 0
+    world.leases.away = True
+    (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
+    assert (told["queued"], told["slots"], told["queued_gpu_seconds"]) == (2, None, None)
+
+
+def test_without_the_async_layer_events_are_what_happened_so_far(acme: Account) -> None:
+    job = make_job(acme.tenant, "completed", event_seq=3)
+    for seq, kind in enumerate(("queued", "started", "completed"), start=1):
+        Event.objects.create(job=job, seq=seq, type=kind, at=NOW, data={"status": kind})
+    answer = acme.client.get(f"{URL}/{job.id}/events", HTTP_ACCEPT="text/event-stream")
+    assert answer["Content-Type"].startswith("text/event-stream")
+    names = [line for line in answer.content.decode().splitlines() if line.startswith("event")]
+    assert names == ["event: queued", "event: started", "event: completed", "event: done"]
+    later = acme.client.get(f"{URL}/{job.id}/events", HTTP_LAST_EVENT_ID="2").content.decode()
+    assert "event: started" not in later
+    assert "id: 3" in later
+
+
+def test_a_bad_last_event_id_is_named(acme: Account) -> None:
+    job = make_job(acme.tenant)
+    problem(
+        acme.client.get(f"{URL}/{job.id}/events", HTTP_LAST_EVENT_ID="x"),
+        400,
+        "invalid_parameter",
+        "/Last-Event-ID",
+    )
+    problem(
+        acme.client.get(f"{URL}/{job.id}/events?last_event_id=-1"), 400, "invalid_parameter", "/last_event_id"
+    )
+    problem(acme.client.get(f"{URL}/{job.id}?wait=soon"), 400, "invalid_parameter", "/wait")

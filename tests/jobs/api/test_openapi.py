@@ -1,0 +1,88 @@
+"""The published contract: it is OpenAPI 3.1, it lists every route, and the running app keeps it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+from rest_framework.test import APIClient
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from jobs.models import ApiKey
+from tests.jobs.events.conftest import redis_url, web
+from tests.jobs.web import Web
+
+from .conftest import account, make_model
+from .test_access import ROUTES
+
+__all__ = ["redis_url", "web"]
+
+
+BEYOND_A_SCHEMA = [positive_data_acceptance]
+"""No schema says whether a model is registered or a text is a cursor of ours: 400 and 422 are right then."""
+ITEM_BY_ITEM = {"submit_batch": [negative_data_rejection]}
+"""A batch is accepted with wrong items in it: each gets its own problem."""
+
+
+def document(client: APIClient) -> dict[str, Any]:
+    answer = client.get("/api/v1/schema")
+    assert answer.status_code == 200
+    return json.loads(answer.content)  # type: ignore[no-any-return]
+
+
+def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient) -> None:
+    found = document(anonymous)
+    assert found["openapi"].startswith("3.1")
+    listed = {(method, path) for path, methods in found["paths"].items() for method in methods}
+    expected = {(m, p.replace("<str:", "{").replace(">", "}")) for m, p in ROUTES}
+    assert expected | {("post", "/api/v1/tasks/callback/{job_id}")} == listed
+
+
+def test_every_operation_names_its_errors_and_is_unique(anonymous: APIClient) -> None:
+    paths = document(anonymous)["paths"].values()
+    operations = [operation for methods in paths for operation in methods.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(names) == len(set(names))
+    for operation in operations:
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(answer["content"]) == ["application/problem+json"]
+
+
+def test_every_component_is_a_json_schema(anonymous: APIClient) -> None:
+    for schema in document(anonymous)["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+
+
+def test_the_page_asks_nobody_else(anonymous: APIClient) -> None:
+    page = anonymous.get("/api/v1/docs")
+    assert page.status_code == 200
+    text = page.content.decode()
+    assert "/static/drf_spectacular_sidecar/" in text
+    assert not [part for part in text.split('"') if part.startswith(("http://", "https://", "//"))]
+
+
+def test_the_running_app_keeps_the_contract(web: Web) -> None:
+    """Generated requests, right and wrong ones, to every operation: answers are as the document says."""
+    ops = account("ops", ApiKey.Kind.OPERATOR)
+    make_model("zimg")
+    schema = schemathesis.openapi.from_url(f"{web.url}/api/v1/schema")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    assert len(operations) == len(ROUTES) + 1
+    for operation in operations:
+        _try_out(operation, headers={"Authorization": f"Bearer {ops.key}"})
+
+
+def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
+    excluded = BEYOND_A_SCHEMA + ITEM_BY_ITEM.get(operation.definition.raw["operationId"], [])
+    for mode in schemathesis.GenerationMode:
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        def try_out(case: schemathesis.Case) -> None:
+            case.call_and_validate(headers=headers, timeout=20, excluded_checks=excluded)
+
+        try_out()

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import ModelConfig
+from jobs.models import Event, IdempotencyKey, Job, JobTag
+
+from .conftest import Account, World, make_model
+
+URL = "/api/v1/queue/submit"
+JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
+
+
+def test_a_submit_is_durable_before_it_is_accepted_and_says_where_the_job_is(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    body = JOB | {"priority": True, "tags": ["a", "b", "a"], "metadata": {"order": 7}, "deadline_seconds": 60}
+    answer = acme.client.post(URL, body, format="json")
+    assert answer.status_code == 202, answer.content
+    told = answer.json()
+    job = Job.objects.get(id=told["job_id"])
+    assert answer["Location"] == f"/api/v1/queue/jobs/{job.id}" == told["urls"]["self"]
+    assert (told["status"], told["outcome"], told["position"]) == ("queued", "queued", 1)
+    assert (job.tenant, job.priority, job.payload, job.pool) == (
+        acme.tenant,
+        2,
+        {"prompt": "a sunset"},
+        "zimg",
+    )
+    assert told["tags"] == ["a", "b"]
+    assert set(JobTag.objects.values_list("tag", flat=True)) == {"a", "b"}
+    assert job.deadline_at is not None
+    assert (job.deadline_at - job.created_at).total_seconds() == 60
+    assert list(Event.objects.values_list("seq", "type")) == [(1, "queued")]
+    assert [ticket.job_id for ticket in world.leases.line] == [job.id]
+    assert len(world.wakes) == 1
+
+
+def test_a_free_slot_with_nobody_ahead_is_a_forecast(acme: Account, zimg: ModelConfig, world: World) -> None:
+    world.leases.free_slots = 1
+    assert acme.client.post(URL, JOB, format="json").json()["outcome"] == "leased"
+    assert acme.client.post(URL, JOB, format="json").json()["outcome"] == "queued"
+
+
+def test_without_redis_a_job_is_accepted_all_the_same(acme: Account, zimg: ModelConfig, world: World) -> None:
+    world.leases.away = True
+    answer = acme.client.post(URL, JOB, format="json")
+    assert answer.status_code == 202
+    assert (answer.json()["outcome"], answer.json()["position"]) == ("queued", None)
+    assert Job.objects.count() == 1
+
+
+def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig, world: World) -> None:
+    first = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    world.leases.line.clear()
+    again = acme.client.post(
+        URL, {"payload": JOB["payload"], "model": "zimg"}, format="json", HTTP_IDEMPOTENCY_KEY="k1"
+    )
+    assert "Idempotency-Replayed" not in first
+    assert (again.status_code, again["Idempotency-Replayed"]) == (202, "true")
+    assert again.json()["job_id"] == first.json()["job_id"]
+    assert Job.objects.count() == 1
+    assert len(world.leases.line) == 1, "a ticket that was lost is pushed again"
+
+
+def test_a_repeated_request_whose_job_is_over_answers_with_it(acme: Account, zimg: ModelConfig) -> None:
+    first = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").json()
+    Job.objects.update(state="completed", finished_at="2026-02-01T00:00:00Z", result={"url": "x"})
+    again = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    assert again.status_code == 200
+    told = again.json()
+    assert (told["job_id"], told["outcome"], told["result"]) == (first["job_id"], "finished", {"url": "x"})
+
+
+def test_a_key_with_another_body_is_a_conflict(acme: Account, zimg: ModelConfig) -> None:
+    acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    answer = acme.client.post(URL, JOB | {"priority": 1}, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_conflict")
+    assert Job.objects.count() == 1
+
+
+def test_keys_of_two_tenants_do_not_meet(acme: Account, other: Account, zimg: ModelConfig) -> None:
+    mine = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").json()
+    theirs = other.client.post(URL, JOB | {"priority": 1}, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    assert theirs.status_code == 202
+    assert theirs.json()["job_id"] != mine["job_id"]
+
+
+def test_a_refusal_is_not_remembered_under_its_key(acme: Account) -> None:
+    refused = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
+    assert refused.json()["code"] == "unknown_model"
+    make_model("zimg")
+    assert acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").status_code == 202
+    assert IdempotencyKey.objects.count() == 1
+
+
+def test_the_models_own_schema_is_checked(acme: Account) -> None:
+    make_model("flux", payload_schema={"properties": {"steps": {"type": "integer"}}, "required": ["steps"]})
+    wrong = acme.client.post(URL, {"model": "flux", "payload": {"steps": "many"}}, format="json")
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "payload_invalid")
+    assert wrong.json()["errors"][0]["pointer"] == "/payload/steps"
+    right = acme.client.post(URL, {"model": "flux", "payload": {"steps": 4}}, format="json")
+    assert right.status_code == 202
+
+
+def test_a_schema_that_leads_nowhere_never_asks_the_network(acme: Account) -> None:
+    make_model("flux", payload_schema={"$ref": "http://127.0.0.1:1/schema.json"})
+    answer = acme.client.post(URL, {"model": "flux", "payload": {}}, format="json")
+    assert (answer.status_code, answer.json()["code"]) == (422, "payload_invalid")
+
+
+@pytest.mark.parametrize("priority", [3, 3.0])
+def test_json_knows_one_kind_of_number(acme: Account, zimg: ModelConfig, priority: float) -> None:
+    assert acme.client.post(URL, JOB | {"priority": priority}, format="json").status_code == 202
+    assert Job.objects.get().priority == 3
+
+
+def test_a_single_submit_costs_few_queries(
+    acme: Account, zimg: ModelConfig, django_assert_max_num_queries: object
+) -> None:
+    acme.client.post(URL, JOB, format="json")
+    with django_assert_max_num_queries(4):  # type: ignore[operator]  # savepoint, job, event, release
+        acme.client.post(URL, JOB, format="json")

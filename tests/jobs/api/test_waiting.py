@@ -1,0 +1,153 @@
+"""Long polls and request bodies through the real web process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.jobs.events.lives import end_job, new_job
+from tests.jobs.events.test_stream import until
+from tests.jobs.web import Web
+
+from .conftest import Account
+
+__all__ = ["redis_url", "tenant", "web"]
+SUBMIT = "/api/v1/queue/submit"
+JOB = {"model": "zimg", "payload": {"n": 1}}
+
+
+def bearer(account: Account) -> dict[str, str]:
+    return {"Authorization": f"Bearer {account.key}"}
+
+
+def ends_once_watched(web: Web, find: Any) -> threading.Thread:
+    """Ends the job as soon as somebody waits for it."""
+    from django.db import connections
+
+    def run() -> None:
+        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        end_job(find())
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_long_poll_answers_when_the_job_is_over(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    thread = ends_once_watched(web, lambda: job.id)
+    answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}?wait=30", headers=bearer(tenant), timeout=20)
+    thread.join()
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "failed"
+    assert not [name for name in answer.headers if name.lower().startswith("x-dispatcher")]
+
+
+def test_a_long_poll_ends_with_its_time(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    answer = requests.get(
+        f"{web.url}/api/v1/queue/jobs/{job.id}?wait=0.2", headers=bearer(tenant), timeout=20
+    )
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+
+
+def test_a_submit_may_wait_for_its_job(web: Web, tenant: Account) -> None:
+    from jobs.models import Job
+
+    thread = ends_once_watched(web, lambda: Job.objects.get().id)
+    headers = bearer(tenant) | {"Prefer": "respond-async, wait=30", "Idempotency-Key": "k"}
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=20)
+    thread.join()
+    told = answer.json()
+    assert (answer.status_code, told["status"], told["outcome"]) == (200, "failed", "finished")
+    assert answer.headers["Preference-Applied"] == "wait=30"
+    assert answer.headers["Location"].endswith(told["job_id"])
+
+
+def test_a_submit_that_waited_in_vain_is_accepted(web: Web, tenant: Account, settings: Any) -> None:
+    settings.DISPATCHER = settings.DISPATCHER.__class__(max_wait_seconds=0.2)
+    headers = bearer(tenant) | {"Prefer": "wait=1000"}
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=20)
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+
+
+def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    url = f"{web.url}/api/v1/queue/jobs/{job.id}?wait=30"
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(requests.get(url, headers=bearer(tenant), timeout=30)))
+        for _ in range(40)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: web.front._hub is not None and web.front.hub.watched == 40)
+    assert requests.get(f"{web.url}/livez", timeout=5).status_code == 200
+    end_job(job.id)
+    for thread in threads:
+        thread.join(20)
+    assert [answer.json()["status"] for answer in answers] == ["failed"] * 40
+
+
+def test_two_megabytes_are_answered_not_cut_off(web: Web, tenant: Account) -> None:
+    body = json.dumps({"model": "zimg", "payload": {"x": "y" * 8_000_000}})
+    headers = bearer(tenant) | {"Content-Type": "application/json"}
+    for _ in range(5):
+        answer = requests.post(web.url + SUBMIT, data=body, headers=headers, timeout=20)
+        assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+def chunks(size: int) -> Iterator[bytes]:
+    yield b'{"model": "zimg", "payload": {"x": "'
+    for _ in range(size // 1000):
+        yield b"y" * 1000
+    yield b'"}}'
+
+
+def test_a_body_without_a_length_is_read_up_to_a_bound(web: Web, tenant: Account) -> None:
+    headers = bearer(tenant) | {"Content-Type": "application/json"}
+    answer = requests.post(web.url + SUBMIT, data=chunks(500_000), headers=headers, timeout=20)
+    assert answer.status_code == 202, answer.text
+    answer = requests.post(web.url + SUBMIT, data=chunks(2_000_000), headers=headers, timeout=20)
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+
+
+def test_slow_senders_hold_no_thread(web: Web, tenant: Account) -> None:
+    address = urlsplit(web.url)
+    slow = []
+    for _ in range(40):
+        connection = socket.create_connection((address.hostname, address.port), timeout=10)
+        connection.sendall(
+            f"POST {SUBMIT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.key}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()
+        )
+        slow.append(connection)
+    assert requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=10).status_code == 202
+    for connection in slow:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/queue/jobs?tag=\xe9", "/api/v1/queue/jobs/\xe9", "/api/v1/%00", "/api/v1/%ff"]
+)
+def test_bytes_beyond_ascii_are_no_failure(web: Web, tenant: Account, path: str) -> None:
+    address = urlsplit(web.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        head = (
+            f"GET /api/v1/{path} HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {tenant.key}\r\nConnection: close\r\n\r\n"
+        )
+        connection.sendall(head.encode("latin1"))
+        answer = b""
+        while chunk := connection.recv(65536):
+            answer += chunk
+    assert int(answer.split()[1]) in (200, 400, 404)

@@ -1,0 +1,34 @@
+"""A web process over a real Valkey, and jobs whose lives are written by the real transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dispatcher_project.embedded import EmbeddedValkey
+from jobs.events import announce as announcing
+from tests.jobs.api.conftest import Account, account, make_model, world
+from tests.jobs.web import Web, running_web
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+def redis_url(valkey: EmbeddedValkey, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    settings.REDIS_URL = valkey.url
+    monkeypatch.setattr(announcing, "_resting_until", 0.0)
+    return valkey.url
+
+
+@pytest.fixture
+def web(transactional_db: None, redis_url: str) -> Iterator[Web]:
+    with running_web() as web:
+        yield web
+
+
+@pytest.fixture
+def tenant(transactional_db: None) -> Account:
+    make_model("zimg")
+    return account("acme")

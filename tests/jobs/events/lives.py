@@ -1,0 +1,44 @@
+"""Jobs moved by the real transitions, announced as services do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from jobs.events.announce import announce
+from jobs.ids import new_id
+from jobs.models import Job, Tenant
+from jobs.states import JobState
+from jobs.transitions import create_jobs, end_waiting
+
+
+def new_job(tenant: Tenant) -> Job:
+    now = timezone.now()
+    job = Job(id=new_id(), tenant=tenant, model="zimg", pool="zimg", payload={}, place_us=1, created_at=now)
+    with transaction.atomic():
+        create_jobs([job], now)
+    return job
+
+
+def end_job(job_id: str, *, tell: bool = True) -> None:
+    with transaction.atomic():
+        ended = end_waiting(job_id, JobState.FAILED, timezone.now(), code="deadline_exceeded", message="late")
+    assert ended.won
+    if tell:
+        announce([job_id])
+
+
+def read_stream(lines: Any) -> list[dict[str, str]]:
+    """The whole events of a finished stream; what is no event (`retry:`, comments) is left out."""
+    events: list[dict[str, str]] = []
+    now: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            now[name] = value.strip()
+        else:
+            events += [now] if "event" in now else []
+            now = {}
+    return events

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from jobs.events import announce as announcing
+from jobs.events.announce import announce, channel, read_announcement
+
+
+def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client, client.pubsub() as listener:
+        listener.subscribe(channel())
+        listener.get_message(timeout=5)
+        ids = [f"job{number}" for number in range(1200)]
+        announce(ids)
+        heard: list[list[str]] = []
+        while sum(map(len, heard)) < len(ids):
+            message = listener.get_message(timeout=5)
+            assert message is not None
+            heard.append(read_announcement(message["data"]))
+    assert [job_id for some in heard for job_id in some] == ids
+    assert max(map(len, heard)) <= 500
+
+
+def test_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "redis_client", None)
+    announce([])
+
+
+def test_without_redis_one_call_tries_and_the_others_go_on(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    monkeypatch.setattr(announcing, "_resting_until", 0.0)
+    tries: list[str] = []
+    real = announcing.redis_client
+    monkeypatch.setattr(announcing, "redis_client", lambda url: tries.append(url) or real(url))
+    for _ in range(100):
+        announce(["job"])
+    assert len(tries) == 1
+    monkeypatch.setattr(announcing, "_resting_until", time.monotonic())
+    announce(["job"])
+    assert len(tries) == 2

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from typing import Any
+
+from jobs.events.hub import FROM_NOW_ON, EventHub
+from jobs.events.news import JobNews, SeenEvent
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs the test on an event loop of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+class Story:
+    """Jobs in memory; counts the reads."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, int] = {}
+        self.over: set[str] = set()
+        self.reads: list[dict[str, int]] = []
+        self.broken = False
+
+    def read(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
+        self.reads.append(dict(cursors))
+        if self.broken:
+            raise OSError("database away")
+        return {
+            job: JobNews(
+                job,
+                "completed" if job in self.over else "running",
+                self.events[job],
+                after,
+                tuple(SeenEvent(seq, "e", {}) for seq in range(after + 1, self.events[job] + 1)),
+            )
+            for job, after in cursors.items()
+            if job in self.events
+        }
+
+
+def hub_of(story: Story, **settings: float) -> EventHub:
+    return EventHub(NOWHERE, read=story.read, **({"poll_seconds": 0.02} | settings))
+
+
+def seqs(news: JobNews | None) -> list[int]:
+    assert news is not None
+    return [event.seq for event in news.events]
+
+
+@on_a_loop
+async def test_each_listener_continues_where_it_was() -> None:
+    story = Story()
+    story.events["a"] = 3
+    hub = hub_of(story)
+    async with hub.watch("a", 0) as early, hub.watch("a", 2) as late:
+        assert seqs(await early.news.get()) == [1, 2, 3]
+        assert seqs(await late.news.get()) == [3]
+        story.events["a"] = 4
+        assert seqs(await early.news.get()) == [4]
+        assert seqs(await late.news.get()) == [4]
+    await hub.close()
+
+
+@on_a_loop
+async def test_a_thousand_listeners_are_one_read() -> None:
+    story = Story()
+    story.events |= {f"j{number}": 1 for number in range(400)}
+    hub = hub_of(story, poll_seconds=60)
+    async with asyncio.timeout(20):
+        waiting = [asyncio.create_task(hub.wait_until_over(f"j{n % 400}", 15)) for n in range(1000)]
+        while hub.watched < 1000:
+            await asyncio.sleep(0)
+        while len(story.reads) < 1:
+            await asyncio.sleep(0.01)
+        story.over |= set(story.events)
+        before = len(story.reads)
+        hub._mark()
+        assert all(await asyncio.gather(*waiting))
+    assert len(story.reads) - before <= 2
+    assert hub.watched == 0
+    await hub.close()
+
+
+@on_a_loop
+async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> None:
+    story = Story()
+    story.events["a"] = 5
+    gate = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    held = story.read
+
+    def slow(cursors: Mapping[str, int]) -> dict[str, JobNews]:
+        found = held(cursors)
+        if len(story.reads) == 1:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
+        return found
+
+    hub = EventHub(NOWHERE, read=slow, poll_seconds=60)
+    async with asyncio.timeout(20), hub.watch("a", 4) as first:
+        while not story.reads:
+            await asyncio.sleep(0.01)
+        async with hub.watch("a", 0) as second:  # its events are not in the read under way
+            gate.set()
+            assert seqs(await first.news.get()) == [5]
+            assert seqs(await second.news.get()) == [1, 2, 3, 4, 5]
+    await hub.close()
+
+
+@on_a_loop
+async def test_a_job_that_is_gone_ends_its_listeners() -> None:
+    hub = hub_of(Story())
+    assert await hub.wait_until_over("a", 10)
+    await hub.close()
+
+
+@on_a_loop
+async def test_a_database_that_was_away_is_asked_again() -> None:
+    story = Story()
+    story.broken = True
+    story.events["a"] = 1
+    story.over.add("a")
+    hub = hub_of(story)
+    waiting = asyncio.create_task(hub.wait_until_over("a", 15))
+    while len(story.reads) < 3:
+        await asyncio.sleep(0.01)
+    story.broken = False
+    assert await waiting
+    await hub.close()
+
+
+@on_a_loop
+async def test_waiting_ends_with_its_time() -> None:
+    story = Story()
+    story.events["a"] = 1
+    hub = hub_of(story)
+    assert not await hub.wait_until_over("a", 0.05)
+    assert story.reads[0] == {"a": FROM_NOW_ON}
+    await hub.close()

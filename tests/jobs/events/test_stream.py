@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from jobs.events import stream
+from jobs.services.operate import retry_dead_letter
+from tests.jobs.api.conftest import Account, World
+from tests.jobs.web import Web
+
+from .lives import end_job, new_job, read_stream
+
+
+def follow(web: Web, account: Account, job_id: str, **headers: str) -> requests.Response:
+    return requests.get(
+        f"{web.url}/api/v1/queue/jobs/{job_id}/events",
+        headers={"Authorization": f"Bearer {account.key}", "Accept": "text/event-stream", **headers},
+        stream=True,
+        timeout=20,
+    )
+
+
+def until(sign: Callable[[], bool], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not sign():
+        assert time.monotonic() < end, "the sign did not come"
+        time.sleep(0.01)
+
+
+def test_a_stream_replays_follows_and_ends_with_done(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    answer = follow(web, tenant, job.id)
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    lines = answer.iter_lines(decode_unicode=True, chunk_size=1)
+    first = [line for line in (next(lines) for _ in range(6)) if line]
+    assert "event: queued" in first
+    end_job(job.id)
+    events = read_stream(lines)
+    assert [event["event"] for event in events] == ["failed", "done"]
+    assert events[0]["id"] == "2"
+    told = json.loads(events[0]["data"])
+    assert (told["job_id"], told["seq"], told["status"]) == (job.id, 2, "failed")
+    assert json.loads(events[1]["data"]) == {"job_id": job.id, "status": "failed"}
+
+
+def test_a_client_that_comes_back_gets_only_what_it_missed(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    end_job(job.id)
+
+    def missed(**headers: str) -> list[str | None]:
+        events = read_stream(follow(web, tenant, job.id, **headers).iter_lines(decode_unicode=True))
+        assert events[-1]["event"] == "done"
+        return [event.get("id") for event in events]
+
+    assert missed() == ["1", "2", None]
+    assert missed(**{"Last-Event-ID": "1"}) == ["2", None]
+    assert missed(**{"Last-Event-ID": "2"}) == [None]
+
+
+def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, world: World) -> None:
+    job = new_job(tenant.tenant)
+    end_job(job.id)
+    retry_dead_letter(job.id, ports=world.ports)
+    lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
+    seen: list[str] = []
+    while "event: retried" not in seen:
+        seen.append(next(lines))
+    assert "event: failed" in seen
+    assert "event: done" not in seen
+    end_job(job.id)
+    assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
+
+
+def test_a_lost_announcement_costs_a_poll(
+    web: Web, tenant: Account, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # the hub is made with the first listener
+    job = new_job(tenant.tenant)
+    lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
+    until(lambda: web.front.hub.watched == 1)
+    assert not web.front.hub.hears
+    end_job(job.id, tell=False)
+    assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
+
+
+def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "KEEP_ALIVE_SECONDS", 0.05)
+    job = new_job(tenant.tenant)
+    lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
+    while next(lines) != ": still here":
+        pass
+    end_job(job.id)
+    assert read_stream(lines)[-1]["event"] == "done"
+
+
+def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    answer = follow(web, tenant, job.id)
+    until(lambda: web.front.hub.watched == 1)
+    answer.close()
+    until(lambda: web.front.hub.watched == 0)
+
+
+def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}/events", timeout=10)
+    assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")
+    answer = follow(web, tenant, "0" * 26)
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_job")
+
+
+def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
+    jobs = [new_job(tenant.tenant).id for _ in range(4)]
+    before = threading.active_count()
+    streams = [follow(web, tenant, jobs[number % 4]) for number in range(200)]
+    until(lambda: web.front.hub.watched == 200)
+    assert threading.active_count() <= before + 17  # the sixteen for Django and the hub's one
+    for job_id in jobs:
+        end_job(job_id)
+    for answer in streams:
+        assert read_stream(answer.iter_lines(decode_unicode=True))[-1]["event"] == "done"
