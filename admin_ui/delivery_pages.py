@@ -1,0 +1,106 @@
+"""Callbacks: what was told to whom, every try, and sending one again by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RangeDateTimeFilter
+
+from jobs.callbacks.deliver import replay
+from jobs.models import Callback, CallbackTry
+from jobs.services import ports
+
+from .marks import column, operation
+from .operating import MOST_AT_ONCE, back_to, for_each
+from .read_only import ReadOnlyAdmin, ReadOnlyInline, is_list
+from .shapes import CALLBACK_LABELS, badge, job_link, json_block
+
+
+class TriesOfCallback(ReadOnlyInline):
+    model = CallbackTry
+    fields = ("number", "at", "status_code", "error", "duration_ms")
+    verbose_name_plural = "delivery log"
+
+
+@admin.register(Callback)
+class CallbackPages(ReadOnlyAdmin):
+    list_display = ("id", "state_label", "job_page", "url", "tries", "next_at", "created_at", "delivered_at")
+    list_filter = (("state", ChoicesDropdownFilter), ("created_at", RangeDateTimeFilter))
+    search_fields = ("id__exact", "job__id__exact")
+    search_help_text = "Exactly: a webhook-id or a job's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = ("replay_callbacks",)
+    actions_detail = ("replay_one",)
+    inlines = (TriesOfCallback,)
+    fields = (
+        ("id", "state_label"),
+        ("job_page", "round"),
+        "url",
+        ("tries", "next_at"),
+        ("created_at", "delivered_at"),
+        "body_json",
+    )
+    readonly_fields = ("state_label", "job_page", "body_json")
+
+    @operation("Send again", permissions=["operate"])
+    def replay_callbacks(self, request: HttpRequest, queryset: QuerySet[Callback]) -> None:
+        _send_again(request, list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_AT_ONCE + 1]))
+
+    @operation(
+        "Send again",
+        permissions=["operate"],
+        icon="replay",
+        confirm=(
+            "Send this callback again?",
+            "Under the same webhook-id, the schedule from its start.",
+            "Send",
+        ),
+    )
+    def replay_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        _send_again(request, [object_id])
+        return back_to(request, reverse("admin:jobs_callback_change", args=[object_id]))
+
+    def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return bool(request.user.has_perm("jobs.change_callback"))
+
+    @column("state")
+    def state_label(self, callback: Callback) -> SafeString:
+        return badge(callback.state, CALLBACK_LABELS)
+
+    @column("job")
+    def job_page(self, callback: Callback) -> SafeString | str:
+        return job_link(callback.job_id)
+
+    @column("body")
+    def body_json(self, callback: Callback) -> SafeString | str:
+        return json_block(json.loads(callback.body))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
+        rows: QuerySet[Callback] = super().get_queryset(request)
+        return rows.defer("body") if is_list(request) else rows
+
+
+@admin.register(CallbackTry)
+class CallbackTryPages(ReadOnlyAdmin):
+    list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
+    search_fields = ("callback__id__exact",)
+    search_help_text = "A webhook-id."
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+def _send_again(request: HttpRequest, ids: list[str]) -> None:
+    real = ports.production_ports()
+
+    def send(callback_id: str) -> str:
+        return "due again" if replay(callback_id, now=real.clock.now()) else "gone meanwhile"
+
+    for_each(request, ids, send)
+    real.wake_callbacks(ids[:MOST_AT_ONCE])

@@ -1,0 +1,129 @@
+"""What operators may write into the registry, checked by the registry's own rules."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from django.core.exceptions import ValidationError
+from unfold.widgets import UnfoldAdminTextareaWidget
+
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
+from gpus.services.secrets import encrypt
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
+
+
+class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
+    request_headers = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": '{"Authorization": "Bearer …"}'}),
+        help_text="Secret headers of every request to this server, as a JSON object. "
+        "Stored encrypted, never shown. Empty: as they are. {}: none.",
+    )
+
+    class Meta:
+        model = Server
+        fields = ("name", "pool", "slots", "desired", "host", "ca_pem")
+
+    def clean_request_headers(self) -> dict[str, str] | None:
+        text = self.cleaned_data["request_headers"].strip()
+        if not text:
+            return None
+        try:
+            headers = json.loads(text)
+        except ValueError as error:
+            raise ValidationError(f"Not JSON: {error}") from None
+        if not isinstance(headers, dict):
+            raise ValidationError("Write a JSON object of names and values.")
+        for name, value in headers.items():
+            if (
+                not _HEADER_NAME.fullmatch(name)
+                or not isinstance(value, str)
+                or not _HEADER_VALUE.fullmatch(value)
+            ):
+                raise ValidationError(f"{name!r} is not a header with a text value.")
+        return headers
+
+    def clean_ca_pem(self) -> str:
+        pem: str = self.cleaned_data["ca_pem"].strip()
+        if pem:
+            try:
+                ssl.create_default_context(cadata=pem)
+            except (ssl.SSLError, ValueError):
+                raise ValidationError("Not a certificate in PEM form.") from None
+        return pem
+
+    def save(self, commit: bool = True) -> Any:
+        headers = self.cleaned_data.get("request_headers")
+        if headers is not None:
+            self.instance.headers_encrypted = encrypt(json.dumps(headers)) if headers else ""
+        return super().save(commit)
+
+
+class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Placement
+        fields = ("server", "model", "endpoint")
+
+    def clean_endpoint(self) -> str:
+        endpoint: str = self.cleaned_data["endpoint"]
+        try:
+            parts = urlsplit(endpoint)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or any(character.isspace() for character in endpoint):
+            raise ValidationError("The endpoint is an http:// or https:// URL with a host.")
+        return endpoint
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean()
+        server, config = self.cleaned_data.get("server"), self.cleaned_data.get("model")
+        if server is not None and config is not None and server.pool_id and server.pool_id != config.pool_id:
+            raise ValidationError(
+                f"{config} belongs to pool {config.pool_id}, the server to {server.pool_id}."
+            )
+        return cleaned
+
+
+class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = ModelConfig
+        fields = ("name", "pool", *MODEL_FIELDS)
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean() or {}
+        for name in ("poll_interval", "max_poll_time", "max_run_seconds"):
+            if cleaned.get(name) is not None and cleaned[name] <= 0:
+                self.add_error(name, "More than 0 seconds.")
+        for name in ("poll_endpoint_template", "id_field", "cancel_endpoint_template"):
+            if name in cleaned:
+                cleaned[name] = cleaned[name] or None
+        return cleaned
+
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]
+        try:
+            write_fields(self.instance, Pool(), {})
+        except RegistryRefused as refusal:
+            field = refusal.pointer.split("/")[1]
+            self.add_error(field if field in self.fields else None, str(refusal))
+
+
+class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Pool
+        fields = ("name", "fleet", "algorithm", "affinity_patience_seconds")
+
+    def clean_affinity_patience_seconds(self) -> float:
+        patience: float = self.cleaned_data["affinity_patience_seconds"]
+        if patience < 0:
+            raise ValidationError("0 seconds or more.")
+        return patience

@@ -1,0 +1,114 @@
+"""Models, pools, placements, and the evidence of quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+
+from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
+
+from .filters import OpenQuarantineFilter
+from .fleet_forms import ModelConfigForm, PlacementForm, PoolForm
+from .live_admin import LiveAdmin
+from .marks import column
+from .read_only import ReadOnlyAdmin
+from .shapes import job_link
+
+
+@admin.register(ModelConfig)
+class ModelConfigPages(LiveAdmin):
+    form = ModelConfigForm
+    fixed = ("name", "pool")
+    list_display = ("name", "pool", "model_type", "servers", "max_retries", "at_most_once", "updated_at")
+    list_filter = (("model_type", ChoicesDropdownFilter), ("pool", RelatedDropdownFilter))
+    list_select_related = ("pool",)
+    search_fields = ("name",)
+    fieldsets = (
+        (None, {"fields": (("name", "pool"), ("model_type", "max_retries"), "at_most_once")}),
+        (
+            "Protocol",
+            {
+                "fields": (
+                    ("poll_endpoint_template", "id_field"),
+                    ("poll_interval", "max_poll_time"),
+                    ("cancel_endpoint_template", "max_run_seconds"),
+                    "max_response_bytes",
+                )
+            },
+        ),
+        ("Input", {"fields": ("payload_schema",)}),
+    )
+
+    @column("servers")
+    def servers(self, config: Any) -> int:
+        return int(config.server_count)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelConfig]:
+        rows: QuerySet[ModelConfig] = super().get_queryset(request)
+        return rows.annotate(server_count=Count("placements"))
+
+
+@admin.register(Pool)
+class PoolPages(LiveAdmin):
+    form = PoolForm
+    fixed = ("name", "fleet")
+    list_display = ("name", "fleet", "algorithm", "affinity_patience_seconds", "model_count", "server_count")
+    list_filter = (("algorithm", ChoicesDropdownFilter),)
+    search_fields = ("name",)
+    fields = (("name", "fleet"), ("algorithm", "affinity_patience_seconds"))
+
+    @column("models")
+    def model_count(self, pool: Any) -> int:
+        return int(pool.model_count)
+
+    @column("servers")
+    def server_count(self, pool: Any) -> int:
+        return int(pool.server_count)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Pool]:
+        rows: QuerySet[Pool] = super().get_queryset(request)
+        return rows.annotate(
+            model_count=Count("models", distinct=True), server_count=Count("servers", distinct=True)
+        )
+
+
+@admin.register(Placement)
+class PlacementPages(LiveAdmin):
+    form = PlacementForm
+    fixed = ("server", "model")
+    list_display = ("server", "model", "endpoint")
+    list_display_links = ("endpoint",)
+    list_select_related = ("server", "model")
+    search_fields = ("server__name", "model__name", "endpoint")
+
+
+@admin.register(QuarantinedSlot)
+class QuarantinedSlotPages(ReadOnlyAdmin):
+    list_display = (
+        "where",
+        "reason",
+        "job_page",
+        "model",
+        "since",
+        "until",
+        "probed_at",
+        "freed_at",
+        "evidence",
+    )
+    list_filter = (OpenQuarantineFilter,)
+    search_fields = ("server__name__exact", "job_id__exact", "attempt_id__exact")
+    search_help_text = "Exactly: a server's name, a job's id, an attempt's id."
+    ordering = ("-id",)
+    sortable_by = ()
+
+    @column("slot")
+    def where(self, row: QuarantinedSlot) -> str:
+        return f"{row.server_id}/{row.slot}"
+
+    @column("job")
+    def job_page(self, row: QuarantinedSlot) -> Any:
+        return job_link(row.job_id)

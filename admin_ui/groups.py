@@ -1,0 +1,27 @@
+"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import Group, Permission
+from django.db.models import Q
+
+_APPS = ("admin_ui", "gpus", "jobs")
+_REGISTRY = ("modelconfig", "placement", "pool", "server")
+_OPERATED = ("apikey", "callback", "deadletter", "job", "tenant")
+
+
+def write_groups(using: str = "default", **_: Any) -> None:
+    """Idempotent. The two groups are ours: what is changed in them by hand lasts until the next migration."""
+    ours = Permission.objects.using(using).filter(content_type__app_label__in=_APPS)
+    view = Q(codename__startswith="view_")
+    act = Q(content_type__model__in=_REGISTRY) | Q(codename__in=[f"change_{name}" for name in _OPERATED])
+    add = Q(codename__in=["add_apikey", "add_tenant"])
+    _write("viewers", ours.filter(view), using)
+    _write("operators", ours.filter(view | act | add), using)
+
+
+def _write(name: str, permissions: Any, using: str) -> None:
+    group, _ = Group.objects.using(using).get_or_create(name=name)
+    group.permissions.set(permissions)

@@ -1,0 +1,152 @@
+"""What happened: attempts, events, and the small tables behind the API. All read-only."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+
+from jobs.models import Attempt, Event, IdempotencyKey, JobTag, PurgeLedger, PushedResult, SweepRun
+
+from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
+from .marks import column
+from .read_only import ReadOnlyAdmin
+from .shapes import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
+
+
+@admin.register(Attempt)
+class AttemptPages(ReadOnlyAdmin):
+    list_display = (
+        "id",
+        "job_page",
+        "state_label",
+        "where",
+        "model",
+        "error_code",
+        "started_at",
+        "ran",
+    )
+    list_filter = (("state", ChoicesDropdownFilter), ServerFilter, ModelFilter, ErrorCodeFilter)
+    search_fields = ("id__exact", "job__id__exact", "remote_id__exact")
+    search_help_text = "Exactly: an attempt's id, a job's id, the server's own id of a run."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (
+        ("id", "state_label"),
+        ("job_page", "number"),
+        ("round", "epoch"),
+        ("where", "model"),
+        ("worker", "remote_id"),
+        ("started_at", "finished_at"),
+        ("ran", "gpu_time"),
+        ("error_code", "error_message"),
+        ("counted", "slot_freed"),
+        "evidence",
+    )
+    readonly_fields = ("job_page", "state_label", "where", "ran", "gpu_time")
+
+    @column("state")
+    def state_label(self, attempt: Attempt) -> SafeString:
+        return badge(attempt.state, ATTEMPT_LABELS)
+
+    @column("job")
+    def job_page(self, attempt: Attempt) -> SafeString | str:
+        return job_link(attempt.job_id)
+
+    @column("slot")
+    def where(self, attempt: Attempt) -> str:
+        return f"{attempt.server}/{attempt.slot}"
+
+    @column("ran")
+    def ran(self, attempt: Attempt) -> str:
+        return span(attempt.started_at, attempt.finished_at)
+
+    @column("GPU time")
+    def gpu_time(self, attempt: Attempt) -> str:
+        return seconds(attempt.gpu_seconds)
+
+
+@admin.register(Event)
+class EventPages(ReadOnlyAdmin):
+    list_display = ("id", "job_page", "seq", "type", "at")
+    list_filter = (EventTypeFilter,)
+    search_fields = ("job__id__exact",)
+    search_help_text = "A job's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (("job_page", "seq"), ("type", "at"), "data_json")
+    readonly_fields = ("job_page", "data_json")
+
+    @column("job")
+    def job_page(self, event: Event) -> SafeString | str:
+        return job_link(event.job_id)
+
+    @column("data")
+    def data_json(self, event: Event) -> SafeString | str:
+        return json_block(event.data)
+
+
+@admin.register(IdempotencyKey)
+class IdempotencyKeyPages(ReadOnlyAdmin):
+    list_display = ("key", "tenant", "job_page")
+    list_select_related = ("tenant",)
+    search_fields = ("key__exact", "job__id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("key", "tenant", "job_page", "fingerprint", "batch_json")
+    readonly_fields = ("job_page", "batch_json")
+
+    @column("job")
+    def job_page(self, key: IdempotencyKey) -> SafeString | str:
+        return job_link(key.job_id)
+
+    @column("batch")
+    def batch_json(self, key: IdempotencyKey) -> SafeString | str:
+        return json_block(key.batch)
+
+
+@admin.register(PushedResult)
+class PushedResultPages(ReadOnlyAdmin):
+    list_display = ("attempt_id", "job_page", "received_at")
+    search_fields = ("attempt_id__exact", "job_id__exact")
+    ordering = ("-attempt_id",)
+    sortable_by = ()
+    fields = ("attempt_id", "job_page", "received_at", "body_json")
+    readonly_fields = ("job_page", "body_json")
+
+    @column("job")
+    def job_page(self, pushed: PushedResult) -> SafeString | str:
+        return job_link(pushed.job_id)
+
+    @column("body")
+    def body_json(self, pushed: PushedResult) -> SafeString | str:
+        return json_block(pushed.body)
+
+
+@admin.register(JobTag)
+class JobTagPages(ReadOnlyAdmin):
+    list_display = ("tag", "job_page")
+    search_fields = ("tag__exact", "job__id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("tag", "job_page")
+    readonly_fields = ("job_page",)
+
+    @column("job")
+    def job_page(self, tag: JobTag) -> SafeString | str:
+        return job_link(tag.job_id)
+
+
+@admin.register(PurgeLedger)
+class PurgeLedgerPages(ReadOnlyAdmin):
+    list_display = ("tenant", "state", "count")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__name__exact",)
+    ordering = ("tenant_id", "state")
+
+
+@admin.register(SweepRun)
+class SweepRunPages(ReadOnlyAdmin):
+    list_display = ("name", "at", "looked", "repaired", "note")
+    ordering = ("name",)
+    sortable_by = ("name", "at")

@@ -1,0 +1,72 @@
+"""What every page of the operators' admin shares: look but don't touch, and lists that stay cheap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin import ShowFacets
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+from unfold.admin import ModelAdmin, TabularInline
+
+COUNT_UP_TO = 10_000
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts no further than 10,000 rows: counting millions costs more than showing a page of them."""
+
+    @cached_property
+    def count(self) -> int:
+        rows: QuerySet[Any] = self.object_list  # type: ignore[assignment]
+        return rows[:COUNT_UP_TO].count()
+
+
+class OperatorAdmin(ModelAdmin):  # type: ignore[misc]
+    """Base of all pages."""
+
+    paginator = CappedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+    list_max_show_all = 200
+    list_filter_submit = True
+    list_fullwidth = True
+    save_on_top = False
+    show_facets = ShowFacets.NEVER
+
+
+def is_list(request: HttpRequest) -> bool:
+    """Whether a list is asked for: lists leave big fields in the database."""
+    match = request.resolver_match
+    return match is not None and (match.url_name or "").endswith("changelist")
+
+
+class NoTouching:
+    """No adding, no changing, no deleting: only services move these rows."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnlyAdmin(NoTouching, OperatorAdmin):
+    """A page of history."""
+
+
+class ReadOnlyInline(NoTouching, TabularInline):  # type: ignore[misc]
+    """A table of history on somebody else's page, twenty lines at a time."""
+
+    extra = 0
+    max_num = 0
+    per_page = 20
+    can_delete = False
+    hide_title = True
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        return self.fields

@@ -1,0 +1,122 @@
+"""Servers: what they run, how they are, and switching them on and off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.admin import TabularInline
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+
+from gpus.models import Placement, QuarantinedSlot, Server
+from gpus.protocol import DesiredState
+from gpus.services.registry import change_server, remove_server
+from jobs.services import ports
+
+from .fleet_forms import PlacementForm, ServerForm
+from .live_admin import LiveAdmin
+from .marks import column, operation
+from .read_only import ReadOnlyInline
+from .shapes import DESIRED_LABELS, HEALTH_LABELS, badge
+
+
+class PlacementsOfServer(TabularInline):  # type: ignore[misc]
+    model = Placement
+    form = PlacementForm
+    extra = 0
+    verbose_name = "model"
+    verbose_name_plural = "models on this server"
+    hide_title = True
+
+
+class OpenQuarantine(ReadOnlyInline):
+    model = QuarantinedSlot
+    fields = ("slot", "reason", "job_id", "since", "until", "probed_at")
+    verbose_name_plural = "slots in quarantine"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[QuarantinedSlot]:
+        rows: QuerySet[QuarantinedSlot] = super().get_queryset(request)
+        return rows.filter(freed_at=None)
+
+
+@admin.register(Server)
+class ServerPages(LiveAdmin):
+    form = ServerForm
+    fixed = ("name", "pool")
+    list_display = (
+        "name",
+        "desired_label",
+        "health",
+        "pool",
+        "slots",
+        "quarantine",
+        "runs",
+        "host",
+        "checked_at",
+    )
+    list_filter = (("desired", ChoicesDropdownFilter), "healthy", ("pool", RelatedDropdownFilter))
+    search_fields = ("name", "host")
+    actions = ("switch_on", "drain", "switch_off")
+    inlines = (PlacementsOfServer, OpenQuarantine)
+    readonly_fields = ("health", "boot_id", "checked_at", "last_error")
+    fieldsets = (
+        (None, {"fields": (("name", "pool"), ("slots", "desired"), "host")}),
+        ("Health", {"fields": (("health", "checked_at"), ("boot_id", "last_error"))}),
+        ("Access", {"fields": ("request_headers", "ca_pem")}),
+    )
+
+    @operation("Switch on", permissions=["change"])
+    def switch_on(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.ON)
+
+    @operation("Drain: finish what runs, start nothing", permissions=["change"])
+    def drain(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.DRAINING)
+
+    @operation("Switch off: hand over what runs", permissions=["change"])
+    def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.OFF)
+
+    @column("wanted")
+    def desired_label(self, server: Server) -> SafeString:
+        return badge(server.desired, DESIRED_LABELS)
+
+    @column("health")
+    def health(self, server: Server) -> SafeString:
+        word = {True: "up", False: "down"}[server.healthy] if server.healthy is not None else "unknown"
+        return badge(word, HEALTH_LABELS)
+
+    @column("in quarantine")
+    def quarantine(self, server: Any) -> str:
+        return str(server.open_quarantine or "–")
+
+    @column("models")
+    def runs(self, server: Server) -> str:
+        return ", ".join(sorted(placement.model_id for placement in server.placements.all())) or "–"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
+        still = Count("quarantined", filter=Q(quarantined__freed_at=None))
+        rows: QuerySet[Server] = super().get_queryset(request).select_related("pool")
+        return rows.annotate(open_quarantine=still).prefetch_related("placements")
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        remove_server(obj.name, leases=ports.production_ports().leases)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        for name in list(queryset.values_list("name", flat=True)):
+            remove_server(name, leases=ports.production_ports().leases)
+
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Server], desired: DesiredState) -> None:
+        real = ports.production_ports()
+        changed = [
+            change_server(name, leases=real.leases, desired=desired)
+            for name in queryset.order_by("name").values_list("name", flat=True)
+        ]
+        done = [one for one in changed if one is not None]
+        real.send_wakes([wake for one in done for wake in one.wakes])
+        messages.success(request, f"{len(done)} {desired.value}.")
+        if not all(one.mirrored for one in done):
+            messages.warning(request, "Redis does not answer now: it takes effect once Redis is back.")

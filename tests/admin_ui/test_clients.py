@@ -1,0 +1,131 @@
+"""Tenants, keys, groups: secrets are shown once and stored so that they can't be shown again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import reverse
+
+from admin_ui.groups import write_groups
+from gpus.models import Pool
+from jobs.callbacks.tenant_secret import secret_of
+from jobs.models import ApiKey, Tenant
+from jobs.services.tenants import create_key
+
+from .conftest import World
+
+Commits = Callable[..., AbstractContextManager[Any]]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+
+
+def shown_in(answer: Any) -> str:
+    [message] = [str(message) for message in get_messages(answer.wsgi_request) if "only now" in str(message)]
+    found = re.search("<code>(.*)</code>", message)
+    assert found
+    return found[1]
+
+
+def keys_form(**values: Any) -> dict[str, Any]:
+    return {"api_keys-TOTAL_FORMS": 0, "api_keys-INITIAL_FORMS": 0, **values}
+
+
+def test_a_new_tenant_gets_a_webhook_secret_that_is_shown_once(operator: Client) -> None:
+    answer = operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=2))
+    tenant = Tenant.objects.get(name="acme")
+    assert shown_in(answer) == secret_of(tenant)
+    page = operator.get(
+        reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    ).content.decode()  # with the message
+    page = operator.get(reverse("admin:jobs_tenant_change", args=[tenant.pk])).content.decode()
+    assert "whsec_" not in page
+    assert tenant.webhook_secret_encrypted not in page
+
+
+def test_a_saved_tenant_keeps_its_secret_and_its_weight_is_live(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    Pool.objects.create(name="zimg")
+    tenant = Tenant.objects.create(name="acme")
+    before = secret_of(tenant)
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    with django_capture_on_commit_callbacks(execute=True):
+        assert operator.post(page, keys_form(name="acme", weight=3)).status_code == 302
+    assert secret_of(Tenant.objects.get(name="acme")) == before
+    assert world.leases.weights == {str(tenant.pk): 3.0}
+
+
+def test_a_weight_of_nothing_is_refused(operator: Client) -> None:
+    answer = operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=0))
+    assert answer.status_code == 200
+    assert not Tenant.objects.exists()
+
+
+def test_a_webhook_secret_is_renewed_on_request(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    before = secret_of(tenant)
+    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk]}
+    shown = shown_in(operator.post(reverse("admin:jobs_tenant_changelist"), chosen))
+    assert shown == secret_of(Tenant.objects.get(name="acme")) != before
+
+
+def test_a_tenant_is_not_deleted(boss: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    assert (
+        boss.post(reverse("admin:jobs_tenant_delete", args=[tenant.pk]), {"post": "yes"}).status_code == 403
+    )
+
+
+def test_a_new_key_is_shown_once_and_works(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    form = {"name": "laptop", "tenant": tenant.pk, "kind": "tenant"}
+    shown = shown_in(operator.post(reverse("admin:jobs_apikey_add"), form))
+    assert ApiKey.objects.is_valid(shown)
+    key = ApiKey.objects.get(name="laptop")
+    assert (key.tenant, key.kind) == (tenant, "tenant")
+    operator.get(reverse("admin:jobs_apikey_changelist"))  # with the message
+    for page in (reverse("admin:jobs_apikey_changelist"), reverse("admin:jobs_apikey_change", args=[key.pk])):
+        text = operator.get(page).content.decode()
+        assert shown.partition(".")[2] not in text
+
+
+def test_a_key_stays_with_its_tenant_and_kind(operator: Client) -> None:
+    tenant, other = Tenant.objects.create(name="acme"), Tenant.objects.create(name="globex")
+    key, _ = create_key(tenant, name="laptop")
+    page = reverse("admin:jobs_apikey_change", args=[key.pk])
+    operator.post(page, {"name": "desk", "tenant": other.pk, "kind": "operator"})
+    key.refresh_from_db()
+    assert (key.name, key.tenant, key.kind) == ("desk", tenant, "tenant")
+
+
+def test_keys_are_revoked_for_good_and_not_deleted(boss: Client) -> None:
+    key, text = create_key(Tenant.objects.create(name="acme"), name="laptop")
+    chosen = {"action": "revoke_keys", "_selected_action": [key.pk]}
+    boss.post(reverse("admin:jobs_apikey_changelist"), chosen)
+    assert not ApiKey.objects.is_valid(text)
+    assert boss.post(reverse("admin:jobs_apikey_delete", args=[key.pk]), {"post": "yes"}).status_code == 403
+    boss.post(reverse("admin:jobs_apikey_change", args=[key.pk]), {"name": "desk", "revoked": ""})
+    key.refresh_from_db()
+    assert (key.name, key.revoked) == ("laptop", True)
+
+
+def test_two_groups_are_always_there_and_whole() -> None:
+    Group.objects.all().delete()
+    write_groups()
+    write_groups()
+    viewers = set(Group.objects.get(name="viewers").permissions.values_list("codename", flat=True))
+    operators = set(Group.objects.get(name="operators").permissions.values_list("codename", flat=True))
+    assert all(codename.startswith("view_") for codename in viewers)
+    assert {"view_job", "view_server", "view_deadletter"} <= viewers <= operators
+    assert {"change_job", "change_callback", "add_server", "change_server", "add_apikey"} <= operators
+    assert not {"delete_job", "add_job", "change_attempt", "delete_tenant", "change_user"} & operators
+
+
+def test_migrating_writes_the_groups() -> None:
+    assert Group.objects.filter(name__in=["viewers", "operators"]).count() == 2

@@ -1,0 +1,243 @@
+"""The registry by hand: checked by its own rules, live after the commit, secrets never shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import reverse
+
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.protocol import DesiredState, QueueAlgorithm
+from gpus.queries import read_headers
+
+from .conftest import World, fill
+
+Commits = Callable[..., AbstractContextManager[Any]]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+
+
+@pytest.fixture(autouse=True)
+def some(db: None) -> None:
+    fill(jobs=6)
+
+
+def server_form(**values: Any) -> dict[str, Any]:
+    return {
+        "slots": 2,
+        "desired": "on",
+        "host": "",
+        "ca_pem": "",
+        "request_headers": "",
+        "placements-TOTAL_FORMS": 0,
+        "placements-INITIAL_FORMS": 0,
+        "quarantined-TOTAL_FORMS": 0,
+        "quarantined-INITIAL_FORMS": 0,
+        **values,
+    }
+
+
+def placement_form(model: str, endpoint: str) -> dict[str, Any]:
+    return {
+        "placements-TOTAL_FORMS": 1,
+        "placements-0-model": model,
+        "placements-0-endpoint": endpoint,
+        "placements-0-id": "",
+    }
+
+
+def model_form(**values: Any) -> dict[str, Any]:
+    return {
+        "model_type": "sync",
+        "max_retries": 50,
+        "poll_endpoint_template": "",
+        "id_field": "",
+        "poll_interval": 2.0,
+        "max_poll_time": 600.0,
+        "max_run_seconds": "",
+        "cancel_endpoint_template": "",
+        "max_response_bytes": 1000,
+        "payload_schema": "null",
+        **values,
+    }
+
+
+def errors_of(answer: Any) -> str:
+    assert answer.status_code == 200, "it was saved"
+    context = answer.context
+    forms = [
+        context["adminform"].form,
+        *(form for set_ in context["inline_admin_formsets"] for form in set_.formset),
+    ]
+    return " ".join(str(form.errors) for form in forms)
+
+
+def test_a_new_server_is_live_after_the_commit(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    form = server_form(name="flux-server-3", pool="flux") | placement_form("flux", "http://10.0.0.3/generate")
+    with django_capture_on_commit_callbacks() as waiting:
+        assert operator.post(reverse("admin:gpus_server_add"), form).status_code == 302
+    assert Server.objects.get(name="flux-server-3").slots == 2
+    assert world.leases.servers == []
+    for tell in waiting:
+        tell()
+    told = {server.name: server for server in world.leases.servers}
+    assert told["flux-server-3"].models == ("flux",)
+    assert any(wake.pool == "flux" for wake in world.wakes)
+
+
+def test_more_slots_are_live_after_the_commit(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    with django_capture_on_commit_callbacks(execute=True):
+        assert operator.post(page, server_form(slots=7)).status_code == 302
+    assert {server.name: server.slots for server in world.leases.servers}["flux-server-1"] == 7
+
+
+def test_a_saved_server_keeps_its_name_and_pool(operator: Client) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    operator.post(page, server_form(name="other", pool="zimg"))
+    assert Server.objects.get(name="flux-server-1").pool_id == "flux"
+    assert not Server.objects.filter(name="other").exists()
+
+
+def test_without_redis_it_is_saved_and_said(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    world.leases.away = True
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = operator.post(page, server_form(slots=7))
+    assert Server.objects.get(name="flux-server-1").slots == 7
+    assert "Redis does not answer" in " ".join(str(message) for message in get_messages(answer.wsgi_request))
+
+
+@pytest.mark.parametrize(
+    ("action", "desired"),
+    [("drain", DesiredState.DRAINING), ("switch_off", DesiredState.OFF), ("switch_on", DesiredState.ON)],
+)
+def test_servers_are_switched_by_the_service(
+    operator: Client, world: World, action: str, desired: DesiredState
+) -> None:
+    chosen = {"action": action, "_selected_action": ["flux-server-1", "zimg-server-2"]}
+    operator.post(reverse("admin:gpus_server_changelist"), chosen)
+    switched = Server.objects.filter(name__in=chosen["_selected_action"])
+    assert {server.desired for server in switched} == {desired.value}
+    assert {server.name: server.desired for server in world.leases.servers} == {
+        "flux-server-1": desired,
+        "zimg-server-2": desired,
+    }
+
+
+def test_a_deleted_server_is_forgotten_by_the_lease_layer(operator: Client, world: World) -> None:
+    answer = operator.post(reverse("admin:gpus_server_delete", args=["flux-server-1"]), {"post": "yes"})
+    assert answer.status_code == 302
+    assert not Server.objects.filter(name="flux-server-1").exists()
+    assert world.leases.forgotten == ["flux-server-1"]
+
+
+def test_headers_are_stored_encrypted_and_never_shown(operator: Client) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    secret = {"Authorization": "Bearer a-long-secret"}
+    operator.post(page, server_form(request_headers=json.dumps(secret)))
+    stored = Server.objects.get(name="flux-server-1").headers_encrypted
+    assert read_headers(stored) == secret
+    shown = operator.get(page).content.decode()
+    assert "a-long-secret" not in shown
+    assert stored not in shown
+    operator.post(page, server_form())
+    assert Server.objects.get(name="flux-server-1").headers_encrypted == stored
+    operator.post(page, server_form(request_headers="{}"))
+    assert Server.objects.get(name="flux-server-1").headers_encrypted == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"request_headers": "Bearer x"}, "Not JSON"),
+        ({"request_headers": "[1]"}, "JSON object"),
+        ({"request_headers": '{"X": 1}'}, "not a header"),
+        ({"request_headers": '{"X Y": "1"}'}, "not a header"),
+        ({"request_headers": '{"X": "1\\r\\nY: 2"}'}, "not a header"),
+        ({"ca_pem": "no certificate"}, "PEM"),
+        ({"slots": -1}, "greater than or equal to 0"),
+        ({"name": "no/slashes", "pool": "flux"}, "letters, digits"),
+        (placement_form("flux", "ftp://10.0.0.3/"), "http:// or https://"),
+        (placement_form("zimg", "http://10.0.0.3/"), "belongs to pool zimg"),
+    ],
+)
+def test_a_server_that_makes_no_sense_is_refused(
+    operator: Client, values: dict[str, Any], complaint: str
+) -> None:
+    form = server_form(name="flux-server-3", pool="flux") | values
+    assert complaint in errors_of(operator.post(reverse("admin:gpus_server_add"), form))
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"model_type": "async"}, "poll_endpoint_template"),
+        ({"poll_endpoint_template": "/status"}, "{id}"),
+        ({"cancel_endpoint_template": "cancel"}, "http(s)://"),
+        ({"payload_schema": '{"type": "banana"}'}, "JSON Schema"),
+        ({"payload_schema": "{"}, "valid JSON"),
+        ({"poll_interval": 0}, "More than 0"),
+        ({"max_poll_time": -5}, "More than 0"),
+        ({"max_run_seconds": 0}, "More than 0"),
+    ],
+)
+def test_a_model_that_makes_no_sense_is_refused(
+    operator: Client, values: dict[str, Any], complaint: str
+) -> None:
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    assert complaint in errors_of(operator.post(page, model_form(**values)))
+
+
+def test_a_model_is_changed_and_live(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    values = {
+        "model_type": "async",
+        "poll_endpoint_template": "/status/{id}",
+        "payload_schema": '{"type": "object"}',
+    }
+    with django_capture_on_commit_callbacks(execute=True):
+        assert operator.post(page, model_form(**values)).status_code == 302
+    saved = ModelConfig.objects.get(name="zimg")
+    assert (saved.model_type, saved.id_field, saved.payload_schema) == ("async", None, {"type": "object"})
+    assert world.leases.servers
+
+
+def test_a_pools_algorithm_is_live_and_its_fleet_stays(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    page = reverse("admin:gpus_pool_change", args=["zimg"])
+    with django_capture_on_commit_callbacks(execute=True):
+        operator.post(page, {"algorithm": "fifo", "affinity_patience_seconds": 5, "fleet": "elsewhere"})
+    assert Pool.objects.get(name="zimg").fleet == "main"
+    assert {pool.name: pool.algorithm for pool in world.leases.pools}["zimg"] == QueueAlgorithm.FIFO
+    assert "0 seconds" in errors_of(
+        operator.post(page, {"algorithm": "fifo", "affinity_patience_seconds": -1})
+    )
+
+
+def test_a_pool_in_use_is_not_deleted(operator: Client) -> None:
+    operator.post(reverse("admin:gpus_pool_delete", args=["zimg"]), {"post": "yes"})
+    assert Pool.objects.filter(name="zimg").exists()
+
+
+def test_a_placement_is_live_when_it_is_deleted(
+    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+) -> None:
+    row = Placement.objects.get(server="flux-server-1")
+    with django_capture_on_commit_callbacks(execute=True):
+        operator.post(reverse("admin:gpus_placement_delete", args=[row.pk]), {"post": "yes"})
+    assert {server.name: server.models for server in world.leases.servers}["flux-server-1"] == ()

@@ -1,0 +1,187 @@
+"""Buttons call services; who may only look has none; nobody edits history."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.apps import apps
+from django.contrib.messages import get_messages
+from django.db.models import Model
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import reverse
+
+from admin_ui import operating
+from admin_ui.models import DeadLetter
+from jobs.models import Attempt, Callback, CallbackTry, Event, Job
+from jobs.states import JobState
+
+from .conftest import World, fill
+
+HISTORY = [Job, DeadLetter, Attempt, Event, Callback, CallbackTry]
+pytestmark = pytest.mark.django_db
+
+
+def name(model: type[Model]) -> str:
+    return f"{model._meta.app_label}_{model._meta.model_name}"
+
+
+def do(client: Client, model: type[Model], action: str, ids: list[str]) -> HttpResponse:
+    return client.post(  # type: ignore[return-value]
+        reverse(f"admin:{name(model)}_changelist"), {"action": action, "_selected_action": ids}
+    )
+
+
+def said(response: HttpResponse) -> list[str]:
+    return [str(message) for message in get_messages(response.wsgi_request)]  # type: ignore[attr-defined]
+
+
+def ids_of(state: JobState, count: int = 3) -> list[str]:
+    return list(Job.objects.filter(state=state).order_by("id").values_list("id", flat=True)[:count])
+
+
+@pytest.fixture
+def some(db: None) -> None:
+    fill(jobs=24)
+
+
+@pytest.mark.usefixtures("some", "world")
+def test_jobs_are_cancelled_by_the_service(operator: Client) -> None:
+    waiting, running, over = (
+        ids_of(JobState.QUEUED, 2),
+        ids_of(JobState.RUNNING, 1),
+        ids_of(JobState.COMPLETED, 1),
+    )
+    answer = do(operator, Job, "cancel_jobs", [*waiting, *running, *over])
+    assert set(Job.objects.filter(id__in=waiting).values_list("state", flat=True)) == {"cancelled"}
+    assert Job.objects.get(id=running[0]).cancel_requested_at is not None
+    assert Job.objects.get(id=over[0]).state == "completed"
+    assert said(answer) == ["2 cancelled, 1 asked to stop.", "1 not: The job is over; it can't be cancelled."]
+    assert Event.objects.filter(job_id=waiting[0], type="cancelled").exists()
+
+
+@pytest.mark.usefixtures("some", "world")
+def test_dead_letters_are_retried_and_dismissed_by_services(operator: Client) -> None:
+    again, away = ids_of(JobState.FAILED, 2)
+    do(operator, DeadLetter, "retry_jobs", [again])
+    assert said(do(operator, DeadLetter, "dismiss_jobs", [away])) == ["1 back in line.", "1 dismissed."]
+    retried = Job.objects.get(id=again)
+    assert (retried.state, retried.round) == ("queued", 2)
+    assert Job.objects.get(id=away).dismissed_at is not None
+
+
+@pytest.mark.usefixtures("some")
+def test_callbacks_are_sent_again_by_the_service(operator: Client, world: World) -> None:
+    rows = Callback.objects.order_by("id")[:2]
+    ids = [row.id for row in rows]
+    before = datetime.now(UTC)
+    assert said(do(operator, Callback, "replay_callbacks", ids)) == ["2 due again."]
+    for row in Callback.objects.filter(id__in=ids):
+        assert (row.state, row.tries) == ("pending", 0)
+        assert row.next_at is not None
+        assert row.next_at >= before
+    assert sorted(world.callbacks_woken) == sorted(ids)
+
+
+@pytest.mark.usefixtures("some")
+def test_a_callbacks_own_page_sends_it_again(operator: Client, viewer: Client, world: World) -> None:
+    row = Callback.objects.order_by("id")[0]
+    button = reverse("admin:jobs_callback_replay_one", args=[row.id])
+    page = reverse("admin:jobs_callback_change", args=[row.id])
+    assert button in operator.get(page).content.decode()
+    assert button not in viewer.get(page).content.decode()
+    assert viewer.post(button, {"_form_submitted": "on"}).status_code == 403
+    assert operator.post(button, {"_form_submitted": "on"})["Location"] == page
+    row.refresh_from_db()
+    assert row.state == "pending"
+    assert world.callbacks_woken == [row.id]
+
+
+@pytest.mark.usefixtures("some", "world")
+def test_a_click_takes_no_more_rows_than_a_request_can(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operating, "MOST_AT_ONCE", 2)
+    answer = do(operator, Job, "cancel_jobs", ids_of(JobState.QUEUED, 3))
+    assert said(answer) == ["Only the first 2: run it again for the rest.", "2 cancelled."]
+
+
+@pytest.mark.usefixtures("some", "world")
+def test_a_jobs_own_buttons_ask_first_and_change_nothing_by_get(operator: Client) -> None:
+    [job_id] = ids_of(JobState.QUEUED, 1)
+    button = reverse("admin:jobs_job_cancel_one", args=[job_id])
+    page = operator.get(reverse("admin:jobs_job_change", args=[job_id])).content.decode()
+    assert button in page
+    assert b"Cancel this job?" in operator.get(button).content
+    assert Job.objects.get(id=job_id).state == "queued"
+    answer = operator.post(button, {"_form_submitted": "on"}, headers={"HX-Request": "true"})
+    assert answer["HX-Redirect"] == reverse("admin:jobs_job_change", args=[job_id])
+    assert Job.objects.get(id=job_id).state == "cancelled"
+    page = operator.get(reverse("admin:jobs_job_change", args=[job_id])).content.decode()
+    assert button not in page
+
+
+@pytest.mark.usefixtures("some", "world")
+@pytest.mark.parametrize(("button", "state"), [("retry_one", "queued"), ("dismiss_one", "failed")])
+def test_a_dead_letters_page_offers_retry_and_dismiss(operator: Client, button: str, state: str) -> None:
+    [job_id] = ids_of(JobState.FAILED, 1)
+    where = reverse(f"admin:jobs_job_{button}", args=[job_id])
+    page = reverse("admin:jobs_job_change", args=[job_id])
+    assert where in operator.get(page).content.decode()
+    assert operator.post(where, {"_form_submitted": "on"}).status_code == 302
+    job = Job.objects.get(id=job_id)
+    assert job.state == state
+    assert (job.dismissed_at is not None) is (button == "dismiss_one")
+    assert where not in operator.get(page).content.decode()
+
+
+@pytest.mark.usefixtures("some", "world")
+def test_a_viewer_has_no_buttons_and_none_that_work(viewer: Client) -> None:
+    [queued], [failed] = ids_of(JobState.QUEUED, 1), ids_of(JobState.FAILED, 1)
+    for model in (Job, DeadLetter, Callback):
+        assert (
+            "_selected_action" not in viewer.get(reverse(f"admin:{name(model)}_changelist")).content.decode()
+        )
+    page = viewer.get(reverse("admin:jobs_job_change", args=[queued])).content.decode()
+    assert "cancel_one" not in page
+    for button, job_id in (("cancel_one", queued), ("retry_one", failed), ("dismiss_one", failed)):
+        where = reverse(f"admin:jobs_job_{button}", args=[job_id])
+        assert viewer.get(where).status_code == 403
+        assert viewer.post(where, {"_form_submitted": "on"}).status_code == 403
+    do(viewer, Job, "cancel_jobs", [queued])
+    do(viewer, DeadLetter, "retry_jobs", [failed])
+    do(viewer, Callback, "replay_callbacks", list(Callback.objects.values_list("id", flat=True)[:1]))
+    assert Job.objects.get(id=queued).state == "queued"
+    assert Job.objects.get(id=failed).state == "failed"
+    assert not Callback.objects.exclude(state="gave_up").exists()
+
+
+@pytest.mark.usefixtures("some")
+@pytest.mark.parametrize("model", HISTORY, ids=name)
+def test_nobody_adds_changes_or_deletes_history(boss: Client, model: type[Model]) -> None:
+    row = model._default_manager.order_by("pk").first()
+    assert row is not None
+    assert boss.get(reverse(f"admin:{name(model)}_add")).status_code == 403
+    assert boss.get(reverse(f"admin:{name(model)}_delete", args=[row.pk])).status_code == 403
+    if model is not DeadLetter:
+        assert (
+            boss.post(reverse(f"admin:{name(model)}_change", args=[row.pk]), {"state": "x"}).status_code
+            == 403
+        )
+    do(boss, model, "delete_selected", [str(row.pk)])
+    assert model._default_manager.filter(pk=row.pk).exists()
+
+
+@pytest.mark.usefixtures("some")
+@pytest.mark.parametrize(
+    "model", ["gpus_server", "gpus_modelconfig", "gpus_pool", "gpus_placement", "jobs_tenant", "jobs_apikey"]
+)
+def test_a_viewer_changes_nothing(viewer: Client, model: str) -> None:
+    row = apps.get_model(model.replace("_", "."))._default_manager.order_by("pk").first()
+    assert row is not None
+    change = reverse(f"admin:{model}_change", args=[row.pk])
+    assert viewer.get(change).status_code == 200
+    assert viewer.post(change, {}).status_code == 403
+    assert viewer.get(reverse(f"admin:{model}_add")).status_code == 403
+    assert viewer.get(reverse(f"admin:{model}_delete", args=[row.pk])).status_code == 403

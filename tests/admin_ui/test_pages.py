@@ -1,0 +1,187 @@
+"""Every list and every page answers, shows its rows, and asks the database a bounded number of questions."""
+
+from __future__ import annotations
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from admin_ui.models import DeadLetter
+from admin_ui.read_only import COUNT_UP_TO, CappedPaginator
+from jobs.models import Callback, Job, JobTag
+
+from .conftest import fill
+
+OURS = [model for app in ("jobs", "gpus") for model in apps.get_app_config(app).get_models()]
+MOST_QUERIES = 14
+pytestmark = pytest.mark.django_db
+
+
+def name(model: type[Model]) -> str:
+    return f"{model._meta.app_label}_{model._meta.model_name}"
+
+
+@pytest.mark.parametrize("model", OURS, ids=name)
+def test_every_model_has_a_page(model: type[Model]) -> None:
+    assert admin.site.is_registered(model)
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("who", ["boss", "operator", "viewer"])
+@pytest.mark.parametrize("model", [*OURS, DeadLetter], ids=name)
+def test_every_list_and_page_answers_with_few_queries(
+    model: type[Model], who: str, request: pytest.FixtureRequest
+) -> None:
+    client: Client = request.getfixturevalue(who)
+    with CaptureQueriesContext(connection) as asked:
+        answer = client.get(reverse(f"admin:{name(model)}_changelist"))
+    assert answer.status_code == 200
+    assert answer.context["cl"].result_list
+    assert len(asked) <= MOST_QUERIES, [query["sql"] for query in asked]
+    row = model._default_manager.order_by("pk").first()
+    assert row is not None
+    with CaptureQueriesContext(connection) as asked:
+        answer = client.get(reverse(f"admin:{name(model)}_change", args=[row.pk]), follow=model is DeadLetter)
+    assert answer.status_code == 200
+    assert len(asked) <= MOST_QUERIES + 8, [query["sql"] for query in asked]
+
+
+def test_a_list_costs_the_same_for_more_rows(boss: Client) -> None:
+    fill(jobs=12)
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as asked:
+            boss.get(reverse("admin:jobs_job_changelist"))
+        counts.append(len(asked))
+        Job.objects.bulk_create(
+            Job(
+                tenant_id=tenant, model="zimg", pool="zimg", payload={}, place_us=1, created_at=row.created_at
+            )
+            for row in Job.objects.all()[:30]
+            for tenant in (row.tenant_id,)
+        )
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_list_leaves_payloads_and_results_in_the_database(boss: Client) -> None:
+    for model, heavy in ((Job, '"payload"'), (Callback, '"body"')):
+        with CaptureQueriesContext(connection) as asked:
+            boss.get(reverse(f"admin:{name(model)}_changelist"))
+        assert not [query["sql"] for query in asked if heavy in query["sql"]]
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_list_never_counts_further_than_it_has_to() -> None:
+    with CaptureQueriesContext(connection) as asked:
+        assert CappedPaginator(Job.objects.order_by("-id"), 50).count == 300
+    assert f"LIMIT {COUNT_UP_TO}" in asked[0]["sql"]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("term", "found"),
+    [("flux", 75), ("acme", 100), ("night", 50), ("nothing like it", 0), ("0" * 26, 0)],
+)
+def test_jobs_are_found_by_model_tenant_or_tag(boss: Client, term: str, found: int) -> None:
+    answer = boss.get(reverse("admin:jobs_job_changelist"), {"q": term})
+    assert answer.context["cl"].result_count == found
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_job_is_found_by_its_id_in_any_case(boss: Client) -> None:
+    job = Job.objects.order_by("id")[100]
+    answer = boss.get(reverse("admin:jobs_job_changelist"), {"q": job.id.lower()})
+    assert [row.id for row in answer.context["cl"].result_list] == [job.id]
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("model", "query", "found"),
+    [
+        ("jobs_job", "state__exact=failed", 50),
+        ("jobs_job", "model=zimg&state__exact=queued", 25),
+        ("jobs_job", "error_code=timeout", 50),
+        ("jobs_attempt", "server=flux-server-1", 75),
+        ("jobs_attempt", "state__exact=completed", 50),
+        ("jobs_event", "type=submitted", 300),
+        ("jobs_callback", "state__exact=delivered", 0),
+        ("gpus_quarantinedslot", "open=1", 1),
+        ("gpus_quarantinedslot", "open=0", 0),
+        ("gpus_server", "desired__exact=on", 8),
+        ("admin_ui_deadletter", "error_code=poison", 0),
+    ],
+)
+def test_filters_narrow_the_list(boss: Client, model: str, query: str, found: int) -> None:
+    answer = boss.get(reverse(f"admin:{model}_changelist") + "?" + query)
+    assert answer.status_code == 200
+    assert answer.context["cl"].result_count == found
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_jobs_page_shows_its_story_and_escapes_what_clients_wrote(boss: Client) -> None:
+    job = Job.objects.filter(state="failed").order_by("id")[0]
+    page = boss.get(reverse("admin:jobs_job_change", args=[job.id])).content.decode()
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    for shown in ("-server-1/0", "submitted", "msg_", "The run took longer"):
+        assert shown in page
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_huge_result_is_cut_and_says_so(boss: Client) -> None:
+    job = Job.objects.filter(state="completed").order_by("id")[0]
+    Job.objects.filter(id=job.id).update(result={"text": "x" * 3_000_000})
+    page = boss.get(reverse("admin:jobs_job_change", args=[job.id])).content
+    assert len(page) < 400_000
+    assert b"more characters" in page
+
+
+@pytest.mark.usefixtures("filled")
+def test_dismissed_jobs_are_no_dead_letters(boss: Client) -> None:
+    first = Job.objects.filter(state="failed").order_by("id")[0]
+    Job.objects.filter(id=first.id).update(dismissed_at=first.finished_at)
+    answer = boss.get(reverse("admin:admin_ui_deadletter_changelist"))
+    assert answer.context["cl"].result_count == 49
+
+
+def test_a_tag_search_does_not_show_a_job_twice(boss: Client) -> None:
+    fill(jobs=6)
+    job = Job.objects.order_by("id")[0]
+    JobTag.objects.create(job=job, tag="zimg")  # tag and model alike
+    answer = boss.get(reverse("admin:jobs_job_changelist"), {"q": "zimg"})
+    ids = [row.id for row in answer.context["cl"].result_list]
+    assert len(ids) == len(set(ids)) == 2
+
+
+def test_the_index_and_the_side_bar_show_only_what_one_may_see(viewer: Client) -> None:
+    page = viewer.get(reverse("admin:index")).content.decode()
+    assert reverse("admin:jobs_job_changelist") in page
+    assert reverse("admin:auth_user_changelist") not in page
+
+
+def test_the_index_has_the_words_of_the_house_and_every_page(boss: Client) -> None:
+    answer = boss.get(reverse("admin:index"))
+    listed = answer.context["app_list"]
+    groups = {group["name"]: [model["name"] for model in group["models"]] for group in listed}
+    assert list(groups) == ["Work", "Fleet", "Clients", "Records", "Access"]
+    assert groups["Work"] == ["Jobs", "Dead letters", "Attempts", "Events", "Callbacks"]
+    assert sum(len(models) for models in groups.values()) == len(admin.site._registry)
+
+
+def test_nothing_is_loaded_from_elsewhere(boss: Client) -> None:
+    for page in ("admin:index", "admin:jobs_job_changelist"):
+        text = boss.get(reverse(page)).content.decode()
+        for attribute in ('src="http', 'href="http', "url(http", 'src="//', 'href="//'):
+            assert attribute not in text
+
+
+def test_who_is_not_logged_in_sees_the_login(client: Client) -> None:
+    answer = client.get(reverse("admin:jobs_job_changelist"))
+    assert answer.status_code == 302
+    assert "login" in answer["Location"]
