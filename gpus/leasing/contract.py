@@ -133,11 +133,11 @@ class Leases(Protocol):
         """Their ends are committed: forgets them; a slot that was only waiting for that is free again."""
         ...
 
-    def renew(self, worker: str, refs: Sequence[LeaseRef]) -> list[LeaseRef]:
+    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
         """Extends leases and unconfirmed ends of this worker; returns those it no longer holds.
 
-        While the index is being rebuilt, it re-announces them instead: the slot is theirs again unless
-        the database gave it to a later attempt.
+        While the index is being rebuilt, it re-announces them as well: an unknown lease gets its slot
+        back, unless that holds another attempt that was leased as late or later; an unknown end settles.
         """
         ...
 

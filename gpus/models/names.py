@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.core.validators import RegexValidator
 from django.db import models
+
+if TYPE_CHECKING:
+    _Text = models.CharField[str, str]
+else:
+    _Text = models.CharField  # generic only for the type checker
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -12,7 +19,7 @@ validate_name = RegexValidator(
 )
 
 
-class NameField(models.CharField):
+class NameField(_Text):
     """Up to 64 letters, digits, ``.``, ``_`` and ``-``."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:

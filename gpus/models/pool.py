@@ -19,7 +19,8 @@ class Pool(models.Model):
         help_text="fair: tenants take turns by GPU-seconds. fifo: one line for everybody. Switching is live.",
     )
     affinity_patience_seconds = models.FloatField(
-        default=30.0, help_text="How long the head of the line may wait for a slot to stay with its warm model."
+        default=30.0,
+        help_text="How long the head of the line may wait for a slot to stay with its warm model.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

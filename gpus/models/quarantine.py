@@ -17,18 +17,24 @@ class QuarantinedSlot(models.Model):
     job_id = models.CharField(max_length=26, blank=True, default="")
     model = models.CharField(max_length=64, blank=True, default="")
     reason = models.CharField(max_length=200)
-    boot_id = models.CharField(max_length=100, blank=True, default="", help_text="The server's boot when it began.")
+    boot_id = models.CharField(
+        max_length=100, blank=True, default="", help_text="The server's boot when it began."
+    )
     since = models.DateTimeField()
     until = models.DateTimeField(help_text="The run limit of the model: after it nothing can still run.")
     probed_at = models.DateTimeField(null=True, blank=True)
     freed_at = models.DateTimeField(null=True, blank=True)
-    evidence = models.CharField(max_length=200, blank=True, default="", help_text="What proved the slot free.")
+    evidence = models.CharField(
+        max_length=200, blank=True, default="", help_text="What proved the slot free."
+    )
 
     class Meta:
         ordering = ["-since"]
         constraints = [
             models.UniqueConstraint(
-                fields=["server", "slot"], condition=Q(freed_at__isnull=True), name="one_open_quarantine_per_slot"
+                fields=["server", "slot"],
+                condition=Q(freed_at__isnull=True),
+                name="one_open_quarantine_per_slot",
             )
         ]
         indexes = [models.Index(fields=["freed_at", "probed_at"], name="quarantine_open_idx")]

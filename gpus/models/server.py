@@ -20,12 +20,21 @@ class Server(models.Model):
         help_text="on · draining: no new leases · off: no new leases, running attempts are handed over.",
     )
     host = models.CharField(
-        max_length=200, null=True, blank=True, default=None, help_text="Pinned: only the worker on this host drives it."
+        max_length=200,
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Pinned: only the worker on this host drives it.",
     )
     headers_encrypted = models.TextField(
-        blank=True, default="", editable=False, help_text="Secret request headers; written by services, never shown."
+        blank=True,
+        default="",
+        editable=False,
+        help_text="Secret request headers; written by services, never shown.",
     )
-    ca_pem = models.TextField(blank=True, default="", help_text="Optional CA certificate (PEM) to trust for this server.")
+    ca_pem = models.TextField(
+        blank=True, default="", help_text="Optional CA certificate (PEM) to trust for this server."
+    )
     boot_id = models.CharField(max_length=100, blank=True, default="", editable=False)
     healthy = models.BooleanField(null=True, default=None, editable=False)
     checked_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -59,7 +68,9 @@ class Placement(models.Model):
     endpoint = models.CharField(max_length=500)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["server", "model"], name="one_placement_per_server_and_model")]
+        constraints = [
+            models.UniqueConstraint(fields=["server", "model"], name="one_placement_per_server_and_model")
+        ]
 
     def __str__(self) -> str:
         return f"{self.model_id} on {self.server_id}"

@@ -50,11 +50,20 @@ class StillRunning:
     progress: float | None = None
 
 
+class PollFailed(Exception):
+    """A poll brought no news of the run: it may still go on, poll again. gone: the server answered that it
+    does not know the run (any more)."""
+
+    def __init__(self, reason: str, *, gone: bool = False) -> None:
+        super().__init__(reason)
+        self.gone = gone
+
+
 class Abort:
     """Ends a blocked network read from another thread, at once and for good.
 
-    Register a way to end the current read with `while_reading`; `fire` calls it and every later
-    registration is called immediately.
+    Register a way to end the current read with `set_reader`; `fire` calls it and every later registration
+    is called immediately.
     """
 
     def __init__(self) -> None:
@@ -113,7 +122,9 @@ class Transport(Protocol):
 class Runner(Protocol):
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted: ...
 
-    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning: ...
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        """A GpuError ends the run; PollFailed does not: the caller polls again until its time is up."""
+        ...
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
         """Asks the server to stop the run. True: the server says that it does not run (any more)."""

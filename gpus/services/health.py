@@ -122,6 +122,11 @@ def read_health(body: bytes) -> Health:
     )
 
 
+def is_restart(server: Server, health: Health) -> bool:
+    """Whether it answers under another boot than the one on its row."""
+    return bool(health.boot_id and server.boot_id and health.boot_id != server.boot_id)
+
+
 def record_health(server: Server, health: Health, at: datetime) -> bool:
     """Writes what was found to the server's row if it is news, or its last answer is 30 s old. True: written.
 

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 from django.conf import LazySettings
+from django.core.exceptions import ImproperlyConfigured
 
 from jobs.callbacks import addresses, guard
 from jobs.callbacks.guard import check_callback_url, resolve_allowed
@@ -118,3 +119,8 @@ def test_an_operator_can_allow_a_private_network(
     names["outside.example.com"] = [["10.2.0.1"]]
     with pytest.raises(CallbackUrlRefused):
         check_callback_url("http://outside.example.com/")
+
+
+def test_a_network_that_is_none_stops_the_start(settings: LazySettings) -> None:
+    with pytest.raises(ImproperlyConfigured, match="DISPATCHER_CALLBACK_NETWORKS"):
+        replace(settings.DISPATCHER, callback_networks=("10.0.0.0/8", "everything"))

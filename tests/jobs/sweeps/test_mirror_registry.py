@@ -1,4 +1,4 @@
-"""What the database says of pools, servers and weights reaches the lease layer by whatever door it was changed."""
+"""What the database says of pools, servers and weights reaches the lease layer, however it was changed."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World)
 
 
 def test_a_tenants_new_weight_is_told(world: World) -> None:
+    world.server()
     sweep(world)
     world.tenant.weight = 3.0
     world.tenant.save()

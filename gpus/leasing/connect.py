@@ -1,0 +1,90 @@
+"""A Redis client for leases, from a URL.
+
+It never sends anything twice: redis-py retries ten times by default, scripts too, and one claim with three
+lost replies leased four slots. Time-outs are short, because a worker that waits for Redis runs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from gpus.leasing.scripts import Client
+
+TIMEOUT_SECONDS = 2.0
+_DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
+
+
+def connect(url: str) -> Client:
+    """Connects lazily, except to a cluster, which is asked for its layout (raises RedisError).
+
+    ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://[:password@]host:port,host:port/master[/db]``,
+    ``redis+cluster://[user:password@]host:port,host:port``. Raises ValueError for any other.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "redis+sentinel":
+        return _by_sentinel(parts)
+    if parts.scheme == "redis+cluster":
+        return _cluster(parts)
+    if parts.scheme in ("redis", "rediss", "unix"):
+        return redis.Redis.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
+    raise ValueError(
+        f"{parts.scheme!r} is no scheme for Redis: use redis, rediss, unix, redis+sentinel or redis+cluster"
+    )
+
+
+def _never() -> Retry:
+    return Retry(NoBackoff(), 0)
+
+
+def _options(*, keepalive: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": TIMEOUT_SECONDS,
+        "socket_connect_timeout": TIMEOUT_SECONDS,
+        "decode_responses": True,
+    }
+    if keepalive:
+        options["socket_keepalive"] = True
+    return options
+
+
+def _by_sentinel(parts: SplitResult) -> redis.Redis:
+    master, _, database = parts.path.strip("/").partition("/")
+    if not master:
+        raise ValueError("a sentinel URL names its master: redis+sentinel://host:port,host:port/master/0")
+    options = _options(keepalive=True)
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        _addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
+    )
+    client: redis.Redis = sentinel.master_for(
+        master, db=int(database or 0), retry=_never(), **_credentials(parts)
+    )
+    return client
+
+
+def _cluster(parts: SplitResult) -> redis.RedisCluster:
+    node: Any = ClusterNode  # redis-py has no types for it
+    nodes = [node(host, port) for host, port in _addresses(parts, _DEFAULT_PORT)]
+    return redis.RedisCluster(
+        startup_nodes=nodes, retry=_never(), **_options(keepalive=True), **_credentials(parts)
+    )
+
+
+def _addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    found = []
+    for address in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = address.rpartition(":")
+        found.append((host, int(port)) if colon else (port, default_port))
+    return found
+
+
+def _credentials(parts: SplitResult) -> dict[str, Any]:
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    named = {"username": unquote(user), "password": unquote(password)}
+    return {name: value for name, value in named.items() if value}

@@ -1,0 +1,8 @@
+-- Why: what the next job of this tenant and model would be charged at dispatch.
+-- Keys: KEYS[1] prefix
+-- Args: clock, model, tenant
+-- Returns: GPU-seconds
+-- include: gate
+-- include: estimate
+if not gate.is_open() then return gate.refuse() end
+return tostring(estimate.read(ARGV[2], ARGV[3]))

@@ -1,0 +1,9 @@
+-- Why: whether the index is whole on the run of the server that answers, and since when.
+-- Keys: KEYS[1] prefix
+-- Args: clock
+-- Returns: {id, age in seconds}, or nil
+-- include: gate
+-- include: time
+if not gate.is_whole() then return nil end
+local marker = redis.call('HMGET', key.generation, 'id', 'opened_us')
+return { marker[1], tostring((now - marker[2]) / 1000000) }

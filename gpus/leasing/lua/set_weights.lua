@@ -1,0 +1,8 @@
+-- Why: shares of GPU-seconds by tenant; who is not named keeps what he has, an unknown one has 1.
+-- Keys: KEYS[1] prefix
+-- Args: clock, then per tenant: name, weight
+-- Returns: 1
+-- include: gate
+if not gate.is_open() then return gate.refuse() end
+for i = 2, #ARGV, 2 do redis.call('HSET', key.weights, ARGV[i], ARGV[i + 1]) end
+return 1

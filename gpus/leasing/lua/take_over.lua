@@ -1,0 +1,21 @@
+-- Why: the database gave an adopted attempt a new epoch; from here the lease answers to that one only.
+-- Keys: KEYS[1] prefix
+-- Args: clock, slot, job, attempt, old epoch, worker, new epoch, lease µs
+-- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
+-- include: gate
+-- include: leases
+local name, job, attempt, epoch, worker, new_epoch = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+
+if not gate.is_open() then return gate.refuse() end
+local taken = leases.held_under(name, job, attempt, new_epoch)
+if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
+local slot = leases.held_under(name, job, attempt, epoch)
+if not slot or (slot.state == 'leased' and slot.worker ~= worker and slot.worker ~= '') then return 0 end
+if slot.state == 'adoptable' then
+  slots.hide(slot, servers.read((servers.of_slot(name))))
+  slots.set_state(slot, 'leased')
+end
+leases.pass_to(slot, worker, new_epoch)
+redis.call('ZADD', key.expiry, now + tonumber(ARGV[8]), attempt)
+servers.touch((servers.of_slot(name)))
+return 1

@@ -1,0 +1,262 @@
+"""One fleet's line and leases in Redis or Valkey: `gpus.leasing.contract.Leases` by Lua scripts."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+
+from redis.exceptions import RedisError
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing import keys, wire
+from gpus.leasing.connect import connect
+from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.scripts import Client, Scripts
+from gpus.protocol import (
+    ExpiredLease,
+    ExpiryVerdict,
+    Lease,
+    LeaseRef,
+    PoolSpec,
+    PushResult,
+    ReleaseMode,
+    ServerSpec,
+    Ticket,
+)
+
+REBUILD_SILENCE_SECONDS = 30.0
+"""Without a sign of life for so long, a rebuild may be taken over."""
+MISSED_SWEEPS = 3
+"""So many periods without a look at the expired leases are a gap."""
+_TICKETS_PER_CALL = 500
+_POOLS_PER_CALL = 50
+
+
+class RedisLeases:
+    """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
+    Redis' own. head_start_seconds: what a priority level inside a band is worth."""
+
+    def __init__(
+        self,
+        client: Client,
+        fleet: str,
+        *,
+        lease_seconds: float = 15.0,
+        sweep_seconds: float = 2.0,
+        head_start_seconds: float = 60.0,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self._scripts = Scripts(client, keys.prefix(fleet))
+        self._lease_us = _us(lease_seconds)
+        self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
+        self._head_start_us = _us(head_start_seconds)
+        self._now_ms = now_ms
+
+    def check(self) -> bool:
+        """Asks the server anew which run it is; whether its index is whole. Raises LeasingUnavailable."""
+        try:
+            self._scripts.load()
+        except RedisError as error:
+            raise LeasingUnavailable(f"Redis does not answer: {error}") from error
+        return self.generation() is not None
+
+    # -- the registry --------------------------------------------------------------------------------
+
+    def configure_pool(self, pool: PoolSpec) -> None:
+        wire.check_names(pool.name)
+        self._run("configure_pool", pool.name, pool.algorithm.value, _us(pool.affinity_patience_seconds))
+
+    def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
+        wire.check_names(server.name, server.pool, *server.models)
+        models = "".join(f"{model}," for model in sorted(set(server.models)))
+        return wire.read_wakes(
+            self._run(
+                "configure_server", server.name, server.pool, server.slots, server.desired.value,
+                server.host or "", f",{models}",
+            )
+        )  # fmt: skip
+
+    def forget_server(self, server: str) -> None:
+        self._run("forget_server", server)
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        if wrong := [tenant for tenant, weight in weights.items() if not 0 < weight < math.inf]:
+            raise ValueError(f"weights must be positive: {', '.join(wrong)}")
+        flat: list[wire.Arg] = []
+        for tenant, weight in weights.items():
+            flat += (tenant, weight)
+        if flat:
+            self._run("set_weights", *flat)
+
+    # -- the line ------------------------------------------------------------------------------------
+
+    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
+        results: list[PushResult] = []
+        wakes: list[Wakes] = []
+        wire.check_names(pool, *{ticket.model for ticket in tickets}, *{ticket.tenant for ticket in tickets})
+        for first in range(0, len(tickets), _TICKETS_PER_CALL):
+            args = chain.from_iterable(
+                (*wire.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
+                for ticket in tickets[first : first + _TICKETS_PER_CALL]
+            )
+            pushed = wire.read_pushed(self._run("push", pool, self._head_start_us, *args))
+            results += pushed.results
+            wakes += pushed.wakes
+        return Pushed(tuple(results), tuple(wakes))
+
+    def remove(self, pool: str, ticket: Ticket) -> bool:
+        return bool(self._run("remove", pool, *wire.ticket_args(ticket)))
+
+    def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
+        found: list[bool] = []
+        for first in range(0, len(tickets), _TICKETS_PER_CALL):
+            some = tickets[first : first + _TICKETS_PER_CALL]
+            args = chain.from_iterable(wire.ticket_args(ticket) for ticket in some)
+            found += [bool(flag) for flag in self._run("has_tickets", pool, *args)]
+        return found
+
+    # -- the leases ----------------------------------------------------------------------------------
+
+    def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
+        return wire.read_lease(
+            self._run(
+                "claim", pool, worker, attempt_id, host or "", self._lease_us, self._head_start_us
+            )
+        )  # fmt: skip
+
+    def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
+        return bool(self._run("take_over", *wire.ref_args(ref), worker, new_epoch, self._lease_us))
+
+    def release(
+        self,
+        ref: LeaseRef,
+        mode: ReleaseMode,
+        *,
+        worker: str,
+        gpu_seconds: float | None = None,
+        next_attempt_id: str | None = None,
+        rest_seconds: float | None = None,
+    ) -> Lease | None:
+        if next_attempt_id and mode is not ReleaseMode.SETTLE:
+            raise ValueError("only a clean end (SETTLE) hands the slot on")
+        return wire.read_lease(
+            self._run(
+                "release", *wire.ref_args(ref), mode.value, worker,
+                "" if gpu_seconds is None else gpu_seconds, next_attempt_id or "",
+                "" if rest_seconds is None else _us(rest_seconds), self._lease_us, self._head_start_us,
+            )
+        )  # fmt: skip
+
+    def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
+        if not refs:
+            return ()
+        return wire.read_wakes(self._run("settled", *chain.from_iterable(map(wire.ref_args, refs))))
+
+    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
+        ours = [*leases, *settling]
+        if not ours:
+            return []
+        args = chain.from_iterable(map(wire.lease_args, ours))
+        lost = self._run("renew", worker, self._lease_us, len(leases), *args)
+        return [ours[place].ref for place in lost]
+
+    def is_held(self, ref: LeaseRef) -> bool:
+        return bool(self._run("is_held", *wire.ref_args(ref)))
+
+    # -- repair --------------------------------------------------------------------------------------
+
+    def expired(self, limit: int = 100) -> list[ExpiredLease]:
+        return [wire.read_expired(row) for row in self._run("expired", limit, self._gap_us, self._lease_us)]
+
+    def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
+        return bool(self._run("resolve_expired", *wire.ref_args(ref), verdict.value))
+
+    def quarantine(self, slot: str, attempt_id: str) -> None:
+        self._run("quarantine", slot, attempt_id)
+
+    def free_slot(self, slot: str) -> tuple[Wakes, ...]:
+        return wire.read_wakes(self._run("free_slot", slot))
+
+    def last_lease_change_seconds(self, server: str) -> float:
+        """Infinite if none ever began there."""
+        seconds = self._run("last_change", server)
+        return math.inf if seconds is None else float(seconds)
+
+    def rest_server(self, server: str, seconds: float) -> None:
+        self._run("rest_server", server, _us(seconds))
+
+    def fill(self) -> tuple[Wakes, ...]:
+        pools = self._run("pools")
+        wakes: list[Wakes] = []
+        for first in range(0, len(pools), _POOLS_PER_CALL):
+            wakes += wire.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
+        return tuple(wakes)
+
+    # -- the generation ------------------------------------------------------------------------------
+
+    def generation(self) -> str | None:
+        found = self._run("generation")
+        return None if found is None else str(found[0])
+
+    def generation_age_seconds(self) -> float | None:
+        found = self._run("generation")
+        return None if found is None else float(found[1])
+
+    def begin_rebuild(self, owner: str) -> bool:
+        return bool(self._run("begin_rebuild", owner, _us(REBUILD_SILENCE_SECONDS)))
+
+    def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
+        return bool(self._run("wipe", owner, max_keys))
+
+    def restore_lease(self, lease: Lease) -> bool:
+        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease)))
+
+    def open_generation(self, owner: str) -> str:
+        return str(self._run("open_generation", owner, uuid.uuid4().hex))
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    def slots(self, server: str) -> list[SlotView]:
+        return [wire.read_slot(row) for row in self._run("slots", server)]
+
+    def depth(self, pool: str) -> PoolDepth:
+        return wire.read_depth(pool, self._run("depth", pool))
+
+    def estimate_seconds(self, model: str, tenant: str) -> float:
+        return float(self._run("estimate", model, tenant))
+
+    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+        clock: wire.Arg = "" if self._now_ms is None else self._now_ms() * 1000
+        return self._scripts.run(script, clock, *args)
+
+
+_stores: dict[tuple[int, str, str], RedisLeases] = {}
+_stores_lock = threading.Lock()
+
+
+def redis_leases(url: str, fleet: str) -> RedisLeases:
+    """The fleet's leases on the Redis at `url`, with the times of the settings; one per process, URL and
+    fleet (a forked child makes its own). Raises LeasingUnavailable where a cluster does not answer."""
+    from django.conf import settings
+
+    which = (os.getpid(), url, fleet)
+    with _stores_lock:
+        if which not in _stores:
+            try:
+                client = connect(url)
+            except RedisError as error:
+                raise LeasingUnavailable(f"Redis does not answer: {error}") from error
+            knobs = settings.DISPATCHER
+            _stores[which] = RedisLeases(
+                client, fleet, lease_seconds=knobs.lease_seconds, sweep_seconds=knobs.sweep_seconds
+            )
+        return _stores[which]
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1_000_000)

@@ -1,0 +1,124 @@
+"""How the values of `gpus.protocol` are written into script arguments and read from script answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
+from gpus.protocol import ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
+
+OUTCOMES = {
+    1: PushOutcome.LEASED,
+    2: PushOutcome.QUEUED,
+    3: PushOutcome.DUPLICATE,
+    4: PushOutcome.HELD,
+}
+
+Arg = str | int | float
+Answer = Any
+"""None, an int, a text, or lists of these: what a script returns."""
+
+
+def check_names(*names: str) -> None:
+    """Names become parts of keys and lists. Raises ValueError."""
+    for name in names:
+        if not name or ":" in name or "," in name:
+            raise ValueError(f"a name must not be empty or hold a colon or comma, it is {name!r}")
+
+
+def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:
+    return ref.slot, ref.job_id, ref.attempt_id, ref.epoch
+
+
+def lease_args(lease: Lease) -> tuple[Arg, ...]:
+    return (
+        lease.pool, lease.slot, lease.job_id, lease.attempt_id, lease.epoch, lease.model, lease.tenant,
+        lease.priority, lease.fence, lease.leased_at_ms * 1000, lease.estimate_seconds,
+    )  # fmt: skip
+
+
+def ticket_args(ticket: Ticket) -> tuple[Arg, ...]:
+    """What finds a ticket in its line."""
+    return ticket.job_id, ticket.model, ticket.tenant, ticket.priority
+
+
+def read_lease(answer: list[Any] | None) -> Lease | None:
+    if answer is None:
+        return None
+    pool, slot, job, attempt, epoch, model, tenant, priority, fence, leased_us, estimate, adopted = answer
+    return Lease(
+        pool=pool,
+        slot=slot,
+        job_id=job,
+        attempt_id=attempt,
+        epoch=int(epoch),
+        model=model,
+        tenant=tenant,
+        priority=int(priority),
+        fence=int(fence),
+        leased_at_ms=int(leased_us) // 1000,
+        estimate_seconds=float(estimate),
+        adopted=bool(adopted),
+    )
+
+
+def read_expired(answer: Sequence[Any]) -> ExpiredLease:
+    pool, slot, job, attempt, epoch, model, tenant, settling, worker, held = answer
+    return ExpiredLease(
+        pool=pool,
+        ref=LeaseRef(slot, job, attempt, int(epoch)),
+        model=model,
+        tenant=tenant,
+        settling=bool(settling),
+        worker=worker,
+        held_seconds=float(held),
+    )
+
+
+def read_wakes(flat: Sequence[Any]) -> tuple[Wakes, ...]:
+    return tuple(Wakes(pool, host or None, int(count)) for pool, host, count in _chunks(flat, 3))
+
+
+def read_pushed(answer: Sequence[Any]) -> Pushed:
+    results, wakes = answer
+    return Pushed(
+        tuple(PushResult(OUTCOMES[outcome], int(position)) for outcome, position in _chunks(results, 2)),
+        read_wakes(wakes),
+    )
+
+
+def read_slot(answer: Sequence[Any]) -> SlotView:
+    slot, pool, state, resting, warm, job, attempt, epoch, model, held, expires = answer
+    return SlotView(
+        slot=slot,
+        pool=pool,
+        state=state,
+        resting=bool(resting),
+        warm_model=warm or None,
+        job_id=job or None,
+        attempt_id=attempt or None,
+        epoch=int(epoch),
+        model=model or None,
+        held_seconds=float(held),
+        expires_in_seconds=float(expires) if expires else None,
+    )
+
+
+def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
+    counts, pending, states = answer
+    waiting: dict[str, int] = {}
+    for field, count in _chunks(counts, 2):
+        _band, _, model = field.partition(":")
+        if model and int(count):
+            waiting[model] = waiting.get(model, 0) + int(count)
+    return PoolDepth(
+        pool=pool,
+        waiting=waiting,
+        wakes_pending=sum(int(count) for _, count in _chunks(pending, 2)),
+        slots={state: int(count) for state, count in _chunks(states, 2) if int(count)},
+    )
+
+
+def _chunks(flat: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (flat[first : first + size] for first in range(0, len(flat), size))

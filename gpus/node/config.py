@@ -1,0 +1,75 @@
+"""How a node is set up. Standard library only: a node runs without Django."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MODES = ("sync", "async", "auto")
+RESERVED_NAMES = frozenset({"health", "status", "cancel", "runs", "faults"})
+
+
+class ConfigError(ValueError):
+    """The node can't start like this; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """handler: ``package.module:run``, served at every path. handlers: by model, each at ``/<model>/…``;
+    all share the slots. port: 0 takes a free one.
+
+    mode: ``sync`` answers with the result, ``async`` answers at once with an id to poll, ``auto`` answers
+    with the result if it comes within `answer_within_seconds`.
+    direct_queue: how many direct callers may wait; they go first.
+    retry_after_seconds: what a refused dispatcher is told, whole seconds.
+    keep_runs, keep_seconds: how many ended runs are kept for polls and repeated requests, and how long.
+    log_runs: lines of ``GET /runs``. cancel_wait_seconds: how long a cancel waits for the handler to stop.
+    push: whether results are sent to ``X-Callback-Url``.
+    """
+
+    handler: str = ""
+    handlers: Mapping[str, str] = field(default_factory=dict)
+    slots: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    mode: str = "sync"
+    direct_queue: int = 10
+    answer_within_seconds: float = 1.0
+    retry_after_seconds: int = 1
+    keep_runs: int = 1000
+    keep_seconds: float = 3600.0
+    log_runs: int = 10_000
+    cancel_wait_seconds: float = 0.5
+    max_body_bytes: int = 32 * 1024 * 1024
+    push: bool = True
+
+    def __post_init__(self) -> None:
+        if bool(self.handler) == bool(self.handlers):
+            raise ConfigError("give one handler for every path, or handlers by model: not both, not none")
+        if self.mode not in MODES:
+            raise ConfigError(f"mode is one of {', '.join(MODES)}, not {self.mode!r}")
+        if self.slots < 1:
+            raise ConfigError(f"a node has at least 1 slot, not {self.slots}")
+        if self.direct_queue < 0:
+            raise ConfigError(f"direct_queue must not be negative, it is {self.direct_queue}")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is 0 to 65535, not {self.port}")
+        for model in self.handlers:
+            if model in RESERVED_NAMES or "/" in model or not model:
+                raise ConfigError(f"a model can't be served under the name {model!r}")
+
+
+def read_handlers(texts: list[str]) -> dict[str, object]:
+    """The handler fields of a config from ``package.module:run`` or repeated ``model=package.module:run``.
+
+    >>> read_handlers(["flux=models.flux:run"])
+    {'handlers': {'flux': 'models.flux:run'}}
+    """
+    named = [text.partition("=") for text in texts if "=" in text]
+    if not named and len(texts) == 1:
+        return {"handler": texts[0]}
+    if len(named) != len(texts):
+        raise ConfigError("several handlers need names: --handler model=package.module:run")
+    if len({name for name, _, _ in named}) != len(named):
+        raise ConfigError("two handlers have the same name")
+    return {"handlers": {name: path for name, _, path in named}}

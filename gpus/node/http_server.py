@@ -1,0 +1,173 @@
+"""HTTP/1.1 on a thread per connection; every connection can be cut off at once."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpus.node.wire import Reply, Request, reply_error
+
+Answer = Callable[[Request], Reply]
+
+_IDLE_SECONDS = 75.0
+_BACKLOG = 512
+
+
+class HttpServer:
+    """port: 0 takes a free one; it is kept for later `open`s."""
+
+    def __init__(self, host: str, port: int, answer: Answer, *, max_body_bytes: int) -> None:
+        self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
+        self._lock = threading.Lock()
+        self._listener: socket.socket | None = None
+        self._doorbell: socket.socket | None = None
+        self._accepting: threading.Thread | None = None
+        self._connections: dict[socket.socket, threading.Thread] = {}
+
+    def open(self) -> None:
+        """Raises OSError if the port is taken."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        self.port = listener.getsockname()[1]
+        self._doorbell, ears = socket.socketpair()
+        self._listener = listener
+        self._accepting = threading.Thread(
+            target=self._accept, args=(listener, ears), name=f"node-{self.port}", daemon=True
+        )
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Accepts nobody any more; connections stay."""
+        if self._doorbell is not None and self._accepting is not None:
+            self._doorbell.close()
+            self._accepting.join()
+        self._doorbell = self._listener = self._accepting = None
+
+    def cut(self) -> None:
+        """Ends every connection, also in the middle of a reply."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def join(self, timeout_seconds: float) -> None:
+        """Waits for the threads of connections that were cut."""
+        until = time.monotonic() + timeout_seconds
+        with self._lock:
+            threads = list(self._connections.values())
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _accept(self, listener: socket.socket, ears: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, listener, ears:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(ears, selectors.EVENT_READ)
+            listener.setblocking(False)
+            while all(key.fileobj is listener for key, _ in selector.select()):
+                with contextlib.suppress(OSError):  # it hung up before it was accepted
+                    connection, address = listener.accept()
+                    self._serve(connection, address)
+
+    def _serve(self, connection: socket.socket, address: Any) -> None:
+        thread = threading.Thread(
+            target=self._converse, args=(connection, address), name=f"node-{self.port}-caller", daemon=True
+        )
+        with self._lock:
+            self._connections[connection] = thread
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: the caller sees a closed connection
+            self._forget(connection)
+
+    def _converse(self, connection: socket.socket, address: Any) -> None:
+        try:
+            connection.setblocking(True)
+            with contextlib.suppress(OSError):
+                _Conversation(connection, address, self)  # type: ignore[arg-type]
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.pop(connection, None)
+        connection.close()
+
+
+class _Conversation(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+    disable_nagle_algorithm = True
+    server: HttpServer  # type: ignore[assignment]
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_POST = do_DELETE = do_PUT = do_GET
+
+    def _answer(self) -> None:
+        body = self._read_body()
+        if isinstance(body, Reply):
+            self.close_connection = True
+            self._send(body)
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        path = urlsplit(self.path).path
+        self._send(self.server.answer(Request(self.command, path, headers, body, self._is_gone)))
+
+    def _read_body(self) -> bytes | Reply:
+        if "Transfer-Encoding" in self.headers:
+            return reply_error(411, "length_required", "Send a Content-Length.")
+        text = self.headers.get("Content-Length", "0")
+        if not text.isascii() or not text.isdigit():
+            return reply_error(400, "bad_request", "Content-Length is a number.")
+        if int(text) > self.server.max_body_bytes:
+            return reply_error(413, "too_large", f"At most {self.server.max_body_bytes} bytes.")
+        body = self.rfile.read(int(text))
+        if len(body) < int(text):
+            raise ConnectionError("the caller hung up inside its request")
+        return body
+
+    def _send(self, reply: Reply) -> None:
+        if reply.hold:
+            self.connection.settimeout(None)
+            self.connection.recv(1)
+        if reply.cut or reply.hold:
+            self.close_connection = True
+            return
+        if reply.undelivered is not None and self._is_gone():
+            reply.undelivered()
+            raise ConnectionError("the caller hung up before its reply")
+        length = str(len(reply.body)) if reply.chunks is None else None
+        head = [f"HTTP/1.1 {reply.status} {self.responses.get(reply.status, ('',))[0]}"]
+        head.append(f"Content-Type: {reply.content_type}")
+        head.append(f"Content-Length: {length}" if length else "Transfer-Encoding: chunked")
+        head.extend(f"{name}: {value}" for name, value in reply.headers.items())
+        if self.close_connection:
+            head.append("Connection: close")
+        start = ("\r\n".join(head) + "\r\n\r\n").encode("latin-1")
+        self.connection.sendall(start + reply.body)  # one packet: no wait between head and body
+        if reply.chunks is not None:
+            for chunk in reply.chunks:
+                self.connection.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            self.connection.sendall(b"0\r\n\r\n")
+
+    def _is_gone(self) -> bool:
+        try:
+            poller = select.poll()
+            poller.register(self.connection, select.POLLIN)
+            return bool(poller.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent: runs are logged, requests are not."""

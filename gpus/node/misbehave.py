@@ -1,0 +1,86 @@
+"""Carries out the faults that are seen on the wire; those inside a run are the simulator's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpus.node.faults import status_of
+from gpus.node.runs import RunOrder
+from gpus.node.wire import CUT, Reply, reply_error, reply_json
+
+if TYPE_CHECKING:
+    from gpus.node.server import Node
+
+NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
+_DRIP_SECONDS = 5.0
+_DRIP_PIECES = 50
+_HUGE_BYTES = 64 * 1024 * 1024
+_CHUNK = 64 * 1024
+
+
+def before_run(order: RunOrder, node: Node) -> tuple[RunOrder, Reply | None]:
+    """The order with its fault, and the reply if nothing shall run. Raises BadOrder."""
+    if not order.handler.simulates:
+        return order, None
+    fault = node.faults.take_payload(order.payload, order.job_id)
+    fault = fault or node.faults.take("run", model=order.handler.model)
+    if fault is None:
+        return order, None
+    if status_of(fault) is not None or fault["fault"] == "restart":
+        return order, reply_of(fault, node)
+    return dataclasses.replace(order, fault=fault), None
+
+
+def reply_of(fault: Mapping[str, Any], node: Node) -> Reply:
+    """The fault as the whole reply."""
+    status = status_of(fault)
+    if status is not None:
+        retry_after = fault.get("retry_after")
+        headers = {} if retry_after is None else {"Retry_After": str(retry_after)}
+        return reply_error(status, "fault_on_order", str(fault.get("message", f"fault {status}")), **headers)
+    kind = fault["fault"]
+    if kind == "restart":
+        node.restart(down_seconds=float(fault.get("down_seconds", 0.0)))
+        return CUT
+    if kind == "drop_reply":
+        return CUT
+    if kind == "hang":
+        return Reply(hold=True)
+    return with_result(fault, {"status": "error"})
+
+
+def with_result(
+    fault: Mapping[str, Any] | None,
+    answer: Mapping[str, Any],
+    undelivered: Callable[[], None] | None = None,
+) -> Reply:
+    """The reply that carries a run's end, as its fault wants it."""
+    kind = fault["fault"] if fault else None
+    if fault and kind == "slow":
+        return Reply(
+            chunks=_drip(json.dumps(answer).encode(), float(fault.get("drip_seconds", _DRIP_SECONDS)))
+        )
+    if kind == "wrong_json":
+        return Reply(body=NOT_JSON)
+    if fault and kind == "huge_reply":
+        return Reply(chunks=_huge(int(fault.get("reply_bytes", _HUGE_BYTES))))
+    return dataclasses.replace(reply_json(answer), undelivered=undelivered)
+
+
+def _drip(body: bytes, seconds: float) -> Iterator[bytes]:
+    size = max(1, -(-len(body) // _DRIP_PIECES))
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    for piece in pieces:
+        yield piece
+        time.sleep(seconds / len(pieces))
+
+
+def _huge(size: int) -> Iterator[bytes]:
+    yield b'{"status": "success", "result": "'
+    for _ in range(size // _CHUNK):
+        yield b"x" * _CHUNK
+    yield b'"}'

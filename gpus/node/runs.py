@@ -1,0 +1,116 @@
+"""One run on this node, and the log that judges read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpus.node.handlers import Handler, RunContext
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """What a caller asks for. job_id, attempt_id, slot: empty from direct callers, fence is None.
+
+    fault: what a simulator shall do wrong.
+    """
+
+    handler: Handler
+    payload: Any
+    job_id: str = ""
+    attempt_id: str = ""
+    from_dispatcher: bool = False
+    slot: str = ""
+    fence: int | None = None
+    callback_url: str = ""
+    callback_token: str = ""
+    fault: Mapping[str, Any] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """turn: set when it holds a slot, or will never. done: set with its end, after its slot is free.
+
+    answer: what callers get once it is done. outcome: success, failed, cancelled, restarted; empty before.
+    """
+
+    order: RunOrder
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    began: bool = False
+    outcome: str = ""
+    answer: dict[str, Any] = field(default_factory=dict)
+    ended_monotonic: float = 0.0
+    turn: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+    context: RunContext = field(init=False)
+    line: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        order = self.order
+        self.context = RunContext(
+            model=order.handler.model, job_id=self.job_id, attempt_id=order.attempt_id, fault=order.fault
+        )
+
+    @property
+    def job_id(self) -> str:
+        return self.order.job_id or self.id
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.outcome)
+
+    def belongs_to(self, job_id: str, attempt_id: str) -> bool:
+        """By job id or by its own; attempt_id: empty for any."""
+        if attempt_id and self.order.attempt_id != attempt_id:
+            return False
+        return job_id in (self.job_id, self.id)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that outlive a restart. max_running: of dispatcher's runs at one time; they must never be
+    more than the slots. late_senders: requests with an outdated fence."""
+
+    max_running: int = 0
+    refused_503: int = 0
+    late_senders: int = 0
+
+
+class RunLog:
+    """One line per run that held a slot, the latest `limit`; outlives a restart. Times: Unix seconds."""
+
+    def __init__(self, limit: int) -> None:
+        self._lines: deque[dict[str, Any]] = deque(maxlen=limit)
+
+    def begin(self, run: Run, boot_id: str) -> None:
+        order = run.order
+        run.line = {
+            "run": run.id,
+            "job": order.job_id,
+            "attempt": order.attempt_id,
+            "model": order.handler.model,
+            "slot": order.slot,
+            "fence": order.fence,
+            "source": "dispatcher" if order.from_dispatcher else "direct",
+            "boot_id": boot_id,
+            "started": time.time(),
+            "ended": None,
+            "outcome": None,
+        }
+        self._lines.append(run.line)
+
+    def end(self, run: Run) -> None:
+        run.line.update(ended=time.time(), outcome=run.outcome)
+
+    def lines(self) -> Iterator[str]:
+        for line in list(self._lines):
+            yield json.dumps(line) + "\n"
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [dict(line) for line in list(self._lines)]

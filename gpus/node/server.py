@@ -1,0 +1,112 @@
+"""The reference GPU server: serves Python functions over the protocol of docs/gpu_protocol.md.
+
+node = Node(NodeConfig(handler="package.module:run", slots=2, port=9001))
+node.start()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from gpus.node.config import NodeConfig
+from gpus.node.desk import Desk
+from gpus.node.faults import FaultPlan
+from gpus.node.handlers import Handler, load_handler
+from gpus.node.http_server import HttpServer
+from gpus.node.routes import Routes
+from gpus.node.runs import RunLog, Tally
+
+_JOIN_SECONDS = 2.0
+
+
+class Node:
+    """`start` opens its port, `stop` ends everything; both from any thread. Raises ConfigError, OSError."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self._handlers: dict[str, Handler] = {
+            model: load_handler(path, model=model)
+            for model, path in (config.handlers or {"": config.handler}).items()
+        }
+        self.simulates = any(handler.simulates for handler in self._handlers.values())
+        self.faults = FaultPlan()
+        self.tally = Tally()
+        self.log = RunLog(config.log_runs)
+        self.desk = Desk(config, tally=self.tally, log=self.log)
+        self.stopping = threading.Event()
+        self._reopening: threading.Timer | None = None
+        self._http = HttpServer(
+            config.host, config.port, Routes(self).answer, max_body_bytes=config.max_body_bytes
+        )
+
+    @property
+    def models(self) -> list[str]:
+        return list(self._handlers)
+
+    @property
+    def port(self) -> int:
+        """The real one, once started."""
+        return self._http.port
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``"""
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http://{host}:{self.port}"
+
+    def handler_for(self, first_segment: str) -> Handler | None:
+        """By the first segment of the path; a single handler without a name takes every path."""
+        return self._handlers.get("") or self._handlers.get(first_segment)
+
+    def start(self) -> None:
+        self._http.open()
+
+    def stop(self) -> None:
+        """At once: runs are cancelled, connections cut. Safe to call twice."""
+        self.stopping.set()
+        if self._reopening is not None:
+            self._reopening.cancel()
+        self._http.close()
+        self.desk.abandon()
+        self._http.cut()
+        self._http.join(_JOIN_SECONDS)
+
+    def drain(self, grace_seconds: float) -> bool:
+        """Lets nobody else in and waits for the runs. True: all of them ended."""
+        self.desk.drain()
+        until = time.monotonic() + grace_seconds
+        while self.desk.health()["active_jobs"]:
+            if time.monotonic() >= until:
+                return False
+            self.stopping.wait(0.05)
+        return True
+
+    def restart(self, *, down_seconds: float = 0.0) -> None:
+        """As if the machine went down and came back: every run and connection is gone, `boot_id` is new.
+        `GET /runs` and the counts stay, for judges."""
+        if down_seconds > 0:
+            self._http.close()
+        old, self.desk = self.desk, Desk(self.config, tally=self.tally, log=self.log)
+        old.abandon()
+        self._http.cut()
+        if down_seconds > 0 and not self.stopping.is_set():
+            self._reopening = threading.Timer(down_seconds, self._http.open)
+            self._reopening.daemon = True
+            self._reopening.start()
+
+    def health(self) -> dict[str, Any]:
+        """What ``GET /health`` says."""
+        return self.desk.health()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What ``GET /runs`` says."""
+        return self.log.entries()
+
+    def __enter__(self) -> Node:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

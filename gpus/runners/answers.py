@@ -1,0 +1,114 @@
+"""What a GPU server's answer means. Pure: a response in; an outcome, or the error with its price, out.
+
+Answers are JSON objects: ``{"status": "success", "result": …}``, ``{"status": "processing", "<id>": …}``,
+``{"status": "failed", "error": …}``. Without ``result`` the object's other fields are the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from gpus.protocol import ModelSpec, ModelType
+from gpus.runners.base import Accepted, Finished, PollFailed, Response, StillRunning
+from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.refusals import error_of, failure_of, message_of
+
+MAX_REMOTE_ID = 500
+ID_FIELDS = ("job_id", "id", "task_id", "request_id")
+"""Where the remote id is looked for if the model does not name a field."""
+DONE = frozenset({"success", "succeeded", "completed", "complete", "done", "finished"})
+FAILED = frozenset({"failed", "failure", "error", "cancelled", "canceled"})
+RUNNING = frozenset({"processing", "pending", "queued", "running", "accepted", "starting", "started"}) | {
+    "in_progress",
+    "in_queue",
+}
+_STOPPED = DONE | FAILED | {"not_running", "stopped"}
+_GONE = frozenset({404, 410})
+
+
+def read_start(response: Response, model: ModelSpec, *, now: datetime) -> Finished | Accepted:
+    """The answer to the POST. A sync model may answer with the bare result, an async one with its id only.
+    Raises the GpuError of the status, or of the failure that it tells."""
+    if not _is_success(response):
+        raise error_of(response, now=now)
+    body = read_json(response.body)
+    if not isinstance(body, dict):
+        raise Unreadable("The answer is not a JSON object.")
+    if "status" not in body:
+        if model.model_type is ModelType.ASYNC:
+            return Accepted(_remote_id(body, model.id_field))
+        return Finished(body.get("result", body))
+    outcome = _outcome(body)
+    return outcome if isinstance(outcome, Finished) else Accepted(_remote_id(body, model.id_field))
+
+
+def read_poll(response: Response) -> Finished | StillRunning:
+    """Raises PollFailed where the answer tells nothing of the run, a GpuError where the run failed."""
+    if not _is_success(response):
+        raise PollFailed(f"{response.status}: {message_of(response)}", gone=response.status in _GONE)
+    return read_news(read_json(response.body))
+
+
+def read_news(body: Any) -> Finished | StillRunning:
+    """What is said of a run that goes on elsewhere, polled or pushed."""
+    if not isinstance(body, Mapping):
+        raise Unreadable("The answer is not a JSON object.")
+    if "status" in body:
+        return _outcome(body)
+    if "result" in body:
+        return Finished(body["result"])
+    if "error" in body:
+        raise failure_of(body)
+    raise Unreadable("The answer has neither a status nor a result.")
+
+
+def read_cancel(response: Response, *, known: bool) -> bool:
+    """Whether the server says that the run does not run. known: it gave the run an id before; if not, a
+    bare 404 may only mean that the request is still on its way."""
+    is_gone = response.status in _GONE
+    if is_gone and known:
+        return True
+    if not _is_success(response) and not is_gone:
+        return False
+    try:
+        body = read_json(response.body)
+    except Unreadable:
+        return False
+    if not isinstance(body, dict):
+        return False
+    if isinstance(body.get("running"), bool):
+        return not body["running"]
+    return str(body.get("status", "")).lower() in _STOPPED
+
+
+def _outcome(body: Mapping[str, Any]) -> Finished | StillRunning:
+    status = str(body["status"]).lower()
+    if status in DONE:
+        rest = {name: value for name, value in body.items() if name != "status"}
+        return Finished(rest.get("result", rest))
+    if status in FAILED:
+        raise failure_of(body)
+    if status in RUNNING:
+        return StillRunning(_progress(body.get("progress")))
+    raise Unreadable(f"The answer's status is {status[:50]!r}.")
+
+
+def _progress(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return min(1.0, max(0.0, float(value)))
+
+
+def _remote_id(body: Mapping[str, Any], field: str | None) -> str:
+    for name in (field,) if field else ID_FIELDS:
+        value = body.get(name)
+        is_id = isinstance(value, (str, int)) and not isinstance(value, bool)
+        if is_id and 0 < len(str(value)) <= MAX_REMOTE_ID:
+            return str(value)
+    raise Unreadable(f"The answer has no id to poll with: looked for {field or ', '.join(ID_FIELDS)}.")
+
+
+def _is_success(response: Response) -> bool:
+    return 200 <= response.status < 300

@@ -1,0 +1,180 @@
+"""Connections to GPU servers: opening one, holding it to a deadline, ending it from another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import select
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from gpus.errors import ConnectFailed, Interrupted
+from gpus.runners.base import Abort
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection leads, and whom it trusts. ca_pem: that CA alone, instead of the system's."""
+
+    scheme: str
+    host: str
+    port: int
+    ca_pem: str | None = None
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        default = 443 if self.scheme == "https" else 80
+        return host if self.port == default else f"{host}:{self.port}"
+
+
+class Connection:
+    """A socket whose every operation ends at one deadline, however many pieces it comes in."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.reused = False
+        self.deadline = 0.0
+
+    def begin(self, deadline: float) -> None:
+        """deadline: by `time.monotonic`."""
+        self.deadline = deadline
+
+    def send(self, data: memoryview) -> int:
+        self.sock.settimeout(self._left())
+        return self.sock.send(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        """What `http.client.HTTPResponse` reads from."""
+        return io.BufferedReader(_Reader(self), 16 * 1024)
+
+    def read_into(self, buffer: Any) -> int:
+        self.sock.settimeout(self._left())
+        return self.sock.recv_into(buffer)
+
+    def is_quiet(self) -> bool:
+        """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""
+        try:
+            poller = select.poll()
+            poller.register(self.sock, select.POLLIN)
+            return not poller.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+    def _left(self) -> float:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline has passed")
+        return left
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._connection.read_into(buffer)
+
+
+class Cut:
+    """Ends what blocks on a socket, from any thread, and only while it is ours: once let go, the socket may
+    carry somebody else's run."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._lock = threading.Lock()
+        self._ours = True
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self._ours:
+                with contextlib.suppress(OSError):
+                    # of the base class: a TLS socket's own would free its state under the reader
+                    socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+
+    def hold(self, sock: socket.socket) -> None:
+        """The same connection, in another wrapping."""
+        with self._lock:
+            self.sock = sock
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._ours = False
+
+
+def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connection:
+    """A new connection, tried at every address of the host. Raises ConnectFailed, Interrupted.
+
+    deadline: by `time.monotonic`. Looking up the name is the system's own: nothing here ends it early.
+    """
+    try:
+        addresses = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConnectFailed(f"{origin.host}: {error}") from error
+    failure: Exception = OSError("the name has no address")
+    for family, _, _, _, address in addresses:
+        cut = Cut(socket.socket(family, socket.SOCK_STREAM))
+        if abort is not None:
+            abort.set_reader(cut)
+        try:
+            return Connection(_open(cut, address, origin, deadline, abort))
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # time-outs and TLS errors are OSErrors, a bad CA may be either
+            failure = error
+            cut.sock.close()
+        finally:
+            cut.let_go()
+            if abort is not None:
+                abort.set_reader(None)
+        _check(abort)
+    raise ConnectFailed(f"{origin.host_header}: {reason(failure)}") from failure
+
+
+def reason(error: Exception) -> str:
+    """For people."""
+    return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+
+
+def _open(cut: Cut, address: Any, origin: Origin, deadline: float, abort: Abort | None) -> socket.socket:
+    sock = cut.sock
+    sock.settimeout(max(0.001, deadline - time.monotonic()))
+    sock.connect(address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if origin.scheme != "https":
+        return sock
+    secured = _tls(origin.ca_pem).wrap_socket(
+        sock, server_hostname=origin.host, do_handshake_on_connect=False
+    )
+    cut.hold(secured)
+    if abort is not None and abort.fired:
+        raise ConnectionAbortedError("interrupted")
+    secured.settimeout(max(0.001, deadline - time.monotonic()))
+    secured.do_handshake()
+    return secured
+
+
+def _check(abort: Abort | None) -> None:
+    if abort is not None and abort.fired:
+        raise Interrupted("Interrupted before anything was sent.")
+
+
+@lru_cache(maxsize=256)
+def _tls(ca_pem: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=ca_pem)
+    context.set_alpn_protocols(["http/1.1"])
+    return context

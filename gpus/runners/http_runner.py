@@ -1,0 +1,164 @@
+"""What both HTTP patterns share: the request, its headers, polls and cancels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote, urljoin, urlsplit
+
+from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
+from gpus.protocol import ModelSpec
+from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
+from gpus.runners.base import (
+    Abort,
+    Accepted,
+    Finished,
+    PollFailed,
+    Response,
+    RunRequest,
+    StillRunning,
+    Transport,
+)
+from gpus.runners.json_body import Unreadable
+from gpus.runners.transport import HttpTransport
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+POLL_SECONDS = 10.0
+CANCEL_SECONDS = 5.0
+_CANCEL_BYTES = 64 * 1024
+
+
+class HttpRunner:
+    """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts `run_limit_seconds` at most."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        transport: Transport | None = None,
+        *,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+    ) -> None:
+        self.model = model
+        self._transport = transport or HttpTransport()
+        self._connect_timeout = connect_timeout_seconds
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
+        response = self._request(
+            "POST",
+            run.endpoint.url,
+            run,
+            headers=_run_headers(run),
+            body=json.dumps(run.payload, separators=(",", ":")).encode(),
+            deadline_seconds=run.model.run_limit_seconds,
+            max_bytes=run.model.max_response_bytes,
+            abort=abort,
+        )
+        return read_start(response, run.model, now=datetime.now(UTC))
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        template = run.model.poll_endpoint_template
+        if not template:
+            raise RunFailed("The model has no poll_endpoint_template to ask for its run.")
+        try:
+            response = self._request(
+                "GET",
+                _fill(template, run, remote_id),
+                run,
+                headers=_identity(run),
+                body=None,
+                deadline_seconds=POLL_SECONDS,
+                max_bytes=run.model.max_response_bytes,
+                abort=abort,
+            )
+        except (ConnectFailed, ServerLost, RunTimedOut) as error:
+            raise PollFailed(f"{error.code}: {error.message}") from error
+        try:
+            return read_poll(response)
+        except Unreadable as error:
+            error.suspect = True
+            raise
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        template = run.model.cancel_endpoint_template
+        if not template:
+            return False
+        response = self._request(
+            "POST",
+            _fill(template, run, remote_id or run.job_id),
+            run,
+            headers={**_identity(run), "Content-Type": "application/json"},
+            body=b"{}",
+            deadline_seconds=CANCEL_SECONDS,
+            max_bytes=_CANCEL_BYTES,
+            abort=None,
+        )
+        return read_cancel(response, known=remote_id is not None)
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        return read_news(body)
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        run: RunRequest,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        deadline_seconds: float,
+        max_bytes: int,
+        abort: Abort | None,
+    ) -> Response:
+        return self._transport.request(
+            method,
+            url,
+            headers=_merged(run.endpoint.headers, headers),
+            body=body,
+            connect_timeout_seconds=self._connect_timeout,
+            deadline_seconds=deadline_seconds,
+            max_bytes=max_bytes,
+            ca_pem=run.endpoint.ca_pem,
+            abort=abort,
+        )
+
+
+def _identity(run: RunRequest) -> dict[str, str]:
+    return {
+        "Accept": "application/json",
+        "X-Source": "dispatcher",
+        "X-Job-Id": run.job_id,
+        "X-Attempt": run.attempt_id,
+    }
+
+
+def _run_headers(run: RunRequest) -> dict[str, str]:
+    headers = {
+        **_identity(run),
+        "Content-Type": "application/json",
+        "Idempotency-Key": run.attempt_id,
+        "X-Slot": run.slot,
+        "X-Fence": str(run.fence),
+    }
+    if run.push_url:
+        headers["X-Callback-Url"] = run.push_url
+    if run.push_token:
+        headers["X-Callback-Token"] = run.push_token
+    return headers
+
+
+def _merged(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """The server's own headers, and ours over them."""
+    taken = {name.lower() for name in ours}
+    kept = {name: value for name, value in secret.items() if name.lower() not in taken}
+    return {**kept, **ours}
+
+
+def _fill(template: str, run: RunRequest, remote_id: str) -> str:
+    """The URL of a template at the endpoint's own origin: the server's secret headers go nowhere else."""
+    path = template.replace("{id}", quote(remote_id, safe="")).replace("{job_id}", quote(run.job_id, safe=""))
+    url = urljoin(run.endpoint.url, path)
+    there, home = urlsplit(url), urlsplit(run.endpoint.url)
+    if (there.scheme, there.netloc.lower()) != (home.scheme, home.netloc.lower()):
+        raise RunFailed(f"The template {template!r} leads away from the server's own address.")
+    return url

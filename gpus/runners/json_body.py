@@ -1,0 +1,55 @@
+"""Reads JSON that came from a GPU server, with distrust: what no database can store is refused here."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from gpus.errors import RunFailed
+
+_SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""Escapes of NUL and of surrogates: PostgreSQL's jsonb takes neither a NUL nor half a pair."""
+
+
+class Unreadable(RunFailed):
+    """The answer is not what the protocol says."""
+
+
+def read_json(body: bytes) -> Any:
+    """Raises Unreadable: not JSON, NaN or infinite numbers, text that can't be stored, nested too deep."""
+    try:
+        value = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+        if _SUSPICIOUS.search(body):
+            _check_texts(value)
+    except RecursionError:
+        raise Unreadable("The answer is nested too deep.") from None
+    except ValueError as error:
+        raise Unreadable(f"The answer is not JSON that can be stored: {error}") from error
+    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _check_texts(value: Any) -> None:
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
+        if "\0" in value:
+            raise ValueError("a text holds a NUL character")
+    elif isinstance(value, list):
+        for item in value:
+            _check_texts(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_texts(key)
+            _check_texts(item)

@@ -1,0 +1,96 @@
+"""What it costs that a GPU server said no, and why in its own words. Pure; the table is docs/failures.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
+from gpus.runners.base import Response
+from gpus.runners.json_body import Unreadable, read_json
+
+MAX_MESSAGE = 500
+_BUSY = frozenset({409, 429, 503})
+_LOST = frozenset({502, 504, *range(520, 525)})
+"""520 to 524: a CDN lost the server behind it."""
+_NOT_THE_INPUT = frozenset({408, 425})
+_GPU_FAULT = re.compile(r"CUDA error|out of memory|\bXid\b", re.IGNORECASE)
+
+
+def error_of(response: Response, *, now: datetime) -> GpuError:
+    """The price of an answer to a POST that is not 2xx."""
+    status, text, said = response.status, f"{response.status}: {message_of(response)}", _said(response)
+    if status == 409 and _code(said) == "stale_fence":
+        error = LeaseLost(f"The server knows a later lease of this slot. {text}")
+        error.suspect = False  # it refused: nothing of this attempt runs there
+        return error
+    if status in _BUSY:
+        return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
+    if _code(said) == "gpu_fault" or (status >= 500 and _GPU_FAULT.search(text)):
+        return GpuFault(text)
+    if status in _LOST:
+        return ServerLost(text)
+    if 400 <= status < 500 and status not in _NOT_THE_INPUT:
+        return BadInput(text)
+    return ServerFailed(text)
+
+
+def failure_of(body: Mapping[str, Any]) -> GpuError:
+    """The price of a run that the server says has failed. ``error_code``: ``gpu_fault`` or ``bad_input``."""
+    text = _words(body) or f"The server says {body.get('status', 'error')} and no more."
+    if _code(body) == "gpu_fault" or _GPU_FAULT.search(text):
+        return GpuFault(text)
+    return BadInput(text) if _code(body) == "bad_input" else RunFailed(text)
+
+
+def retry_after_seconds(response: Response, *, now: datetime) -> float | None:
+    """The header's seconds or HTTP date (RFC 9110, 10.2.3); a date counts from the server's own clock, if
+    it gives one. None: absent or unreadable."""
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return float(text)
+    at, its_now = _date(text), _date(response.headers.get("date", ""))
+    return None if at is None else max(0.0, (at - (its_now or now)).total_seconds())
+
+
+def message_of(response: Response) -> str:
+    """The server's own words, at most 500 characters."""
+    words = _words(_said(response))
+    if words:
+        return words
+    text = response.body[: 4 * MAX_MESSAGE].decode("utf-8", "replace").replace("\0", "")
+    return text.strip()[:MAX_MESSAGE] or "no reason given"
+
+
+def _words(body: Mapping[str, Any]) -> str:
+    for name in ("detail", "error", "message"):
+        value = body.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("message") or value
+        if value:
+            return (value if isinstance(value, str) else json.dumps(value))[:MAX_MESSAGE]
+    return ""
+
+
+def _code(body: Mapping[str, Any]) -> Any:
+    return body.get("error_code") or body.get("code")
+
+
+def _said(response: Response) -> Mapping[str, Any]:
+    try:
+        body = read_json(response.body)
+    except Unreadable:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

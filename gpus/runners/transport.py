@@ -1,0 +1,183 @@
+"""One HTTP/1.1 exchange with a GPU server, under one deadline, with an exact account of what went wrong.
+
+Nothing is sent twice: where it can't be known whether the server has the request, it is `ServerLost`. The
+answer is parsed by `http.client`; redirects are answers like others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from urllib.parse import quote, urlsplit
+
+from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
+from gpus.runners.base import Abort, Response
+from gpus.runners.connections import Connection, Cut, Origin, connect, reason
+from gpus.runners.pool import SHARED_POOL, Pool
+
+_READ_BYTES = 64 * 1024
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
+
+
+class ResponseTooLarge(RunFailed):
+    """The answer is larger than the model allows."""
+
+
+class HttpTransport:
+    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default the
+    process's own, per origin and CA."""
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        self._pool = pool or SHARED_POOL
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_timeout_seconds: float,
+        deadline_seconds: float,
+        max_bytes: int,
+        ca_pem: str | None = None,
+        abort: Abort | None = None,
+    ) -> Response:
+        """Raises as `Transport` says; `deadline_seconds` covers connecting, sending and the whole answer."""
+        began = time.monotonic()
+        if abort is not None and abort.fired:
+            raise Interrupted("Interrupted before anything was sent.")
+        origin, target = _split(url, ca_pem)
+        message = _Message(method, _head(method, target, origin, headers, body), body or b"", max_bytes)
+        deadline = began + deadline_seconds
+        kept = self._pool.take(origin)
+        if kept is not None:
+            with contextlib.suppress(_Stale):
+                return self._exchange(kept, origin, message, deadline=deadline, abort=abort)
+        patience = time.monotonic() + connect_timeout_seconds
+        fresh = connect(origin, deadline=min(patience, deadline), abort=abort)
+        return self._exchange(fresh, origin, message, deadline=deadline, abort=abort)
+
+    def _exchange(
+        self,
+        connection: Connection,
+        origin: Origin,
+        message: _Message,
+        *,
+        deadline: float,
+        abort: Abort | None,
+    ) -> Response:
+        connection.begin(deadline)
+        cut = Cut(connection.sock)
+        keep = False
+        try:
+            if abort is not None:
+                abort.set_reader(cut)
+            response, keep = _converse(connection, message, abort)
+        finally:
+            cut.let_go()
+            if abort is not None:
+                abort.set_reader(None)
+                keep = keep and not abort.fired  # it may have been cut at its last byte
+            if keep:
+                self._pool.keep(origin, connection)
+            else:
+                connection.close()
+        return response
+
+
+class _Stale(Exception):
+    """A kept connection took nothing of the body: the server can't have acted, another one may be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    method: str
+    head: bytes
+    body: bytes
+    max_bytes: int
+
+
+def _converse(connection: Connection, message: _Message, abort: Abort | None) -> tuple[Response, bool]:
+    """The response, and whether the connection is good for another request."""
+    sent, failure = _send(connection, message.head + message.body)
+    try:
+        answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
+        answer.begin()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        response = Response(answer.status, headers, _read(answer, message.max_bytes))
+    except (OSError, HTTPException) as error:
+        if abort is not None and abort.fired:
+            raise Interrupted() from error
+        if isinstance(failure or error, TimeoutError):
+            raise RunTimedOut("The server did not answer in time.") from error
+        if failure is not None and sent <= len(message.head):
+            if connection.reused:
+                raise _Stale from error
+            raise ConnectFailed(
+                f"The connection broke before the body was sent: {reason(failure)}"
+            ) from error
+        raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
+    return response, failure is None and not answer.will_close
+
+
+def _send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
+    """How much the system took, and what stopped it: an answer may have come nevertheless (413, 401)."""
+    sent = 0
+    view = memoryview(data)
+    try:
+        while sent < len(data):
+            sent += connection.send(view[sent:])
+    except OSError as error:
+        return sent, error
+    return sent, None
+
+
+def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
+    too_large = ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
+    if answer.length is not None and answer.length > max_bytes:
+        raise too_large
+    pieces, size = [], 0
+    while piece := answer.read(_READ_BYTES):
+        size += len(piece)
+        if size > max_bytes:
+            raise too_large
+        pieces.append(piece)
+    if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
+        raise ConnectionError(f"the answer ended {answer.length} bytes early")
+    return b"".join(pieces)
+
+
+def _split(url: str, ca_pem: str | None) -> tuple[Origin, str]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConnectFailed(f"{url!r} is not a URL: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConnectFailed(f"{url!r} is not an http:// or https:// URL")
+    origin = Origin(
+        parts.scheme,
+        parts.hostname,
+        port or (443 if parts.scheme == "https" else 80),
+        (ca_pem or None) if parts.scheme == "https" else None,
+    )
+    target = quote(parts.path or "/", safe=_PATH_SAFE)
+    return origin, target + (f"?{quote(parts.query, safe=_PATH_SAFE + '?')}" if parts.query else "")
+
+
+def _head(method: str, target: str, origin: Origin, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.host_header}", "Accept-Encoding: identity"]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    for name, value in headers.items():
+        if any(character in name + value for character in "\r\n\0") or ":" in name or not name:
+            raise ConnectFailed(f"The request header {name!r} can't be sent.")
+    try:
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ConnectFailed("A request header has characters that HTTP can't carry.") from error

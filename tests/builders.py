@@ -1,0 +1,139 @@
+"""Rows and ports for tests: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases, Wakes
+from gpus.models import ModelConfig, Placement, Pool, Server
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Job, Tenant
+from jobs.services.ports import Ports
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class ManualClock:
+    """Time that moves when the test says so."""
+
+    at: datetime = START
+    elapsed: float = 0.0
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def move(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+        self.elapsed += seconds
+
+
+class AbsentLeases:
+    """A Redis that does not answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise LeasingUnavailable("Redis is not there")
+
+        return refuse
+
+
+@dataclass
+class Told:
+    """What services told the world through their ports."""
+
+    announced: list[str] = field(default_factory=list)
+    callbacks: list[str] = field(default_factory=list)
+    wakes: list[Wakes] = field(default_factory=list)
+
+
+def make_ports(
+    leases: Leases | None = None, *, clock: Any = None, told: Told | None = None, wake: bool = True
+) -> Ports:
+    """Without leases: a Redis that is away."""
+    heard = told or Told()
+    layer: Any = leases or AbsentLeases()
+
+    def send(wakes: Sequence[Wakes]) -> int:
+        heard.wakes.extend(wakes)
+        return sum(w.count for w in wakes) if wake else 0
+
+    return Ports(
+        clock=clock or ManualClock(),
+        leases=lambda fleet: layer,
+        send_wakes=send,
+        wake_callbacks=heard.callbacks.extend,
+        announce=heard.announced.extend,
+    )
+
+
+def make_tenant(name: str = "acme", **values: Any) -> Tenant:
+    return Tenant.objects.get_or_create(name=name, defaults=values)[0]
+
+
+def make_model(
+    name: str = "zimg", *, pool: str | None = None, fleet: str = "main", **values: Any
+) -> ModelConfig:
+    row = Pool.objects.get_or_create(name=pool or name, defaults={"fleet": fleet})[0]
+    return ModelConfig.objects.create(name=name, pool=row, **values)
+
+
+def make_server(
+    name: str = "gpu-1",
+    *,
+    model: ModelConfig,
+    endpoint: str = "http://127.0.0.1:9/generate",
+    slots: int = 1,
+    **values: Any,
+) -> Server:
+    server = Server.objects.create(name=name, pool=model.pool, slots=slots, **values)
+    Placement.objects.create(server=server, model=model, endpoint=endpoint)
+    return server
+
+
+def make_job(
+    model: ModelConfig | str = "zimg", *, at: datetime = START, tenant: Tenant | None = None, **values: Any
+) -> Job:
+    """A QUEUED job, with its first event."""
+    name = model if isinstance(model, str) else model.name
+    pool = name if isinstance(model, str) else model.pool_id
+    fleet = "main" if isinstance(model, str) else model.pool.fleet
+    job = Job(
+        id=new_id(at.timestamp()),
+        tenant=tenant or make_tenant(),
+        model=name,
+        pool=pool,
+        fleet=fleet,
+        payload=values.pop("payload", {}),
+        place_us=values.pop("place_us", int(at.timestamp() * 1e6)),
+        created_at=at,
+        **values,
+    )
+    with transaction.atomic():
+        transitions.create_jobs([job], at)
+    return job
+
+
+def make_running(
+    job: Job, *, slot: str = "gpu-1/0", at: datetime = START, worker: str = "w", remote_id: str = ""
+) -> str:
+    """Starts an attempt of the job, WAITING if it has a remote id; returns the attempt's id."""
+    attempt_id = new_id(at.timestamp())
+    with transaction.atomic():
+        outcome = transitions.start_attempt(
+            transitions.Start(job.id, attempt_id, slot, job.model, worker, at)
+        )
+        assert outcome is transitions.StartOutcome.STARTED
+        if remote_id:
+            assert transitions.note_remote_id(job.id, attempt_id, 1, remote_id, at)
+    return attempt_id

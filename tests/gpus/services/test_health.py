@@ -1,0 +1,158 @@
+"""What a server says of itself is asked for in time, read with distrust and written down sparingly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.services.health import (
+    Health,
+    evidence_for,
+    health_url,
+    probe,
+    probe_all,
+    read_health,
+    record_health,
+)
+from gpus.services.secrets import encrypt
+from tests.gpus.services.health_server import HealthServer
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CLOSED = "http://127.0.0.1:9/run"
+
+
+@pytest.fixture
+def gpu() -> Iterator[HealthServer]:
+    with HealthServer() as server:
+        yield server
+
+
+def register(name: str = "s", **endpoints: str) -> Server:
+    """endpoints: by model."""
+    pool, _ = Pool.objects.get_or_create(name="p")
+    server = Server.objects.create(name=name, pool=pool)
+    for model, endpoint in endpoints.items():
+        config, _ = ModelConfig.objects.get_or_create(name=model, defaults={"pool": pool})
+        Placement.objects.create(server=server, model=config, endpoint=endpoint)
+    return Server.objects.prefetch_related("placements").get(name=name)
+
+
+def read(said: object) -> Health:
+    return read_health(json.dumps(said).encode())
+
+
+def test_everything_it_says_is_read() -> None:
+    assert read(
+        {
+            "status": "ok",
+            "active_jobs": 1,
+            "max_concurrent": 2,
+            "boot_id": "b",
+            "jobs": [{"job_id": "j", "attempt": "a"}],
+        }
+    ) == Health(True, "b", 1, 2, frozenset({("j", "a")}))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"active_jobs": "1"}, {"active_jobs": -1}, {"active_jobs": True}, {"active_jobs": None}, {}],
+)
+def test_what_is_no_count_is_as_if_unsaid(said: object) -> None:
+    assert read(said) == Health(True)
+
+
+@pytest.mark.parametrize("jobs", ["a", {}, [1], [{"job_id": "j"}], [{"attempt": "a"}, {"attempt": None}]])
+def test_half_a_list_of_jobs_is_none(jobs: object) -> None:
+    assert read({"jobs": jobs}).jobs is None
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"null", b"\xff\xfe"])
+def test_what_is_no_object_is_not_ok(body: bytes) -> None:
+    health = read_health(body)
+    assert not health.ok
+    assert health.error
+
+
+@pytest.mark.django_db
+def test_it_is_asked_at_its_endpoints_origin_with_its_secret_headers(gpu: HealthServer) -> None:
+    server = register(m=f"{gpu.url}/deep/path?x=1")
+    server.headers_encrypted = encrypt('{"X-Secret": "s3cret"}')
+    assert probe(server).ok
+    assert gpu.asked[0]["path"] == "/health"
+    assert gpu.asked[0]["x-secret"] == "s3cret"
+    assert gpu.asked[0]["x-source"] == "dispatcher"
+
+
+@pytest.mark.django_db
+def test_a_server_that_fails_is_not_ok_and_says_why(gpu: HealthServer) -> None:
+    gpu.status = 503
+    health = probe(register(m=f"{gpu.url}/run"))
+    assert not health.ok
+    assert "503" in health.error
+    assert "connect" in probe(register("down", m=CLOSED)).error
+    assert "no HTTP endpoint" in probe(register("bare")).error
+
+
+@pytest.mark.django_db
+def test_answers_come_in_the_order_of_the_questions(gpu: HealthServer) -> None:
+    up, down = register("up", m=f"{gpu.url}/run"), register("down", m=CLOSED)
+    assert [health.ok for health in probe_all([(up, "m"), (down, "m"), (up, "")])] == [True, False, True]
+
+
+@pytest.mark.django_db
+def test_each_model_is_asked_for_at_its_own_origin() -> None:
+    server = register(b="http://two:2/b", a="http://one:1/a")
+    assert health_url(server, "b") == "http://two:2/health"
+    assert health_url(server) == health_url(server, "unknown") == "http://one:1/health"
+
+
+@pytest.mark.django_db
+def test_its_row_changes_with_news_and_every_half_minute() -> None:
+    server = register(m=CLOSED)
+    updated_at = server.updated_at
+    healthy = Health(True, boot_id="b1")
+
+    def written(health: Health, seconds: float) -> bool:
+        return record_health(server, health, NOW + timedelta(seconds=seconds))
+
+    assert written(healthy, 0)
+    assert not written(healthy, 29)
+    assert written(healthy, 30)
+    assert written(Health(False, error="gone"), 31)
+    assert not written(Health(False, error="gone"), 90)
+    row = Server.objects.get(name="s")
+    assert (row.healthy, row.last_error, row.boot_id) == (False, "gone", "b1")
+    assert row.checked_at == NOW + timedelta(seconds=30), "when it last answered, under that boot"
+    assert row.updated_at == updated_at, "the registry did not change"
+    assert written(Health(True, boot_id="b2"), 91)
+    row.refresh_from_db()
+    assert (row.healthy, row.last_error, row.boot_id) == (True, "", "b2")
+
+
+@pytest.mark.django_db
+def test_evidence_is_an_attempt_missing_from_the_list(gpu: HealthServer) -> None:
+    register(m=f"{gpu.url}/run")
+    gpu.runs("a1")
+    assert evidence_for("s", "a1") is None
+    assert evidence_for("s", "a2") == "the server does not run it"
+
+
+@pytest.mark.django_db
+def test_evidence_by_count_is_only_a_zero(gpu: HealthServer) -> None:
+    register(m=f"{gpu.url}/run")
+    gpu.counts(1)
+    assert evidence_for("s", "a") is None
+    gpu.counts(0)
+    assert evidence_for("s", "a") == "the server runs nothing"
+
+
+@pytest.mark.django_db
+def test_there_is_no_evidence_without_an_answer_from_every_origin(gpu: HealthServer) -> None:
+    register(a=f"{gpu.url}/run", b=CLOSED)
+    gpu.runs()
+    assert evidence_for("s", "a1") is None
+    assert evidence_for("unknown", "a1") is None

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus import queries
+from gpus.models import ModelConfig, Pool, Server
+from gpus.protocol import DesiredState, QueueAlgorithm
+from gpus.services.model_fields import RegistryRefused
+from gpus.services.registry import (
+    change_server,
+    configure_model,
+    mirror_registry,
+    register_server,
+    remove_server,
+    reset_model,
+)
+from tests.jobs.fake_leases import FakeLeases
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    queries.forget()
+
+
+@pytest.fixture
+def leases() -> FakeLeases:
+    return FakeLeases()
+
+
+def register(leases: FakeLeases, **changes: Any) -> Any:
+    asked = {
+        "model": "flux",
+        "server": "s1",
+        "endpoint": "http://10.0.0.1:9000/generate",
+        "slots": 2,
+    } | changes
+    return register_server(leases=lambda fleet: leases, **asked)  # type: ignore[arg-type, return-value]
+
+
+def refused(code: str) -> Any:
+    return pytest.raises(RegistryRefused, check=lambda error: error.code == code)
+
+
+def test_a_new_server_brings_its_model_and_pool_and_is_live(leases: FakeLeases) -> None:
+    found = register(leases)
+    assert (found.created, found.mirrored, found.pool.name, found.pool.fleet) == (True, True, "flux", "main")
+    assert leases.pools["flux"].algorithm is QueueAlgorithm.FAIR
+    assert (leases.servers["s1"].slots, leases.servers["s1"].models) == (2, ("flux",))
+    assert [(wake.pool, wake.count) for wake in found.wakes] == [("flux", 2)]
+    assert queries.model_spec("flux") == ModelConfig.objects.get().spec
+
+
+def test_registering_again_changes_what_is_said_and_keeps_the_rest(leases: FakeLeases) -> None:
+    register(leases, headers={"X-Api-Key": "s3cret"}, host="box-1", ca_pem="PEM")
+    queries.endpoint_for("s1", "flux")
+    found = register(leases, slots=5, endpoint="http://10.0.0.2/run")
+    assert not found.created
+    assert leases.servers["s1"].slots == 5
+    endpoint = queries.endpoint_for("s1", "flux")
+    assert endpoint is not None
+    assert (endpoint.url, endpoint.max_slots, endpoint.ca_pem) == ("http://10.0.0.2/run", 5, "PEM")
+    assert (endpoint.headers, found.server.host) == ({"X-Api-Key": "s3cret"}, "box-1")
+    register(leases, headers={}, host="", ca_pem="")
+    endpoint = queries.endpoint_for("s1", "flux")
+    assert endpoint is not None
+    assert (endpoint.headers, endpoint.ca_pem) == ({}, None)
+    assert Server.objects.get().host is None
+
+
+def test_headers_are_not_stored_in_the_clear(leases: FakeLeases) -> None:
+    register(leases, headers={"X-Api-Key": "s3cret"})
+    assert "s3cret" not in Server.objects.get().headers_encrypted
+    assert "s3cret" not in repr(queries.endpoint_for("s1", "flux"))
+
+
+def test_models_share_a_server_in_a_named_pool(leases: FakeLeases) -> None:
+    register(leases, pool="big")
+    register(leases, model="ltx2", pool="big", endpoint="http://10.0.0.1:9000/video")
+    assert leases.servers["s1"].models == ("flux", "ltx2")
+    assert {spec.pool for name in ("flux", "ltx2") if (spec := queries.model_spec(name))} == {"big"}
+
+
+def test_who_is_in_another_pool_stays_there(leases: FakeLeases) -> None:
+    register(leases)
+    with refused("server_in_other_pool"):
+        register(leases, model="ltx2")
+    with refused("model_in_other_pool"):
+        register(leases, server="s2", pool="big")
+    with refused("pool_in_other_fleet"):
+        register(leases, fleet="east")
+    assert list(ModelConfig.objects.values_list("name", flat=True)) == ["flux"]
+    assert list(Pool.objects.values_list("name", flat=True)) == ["flux"]
+    assert list(Server.objects.values_list("name", "pool_id")) == [("s1", "flux")]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "ftp://x/",
+        "http://",
+        "http:///generate",
+        "x",
+        "//host/p",
+        "http://h:99999/",
+        "http://[::1",
+        "http://a b/",
+    ],
+)
+def test_an_endpoint_is_a_url_with_a_host(leases: FakeLeases, endpoint: str) -> None:
+    with refused("invalid_endpoint"):
+        register(leases, endpoint=endpoint)
+    assert not Server.objects.exists()
+
+
+def test_without_redis_the_rows_stand_and_a_mirror_brings_the_index_up_to_date(leases: FakeLeases) -> None:
+    leases.away = True
+    found = register(leases)
+    assert (found.mirrored, found.wakes) == (False, ())
+    register(leases, model="far", server="s9", pool="far", fleet="east")
+    leases.away = False
+    assert len(mirror_registry(leases)) == 1  # type: ignore[arg-type]
+    assert (set(leases.pools), set(leases.servers)) == ({"flux"}, {"s1"})
+
+
+def test_a_server_is_drained_resized_and_removed(leases: FakeLeases) -> None:
+    register(leases)
+    changed = change_server("s1", leases=lambda f: leases, slots=1, desired=DesiredState.DRAINING)  # type: ignore[arg-type, return-value]
+    assert changed is not None
+    assert (leases.servers["s1"].slots, leases.servers["s1"].desired) == (1, DesiredState.DRAINING)
+    assert remove_server("s1", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    assert leases.servers == {}
+    assert not remove_server("s1", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+
+
+def configure(leases: FakeLeases, values: dict[str, Any], *, replace: bool) -> Any:
+    return configure_model("flux", values, leases=lambda f: leases, replace=replace)  # type: ignore[arg-type, return-value]
+
+
+def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
+    values = {"model_type": "async", "poll_endpoint_template": "/status/{id}", "poll_interval": 5.0}
+    assert configure(leases, values, replace=True).created
+    configure(leases, {"max_retries": 3, "queue_algorithm": "fifo"}, replace=False)
+    spec = queries.model_spec("flux")
+    assert spec is not None
+    assert (spec.model_type, spec.poll_interval, spec.max_retries) == ("async", 5.0, 3)
+    assert leases.pools["flux"].algorithm is QueueAlgorithm.FIFO
+    configure(leases, {"max_poll_time": 60}, replace=True)
+    spec = queries.model_spec("flux")
+    assert spec is not None
+    assert (spec.model_type, spec.poll_interval, spec.max_retries, spec.max_poll_time) == (
+        "sync",
+        2.0,
+        50,
+        60,
+    )
+    assert leases.pools["flux"].algorithm is QueueAlgorithm.FAIR
+    reset_model("flux", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    spec = queries.model_spec("flux")
+    assert spec is not None
+    assert spec.max_poll_time == 600
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"model_type": "async"}, "poll_template_required"),
+        ({"model_type": "async", "poll_endpoint_template": "/status"}, "invalid_template"),
+        ({"poll_endpoint_template": "status/{id}"}, "invalid_template"),
+        ({"cancel_endpoint_template": "cancel"}, "invalid_template"),
+        ({"payload_schema": {"type": "nothing"}}, "invalid_schema"),
+        ({"payload_schema": {"$ref": "http://127.0.0.1:1/x.json"}}, "invalid_schema"),
+        ({"payload_schema": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, "invalid_schema"),
+    ],
+)
+def test_a_configuration_that_can_not_work_is_refused(
+    leases: FakeLeases, values: dict[str, Any], code: str
+) -> None:
+    with refused(code):
+        configure(leases, values, replace=True)
+    assert not ModelConfig.objects.exists()
+
+
+def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
+    with refused("unknown_model"):
+        configure(leases, {"max_retries": 1}, replace=False)
+    with refused("unknown_model"):
+        reset_model("flux", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+
+
+def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(leases)
+    assert queries.model_spec("flux") is not None
+    ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
+    now = queries.time.monotonic()
+    spec = queries.model_spec("flux")
+    assert spec is not None
+    assert spec.max_retries == 50
+    monkeypatch.setattr(queries.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
+    spec = queries.model_spec("flux")
+    assert spec is not None
+    assert spec.max_retries == 1
+
+
+def test_what_is_not_there_is_not_remembered() -> None:
+    assert queries.model_spec("later") is None
+    ModelConfig.objects.bulk_create([ModelConfig(name="later", pool=Pool.objects.create(name="later"))])
+    assert queries.model_spec("later") is not None
+    assert queries.endpoint_for("nobody", "later") is None
+    assert queries.fleet_of("nowhere") == "main"

@@ -1,0 +1,30 @@
+"""docs/api_errors.md lists every code that the source can answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jobs import errors
+from jobs.api.errors import _CODES
+
+ROOT = Path(__file__).resolve().parents[3]
+_RAISED = re.compile(r'(?:Problem\(\s*\d+,\s*|RegistryRefused\(\s*|code = |code=)"([a-z_]+)"')
+
+
+def codes() -> set[str]:
+    found = set(_CODES.values()) - {"throttled"}
+    for folder in ("jobs/api", "gpus/api", "gpus/services"):
+        for file in (ROOT / folder).glob("*.py"):
+            found |= set(_RAISED.findall(file.read_text()))
+    return found | {
+        kind.code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.Refused) and kind is not errors.Refused
+    }
+
+
+def test_every_code_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs/api_errors.md").read_text()))
+    assert len(codes()) > 25
+    assert codes() - documented == set()

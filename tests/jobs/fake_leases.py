@@ -1,0 +1,72 @@
+"""A lease layer in memory for tests of what stands above it: a line, no slots unless told, and outages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import PoolDepth, Pushed, Wakes
+from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
+
+
+class FakeLeases:
+    """away: Redis does not answer. free_slots: so many pushed tickets are `leased`."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.free_slots = 0
+        self.line: list[Ticket] = []
+        self.pools: dict[str, PoolSpec] = {}
+        self.servers: dict[str, ServerSpec] = {}
+
+    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
+        self._answer()
+        return Pushed(tuple(self._push(ticket) for ticket in tickets), (Wakes(pool, None, len(tickets)),))
+
+    def remove(self, pool: str, ticket: Ticket) -> bool:
+        self._answer()
+        stood = ticket.job_id in [other.job_id for other in self.line]
+        self.line = [other for other in self.line if other.job_id != ticket.job_id]
+        return stood
+
+    def configure_pool(self, pool: PoolSpec) -> None:
+        self._answer()
+        self.pools[pool.name] = pool
+
+    def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
+        self._answer()
+        self.servers[server.name] = server
+        return (Wakes(server.pool, server.host, server.slots),)
+
+    def forget_server(self, server: str) -> None:
+        self._answer()
+        self.servers.pop(server, None)
+
+    def generation(self) -> str | None:
+        self._answer()
+        return "g1"
+
+    def depth(self, pool: str) -> PoolDepth:
+        self._answer()
+        waiting: dict[str, int] = {}
+        for ticket in self.line:
+            waiting[ticket.model] = waiting.get(ticket.model, 0) + 1
+        slots = sum(server.slots for server in self.servers.values() if server.pool == pool)
+        return PoolDepth(pool, waiting, 0, {"free": slots} if slots else {})
+
+    def estimate_seconds(self, model: str, tenant: str) -> float:
+        self._answer()
+        return 2.0
+
+    def _push(self, ticket: Ticket) -> PushResult:
+        if ticket.job_id in [other.job_id for other in self.line]:
+            return PushResult(PushOutcome.DUPLICATE, 1)
+        self.line.append(ticket)
+        if self.free_slots:
+            self.free_slots -= 1
+            return PushResult(PushOutcome.LEASED, 1)
+        return PushResult(PushOutcome.QUEUED, len(self.line))
+
+    def _answer(self) -> None:
+        if self.away:
+            raise LeasingUnavailable("away")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.api.authentication import forget_keys, principal_of_key
+from jobs.callbacks.tenant_secret import secret_of
+from jobs.models import ApiKey, Tenant
+
+pytestmark = pytest.mark.django_db
+
+
+def create(*arguments: str) -> dict[str, str]:
+    out = StringIO()
+    call_command("create_key", *arguments, stdout=out)
+    return dict(line.split(": ", 1) for line in out.getvalue().splitlines())
+
+
+def test_a_new_tenant_is_shown_its_key_and_its_secret_once() -> None:
+    forget_keys()
+    shown = create("--tenant", "acme", "--weight", "2")
+    tenant = Tenant.objects.get()
+    assert (tenant.name, tenant.weight) == ("acme", 2.0)
+    assert shown["webhook secret"] == secret_of(tenant)
+    principal = principal_of_key(shown["api key"])
+    assert principal is not None
+    assert (principal.tenant_id, principal.is_operator) == (tenant.pk, False)
+    assert shown["api key"].split(".")[1] not in str(list(ApiKey.objects.values()))
+
+
+def test_a_known_tenant_gets_another_key_and_no_secret() -> None:
+    create("--tenant", "acme")
+    shown = create("--tenant", "acme", "--operator")
+    assert set(shown) == {"api key"}
+    principal = principal_of_key(shown["api key"])
+    assert principal is not None
+    assert principal.is_operator
+    assert Tenant.objects.count() == 1
+
+
+@pytest.mark.parametrize("arguments", [("--tenant", "a b"), ("--tenant", "acme", "--weight", "0")])
+def test_a_bad_tenant_is_said_to_be_bad(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError):
+        create(*arguments)
+    assert not Tenant.objects.exists()

@@ -1,0 +1,95 @@
+"""The group commit: one transaction for many, an outcome for each, nothing told before it is durable."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from jobs.models import Tenant
+from jobs.services import commits
+from jobs.services.commits import GroupCommitWriter, Write, write_batch
+from tests.builders import make_tenant
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def create(name: str) -> str:
+    Tenant.objects.create(name=name)
+    return name
+
+
+def test_a_batch_is_one_transaction(django_assert_num_queries):
+    connection.ensure_connection()
+    with django_assert_num_queries(4):  # BEGIN, two inserts, COMMIT
+        assert write_batch([Write(lambda: create("a")), Write(lambda: create("b"))]) == ["a", "b"]
+
+
+def test_what_one_row_breaks_only_that_row_loses():
+    make_tenant("taken")
+    outcomes = write_batch([Write(lambda n=n: create(n)) for n in ("a", "taken", "b")])
+    assert outcomes[0] == "a"
+    assert isinstance(outcomes[1], Exception)
+    assert outcomes[2] == "b"
+    assert set(Tenant.objects.values_list("name", flat=True)) == {"taken", "a", "b"}
+
+
+def test_outcomes_are_told_after_the_commit_and_in_order():
+    told: list[Any] = []
+    seen: list[int] = []
+
+    def after_commit(outcomes):
+        told.extend(outcomes)
+        seen.append(Tenant.objects.count())
+
+    writer = GroupCommitWriter(after_commit)
+    futures = [writer.submit(lambda n=n: create(f"t{n}")) for n in range(20)]
+    writer.start()
+    assert [future.result(10) for future in futures] == [f"t{n}" for n in range(20)]
+    assert writer.stop()
+    assert told == [f"t{n}" for n in range(20)]
+    assert seen[-1] == 20
+
+
+def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
+    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    real, failures = commits.write_batch, iter([OperationalError("gone"), OperationalError("gone")])
+    failed = threading.Event()
+
+    def sometimes(batch):
+        error = next(failures, None)
+        if error is not None:
+            failed.set()
+            raise error
+        return real(batch)
+
+    monkeypatch.setattr(commits, "write_batch", sometimes)
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    future = writer.submit(lambda: create("late"))
+    assert future.result(10) == "late"
+    assert failed.is_set()
+    assert not writer.failing
+    assert writer.stop()
+
+
+def test_stop_writes_what_is_queued():
+    writer = GroupCommitWriter(lambda outcomes: None)
+    futures = [writer.submit(lambda n=n: create(f"s{n}")) for n in range(5)]
+    writer.start()
+    assert writer.stop()
+    assert all(future.done() for future in futures)
+    assert Tenant.objects.count() == 5
+
+
+def test_a_listener_that_fails_does_not_stop_the_writer():
+    def broken(outcomes):
+        raise RuntimeError("listener")
+
+    writer = GroupCommitWriter(broken)
+    writer.start()
+    assert writer.submit(lambda: create("a")).result(10) == "a"
+    assert writer.submit(lambda: create("b")).result(10) == "b"
+    assert writer.stop()

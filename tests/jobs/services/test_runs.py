@@ -1,0 +1,264 @@
+"""An attempt's steps under a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, Interrupted, RunTimedOut, ServerLost
+from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
+from jobs.services.runs import AttemptRun, HandedOver, Order, Over, Remote, Wait, limit_seconds
+from tests.builders import ManualClock
+
+ASYNC = ModelSpec(
+    "flux",
+    "flux",
+    ModelType.ASYNC,
+    poll_endpoint_template="/status/{id}",
+    poll_interval=3.0,
+    max_poll_time=60.0,
+)
+
+
+class ScriptedRunner:
+    """Answers from lists; an exception in them is raised."""
+
+    def __init__(self, *, starts: list[Any] = (), polls: list[Any] = (), cancels: list[Any] = ()) -> None:
+        self.starts, self.polls, self.cancels = list(starts), list(polls), list(cancels)
+        self.calls: list[str] = []
+        self.on_start: Callable[[Abort], None] = lambda abort: None
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Any:
+        self.calls.append("start")
+        self.on_start(abort)
+        return _say(self.starts.pop(0))
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Any:
+        self.calls.append(f"poll {remote_id}")
+        return _say(self.polls.pop(0) if self.polls else StillRunning())
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        self.calls.append(f"cancel {remote_id}")
+        return bool(_say(self.cancels.pop(0) if self.cancels else True))
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Any:
+        return Finished(body["result"])
+
+
+def _say(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class Bench:
+    def __init__(
+        self, runner: ScriptedRunner, *, deadline: float | None = None, remote_id: str | None = None
+    ) -> None:
+        self.clock = ManualClock()
+        self.fresh = True
+        self.push: Mapping[str, Any] | None = None
+        self.evidence: str | None = None
+        request = RunRequest("j", "a", ASYNC, Endpoint("gpu-1", "http://gpu-1/generate"), {}, "gpu-1/0", 1)
+        self.run = AttemptRun(
+            request,
+            runner,
+            self.clock,
+            limit_seconds=limit_seconds(request),
+            deadline_seconds=deadline,
+            is_fresh=lambda: self.fresh,
+            pushed=lambda: self.push,
+            prove_free=lambda: self.evidence,
+            remote_id=remote_id,
+        )
+
+    def accept(self) -> Bench:
+        assert self.run.step() == Remote("r1")
+        self.run.remote_committed = True
+        return self
+
+    def wait_through(self) -> Any:
+        """Steps and moves the clock by each wait until something else comes."""
+        for _ in range(1000):
+            step = self.run.step()
+            if not isinstance(step, Wait):
+                return step
+            assert step.seconds > 0
+            self.clock.move(step.seconds)
+        raise AssertionError("it never ended")
+
+
+def test_a_sync_answer_is_the_end():
+    assert Bench(ScriptedRunner(starts=[Finished({"url": "x"})])).run.step().result == {"url": "x"}
+
+
+def test_an_accepted_run_is_polled_at_its_interval_until_it_is_done():
+    runner = ScriptedRunner(starts=[Accepted("r1")], polls=[StillRunning(), StillRunning(), Finished(7)])
+    bench = Bench(runner).accept()
+    assert bench.wait_through().result == 7
+    assert runner.calls == ["start", "poll r1", "poll r1", "poll r1"]
+    assert bench.clock.elapsed == 9.0
+
+
+def test_nothing_is_sent_under_a_lease_that_is_too_old():
+    runner = ScriptedRunner(starts=[Finished(1)])
+    bench = Bench(runner)
+    bench.fresh = False
+    over = bench.run.step()
+    assert over.ending.error.code == "lease_lost"
+    assert not over.ending.sent
+    assert not over.ending.suspect
+    assert runner.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "suspect"),
+    [(GpuBusy(), False), (ConnectFailed(), False), (BadInput(), False), (ServerLost(), True)],
+)
+def test_an_error_ends_the_attempt_with_its_price(error, suspect):
+    over = Bench(ScriptedRunner(starts=[error])).run.step()
+    assert over.ending.error is error
+    assert over.ending.suspect is suspect
+
+
+def test_transient_poll_failures_back_off_and_are_survived():
+    runner = ScriptedRunner(
+        starts=[Accepted("r1")],
+        polls=[PollFailed("refused"), PollFailed("refused"), StillRunning(), Finished(1)],
+    )
+    bench = Bench(runner).accept()
+    assert bench.wait_through().result == 1
+    assert bench.clock.elapsed == 3 + 6 + 12 + 3
+
+
+def test_a_server_that_forgot_the_run_lost_it():
+    runner = ScriptedRunner(starts=[Accepted("r1")], polls=[PollFailed("404", gone=True)])
+    over = Bench(runner).accept().wait_through()
+    assert over.ending.error.code == "server_lost"
+    assert over.ending.suspect
+
+
+def test_a_run_past_its_limit_is_cancelled_and_times_out():
+    runner = ScriptedRunner(starts=[Accepted("r1")])
+    bench = Bench(runner).accept()
+    over = bench.wait_through()
+    assert over.ending.error.code == "timeout"
+    assert not over.ending.suspect, "the server confirmed the cancel"
+    assert bench.clock.elapsed == 60.0
+    assert runner.calls[-1] == "cancel r1"
+
+
+def test_a_time_out_whose_cancel_is_not_confirmed_leaves_the_slot_suspect():
+    runner = ScriptedRunner(starts=[Accepted("r1")], cancels=[ServerLost()])
+    assert Bench(runner).accept().wait_through().ending.suspect
+
+
+def test_a_sync_run_that_timed_out_is_cancelled_too():
+    runner = ScriptedRunner(starts=[RunTimedOut()])
+    over = Bench(runner).run.step()
+    assert over.ending.error.code == "timeout"
+    assert runner.calls == ["start", "cancel None"]
+
+
+def test_a_cancel_during_the_read_reaches_the_server():
+    runner = ScriptedRunner(starts=[Interrupted()])
+    bench = Bench(runner)
+    runner.on_start = lambda abort: bench.run.order(Order.CANCEL)
+    over = bench.run.step()
+    assert over.ending.error.code == "cancelled"
+    assert over.evidence == "server confirmed the cancel"
+
+
+def test_a_cancel_holds_the_slot_until_the_gpu_is_proven_free():
+    runner = ScriptedRunner(starts=[Accepted("r1")], cancels=[False, ServerLost(), False])
+    bench = Bench(runner).accept()
+    bench.run.order(Order.CANCEL)
+    assert isinstance(bench.run.step(), Wait)
+    assert isinstance(bench.run.step(), Wait)
+    bench.evidence = "the server does not list the attempt"
+    over = bench.run.step()
+    assert over.ending.error.code == "cancelled"
+    assert over.evidence == "the server does not list the attempt"
+
+
+def test_a_cancel_that_is_never_proven_ends_with_the_run_limit():
+    runner = ScriptedRunner(starts=[Accepted("r1")], cancels=[False] * 100)
+    bench = Bench(runner).accept()
+    bench.run.order(Order.CANCEL)
+    over = bench.wait_through()
+    assert over.evidence == "the model's run limit has passed"
+    assert bench.clock.elapsed >= 60
+
+
+def test_the_jobs_deadline_stops_the_run():
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), deadline=10.0).accept()
+    over = bench.wait_through()
+    assert over.ending.error.code == "deadline_exceeded"
+    assert bench.clock.elapsed == 10.0
+
+
+def test_a_pushed_result_ends_the_run_without_another_poll():
+    runner = ScriptedRunner(starts=[Accepted("r1")])
+    bench = Bench(runner).accept()
+    assert isinstance(bench.run.step(), Wait)
+    bench.push = {"result": "pushed"}
+    bench.run.nudge()
+    over = bench.run.step()
+    assert over.result == "pushed"
+    assert runner.calls == ["start"]
+
+
+def test_a_result_pushed_before_the_connection_broke_wins():
+    bench = Bench(ScriptedRunner(starts=[ServerLost()]))
+    bench.push = {"result": "pushed"}
+    assert bench.run.step().result == "pushed"
+
+
+def test_a_hand_over_waits_for_the_committed_remote_id():
+    runner = ScriptedRunner(starts=[Accepted("r1")])
+    bench = Bench(runner)
+    bench.run.order(Order.HAND_OVER)
+    assert bench.run.step() == Remote("r1")
+    assert isinstance(bench.run.step(), Wait)
+    bench.run.remote_committed = True
+    assert bench.run.step() == HandedOver()
+
+
+def test_an_adopted_run_goes_on_polling_and_never_starts():
+    runner = ScriptedRunner(polls=[Finished(1)])
+    assert isinstance(Bench(runner, remote_id="r9").run.step(), Over)
+    assert runner.calls == ["poll r9"]
+
+
+def test_a_lost_lease_stops_a_sync_run_and_leaves_a_polled_one_to_its_adopter():
+    polled = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
+    polled.run.order(Order.LOST)
+    assert polled.run.step() == HandedOver()
+    runner = ScriptedRunner(starts=[Interrupted()], cancels=[False])
+    sync = Bench(runner)
+    runner.on_start = lambda abort: sync.run.order(Order.LOST)
+    over = sync.run.step()
+    assert over.ending.error.code == "lease_lost"
+    assert over.ending.suspect
+
+
+def test_a_refused_start_stops_its_run():
+    runner = ScriptedRunner(starts=[Accepted("r1")])
+    bench = Bench(runner)
+    bench.run.step()
+    bench.run.order(Order.STOP)
+    over = bench.run.step()
+    assert over.ending.error.code == "lease_lost"
+    assert runner.calls == ["start", "cancel r1"]
+
+
+def test_an_interrupt_stops_the_run_at_no_cost():
+    runner = ScriptedRunner(starts=[Interrupted()])
+    bench = Bench(runner)
+    runner.on_start = lambda abort: bench.run.order(Order.INTERRUPT)
+    over = bench.run.step()
+    assert over.ending.error.code == "interrupted"
+    assert not over.ending.suspect

@@ -1,0 +1,184 @@
+"""Servers are asked what they run; what they say is compared, written down, and never costs a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpus.errors import RunTimedOut
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import ExpiryVerdict, Lease, ReleaseMode
+from jobs import transitions
+from jobs.models import Attempt, Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import lock_sync
+from jobs.sweeps.base import SweepCount
+from jobs.transitions import End
+from tests.gpus.services.health_server import HealthServer
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+
+
+@pytest.fixture
+def gpu() -> Iterator[HealthServer]:
+    with HealthServer() as server:
+        yield server
+
+
+@pytest.fixture
+def lease(world: World, gpu: HealthServer) -> Lease:
+    world.server(url=f"{gpu.url}/run")
+    world.job()
+    lease = world.claim()
+    world.accept(lease)
+    gpu.runs(lease.attempt_id)
+    sweep(world)
+    return lease
+
+
+def sweep(world: World) -> SweepCount:
+    count = lock_sync.sweep(world.ports)
+    assert count.failed == 0
+    return count
+
+
+def test_what_a_server_says_is_written_to_its_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+    server = Server.objects.get()
+    assert (server.healthy, server.boot_id, server.checked_at) == (True, "boot-1", world.clock.now())
+    gpu.status = 500
+    count = sweep(world)
+    server.refresh_from_db()
+    assert server.healthy is False
+    assert "500" in server.last_error
+    assert any("500" in note for note in count.notes)
+
+
+def test_a_lease_that_the_server_does_not_confirm_is_noted_and_stays(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.runs()
+    assert sweep(world).notes == (), "it may just be on its way"
+    world.clock.advance(11)
+    assert sweep(world).notes == ("gpu-1: does not run 1 of its 1 leased attempts",)
+    assert world.leases.is_held(lease.ref)
+    assert Attempt.objects.get().state == AttemptState.WAITING
+
+
+def test_attempts_that_hold_no_slot_are_noted(world: World, gpu: HealthServer, lease: Lease) -> None:
+    gpu.runs(lease.attempt_id, "stranger")
+    assert sweep(world).notes == ("gpu-1: runs 1 attempts that hold no slot",)
+
+
+def test_a_polled_run_of_a_boot_that_is_over_is_its_pollers(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.runs(boot_id="boot-2")
+    assert sweep(world).repaired == 0
+    assert Job.objects.get().state == JobState.RUNNING
+    assert world.leases.is_held(lease.ref)
+
+
+def test_a_handed_over_run_of_a_boot_that_is_over_is_lost_and_its_slot_free(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    world.release(lease, ReleaseMode.ADOPT)
+    gpu.runs(boot_id="boot-2")
+    assert sweep(world).repaired == 1
+    attempt, job = Attempt.objects.get(), Job.objects.get()
+    assert (attempt.state, attempt.slot_freed) == (AttemptState.LOST, True)
+    assert attempt.evidence == "the server restarted"
+    assert (job.state, job.deaths, job.avoid_server) == (JobState.RETRYING, 0, "gpu-1")
+    assert not QuarantinedSlot.objects.exists()
+    assert world.slot() == "free"
+
+
+def test_an_expired_run_of_a_boot_that_is_over_is_lost_too(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    world.clock.advance(LEASE_SECONDS + 1)
+    gpu.runs(boot_id="boot-2")
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+
+
+def test_a_run_sent_after_the_old_boot_was_last_seen_may_be_the_new_ones(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    Attempt.objects.update(started_at=world.clock.now())
+    Server.objects.update(checked_at=world.clock._now.replace(year=2020))
+    world.release(lease, ReleaseMode.ADOPT)
+    gpu.runs(lease.attempt_id, boot_id="boot-2")
+    assert sweep(world).repaired == 0
+    assert Attempt.objects.get().state == AttemptState.WAITING
+
+
+def held_back(world: World, lease: Lease) -> None:
+    """A proof was written, and the process died before it told Redis."""
+    world.release(lease, ReleaseMode.SUSPECT)
+    ending = Ending(RunTimedOut(), suspect=True)
+    transitions.end_attempt(
+        End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), world.clock.now())
+    )
+    world.leases.settled([lease.ref])
+
+
+def test_a_slot_that_only_redis_holds_back_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:
+    held_back(world, lease)
+    QuarantinedSlot.objects.update(freed_at=world.clock.now())
+    assert sweep(world).repaired == 0, "its row may be under way"
+    world.clock.advance(21)
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+
+
+def test_a_slot_that_its_row_explains_stays(world: World, gpu: HealthServer, lease: Lease) -> None:
+    held_back(world, lease)
+    sweep(world)
+    world.clock.advance(21)
+    assert sweep(world).repaired == 0
+    assert world.slot() == "quarantined"
+
+
+def test_a_slot_held_back_without_a_row_or_a_proof_gets_its_row(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    held_back(world, lease)
+    QuarantinedSlot.objects.all().delete()
+    sweep(world)
+    world.clock.advance(21)
+    assert sweep(world).repaired == 1
+    assert QuarantinedSlot.objects.get(freed_at=None).attempt_id == lease.attempt_id
+    assert world.slot() == "quarantined"
+
+
+def test_a_slot_whose_attempt_still_lives_is_left_to_the_orphans(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert world.leases.resolve_expired(lease.ref, ExpiryVerdict.QUARANTINED)
+    sweep(world)
+    world.clock.advance(21)
+    assert sweep(world).repaired == 0
+    assert world.slot() == "quarantined"
+
+
+def test_without_redis_servers_are_still_asked(world: World, gpu: HealthServer, lease: Lease) -> None:
+    world.redis_is_gone = True
+    gpu.status = 500
+    count = sweep(world)
+    assert Server.objects.get().healthy is False
+    assert any("Redis does not answer" in note for note in count.notes)
+
+
+def test_a_restart_that_was_seen_without_redis_is_dealt_with_later(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    world.release(lease, ReleaseMode.ADOPT)
+    gpu.runs(boot_id="boot-2")
+    world.redis_is_gone = True
+    assert sweep(world).repaired == 0
+    world.redis_is_gone = False
+    assert sweep(world).repaired == 1
+    assert Server.objects.get().boot_id == "boot-2"
+    assert sweep(world).repaired == 0

@@ -1,0 +1,198 @@
+"""A suspect slot comes back when its server proves it free, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpus.errors import RunTimedOut
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease, ReleaseMode
+from jobs import transitions
+from jobs.retry import Ending, RetryPolicy
+from jobs.sweeps import quarantine
+from jobs.sweeps.base import SweepCount
+from jobs.transitions import End
+from tests.gpus.services.health_server import HealthServer
+from tests.jobs.sweeps.conftest import World
+
+LIMIT = 600.0
+
+
+@pytest.fixture
+def gpu() -> Iterator[HealthServer]:
+    with HealthServer() as server:
+        yield server
+
+
+@pytest.fixture
+def lease(world: World, gpu: HealthServer) -> Lease:
+    """Its run timed out; nobody knows whether the GPU still works on it. Two seconds ago."""
+    world.server(url=f"{gpu.url}/run")
+    world.job()
+    return let_go(world, world.claim())
+
+
+def let_go(world: World, lease: Lease) -> Lease:
+    world.release(lease, ReleaseMode.SUSPECT)
+    ending = Ending(RunTimedOut(), suspect=True)
+    transitions.end_attempt(
+        End(
+            lease.job_id,
+            lease.attempt_id,
+            1,
+            lease.slot,
+            ending,
+            RetryPolicy(),
+            world.clock.now(),
+            run_limit_seconds=LIMIT,
+        )
+    )
+    world.leases.settled([lease.ref])
+    world.clock.advance(2)
+    return lease
+
+
+def sweep(world: World) -> SweepCount:
+    count = quarantine.sweep(world.ports)
+    assert count.failed == 0
+    return count
+
+
+def row() -> QuarantinedSlot:
+    return QuarantinedSlot.objects.latest("pk")
+
+
+def test_a_server_that_still_runs_it_keeps_the_slot_shut(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.runs(lease.attempt_id)
+    assert sweep(world).repaired == 0
+    assert world.slot() == "quarantined"
+    assert (row().freed_at, row().probed_at) == (None, world.clock.now())
+
+
+def test_a_server_that_does_not_run_it_frees_the_slot_and_wakes(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.runs("another")
+    world.job()
+    world.wakes.clear()
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+    assert (row().freed_at, row().evidence) == (world.clock.now(), "the server does not run it")
+    assert sum(wake.count for wake in world.wakes) == 1
+    assert not quarantine.is_needed(world.ports)
+
+
+def test_a_restart_after_the_first_probe_frees_it(world: World, gpu: HealthServer, lease: Lease) -> None:
+    gpu.counts(1, boot_id="boot-1")
+    assert sweep(world).repaired == 0
+    assert row().boot_id == "boot-1"
+    gpu.counts(1, boot_id="boot-2")
+    assert sweep(world).repaired == 1
+    assert row().evidence == "the server restarted"
+
+
+def test_a_restart_since_the_attempt_was_sent_is_known_from_the_servers_row(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    Server.objects.update(boot_id="boot-1", checked_at=world.clock.now())
+    gpu.counts(1, boot_id="boot-2")
+    assert sweep(world).repaired == 1
+
+
+def test_a_boot_seen_only_before_the_attempt_was_sent_proves_nothing(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    world.clock.advance(-60)
+    Server.objects.update(boot_id="boot-1", checked_at=world.clock.now())
+    world.clock.advance(60)
+    gpu.counts(1, boot_id="boot-2")
+    assert sweep(world).repaired == 0
+    assert row().boot_id == "boot-2"
+
+
+def test_a_count_frees_it_once_no_lease_has_changed_for_five_seconds(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.counts(0)
+    assert sweep(world).repaired == 0
+    world.clock.advance(3.1)
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+
+
+def test_counts_below_leased_and_quarantined_free_the_oldest(world: World, gpu: HealthServer) -> None:
+    world.server(url=f"{gpu.url}/run", slots=3)
+    for _ in range(3):
+        world.job()
+    leases = [world.claim() for _ in range(3)]
+    for lease in leases[:2]:
+        let_go(world, lease)
+    world.clock.advance(5)
+    gpu.counts(3)
+    assert sweep(world).repaired == 0
+    gpu.counts(2)
+    assert sweep(world).repaired == 1
+    assert QuarantinedSlot.objects.get(freed_at=None).attempt_id == leases[1].attempt_id
+
+
+def test_after_the_models_run_limit_it_is_free_without_an_answer(world: World, lease: Lease) -> None:
+    Server.objects.get().placements.update(endpoint="http://127.0.0.1:9/run")
+    world.clock.advance(LIMIT - 3)
+    assert sweep(world).repaired == 0
+    world.clock.advance(20)
+    assert sweep(world).repaired == 1
+    assert row().evidence == "the model's run limit has passed"
+    assert world.slot() == "free"
+
+
+def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
+    world: World, lease: Lease
+) -> None:
+    Server.objects.get().placements.update(endpoint="http://127.0.0.1:9/run")
+    sweep(world)
+    first = row().probed_at
+    assert (Server.objects.get().healthy, row().freed_at) == (False, None)
+    assert Server.objects.get().last_error
+    world.clock.advance(2)
+    sweep(world)
+    assert row().probed_at == first
+    world.clock.advance(9)
+    sweep(world)
+    assert row().probed_at == world.clock.now()
+
+
+def test_a_row_that_redis_forgot_is_quarantined_again(world: World, gpu: HealthServer, lease: Lease) -> None:
+    gpu.runs(lease.attempt_id)
+    world.leases.free_slot(lease.slot)
+    assert world.slot() == "free"
+    sweep(world)
+    assert world.slot() == "quarantined"
+
+
+def test_without_redis_no_row_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:
+    gpu.runs()
+    world.redis_is_gone = True
+    count = sweep(world)
+    assert (count.repaired, row().freed_at) == (0, None)
+    assert "Redis does not answer" in count.notes[0]
+
+
+def test_two_sweeps_at_once_free_a_slot_once(world: World, gpu: HealthServer, lease: Lease) -> None:
+    gpu.runs()
+    groups, _ = quarantine._groups(quarantine._open_rows(), world.ports)
+    assert sweep(world).repaired == 1
+    world.job()
+    following = world.claim()
+    assert quarantine._free(groups[0], {row().pk: "late"}, world.ports).repaired == 0
+    assert row().evidence == "the server does not run it"
+    assert world.leases.is_held(following.ref)
+
+
+def test_it_is_not_needed_while_nothing_is_quarantined(world: World) -> None:
+    world.server()
+    assert not quarantine.is_needed(world.ports)
+    assert quarantine.sweep(world.ports) == SweepCount()

@@ -1,0 +1,129 @@
+"""What each error costs: the table of docs/failures.md, as decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    GpuBusy,
+    GpuError,
+    GpuFault,
+    Interrupted,
+    RunCancelled,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+)
+from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds
+from jobs.states import AttemptState, JobState
+
+POLICY = RetryPolicy(max_retries=2)
+
+
+def middle() -> float:
+    return 0.5
+
+
+def decide(
+    error: GpuError | None, standing: Standing | None = None, policy: RetryPolicy = POLICY, **ending: bool
+):
+    return decide_end(Ending(error, **ending), standing or Standing(), policy, chance=middle)
+
+
+def test_success_completes_even_when_a_cancel_was_requested():
+    assert decide(None, Standing(cancel_requested=True)).job is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("tries", [0, 2])
+def test_busy_costs_nothing_and_is_never_capped(tries):
+    decision = decide(GpuBusy(), Standing(tries=tries))
+    assert decision.job is JobState.QUEUED
+    assert decision.attempt is AttemptState.REFUSED
+    assert (decision.counted, decision.tries) == (False, tries)
+
+
+def test_interrupted_costs_no_try_and_no_crash_count():
+    decision = decide(Interrupted(), Standing(tries=1, deaths=2))
+    assert decision.job is JobState.QUEUED
+    assert (decision.tries, decision.deaths, decision.counted) == (1, 2, False)
+
+
+def test_connect_errors_are_free_three_times_then_cost_a_try():
+    for used in range(3):
+        decision = decide(ConnectFailed(), Standing(free_connects=used))
+        assert not decision.counted
+        assert decision.job is JobState.RETRYING
+        assert decision.elsewhere
+    assert decide(ConnectFailed(), Standing(free_connects=3)).counted
+
+
+def test_lost_server_costs_one_try_and_goes_elsewhere():
+    decision = decide(ServerLost(), suspect=True)
+    assert decision.counted
+    assert decision.elsewhere
+    assert decision.attempt is AttemptState.LOST
+    assert decision.job is JobState.RETRYING
+
+
+def test_gpu_fault_is_free_once_per_server():
+    assert not decide(GpuFault()).counted
+    assert decide(GpuFault(), Standing(faults_here=1)).counted
+
+
+def test_bad_input_is_final_at_once():
+    decision = decide(BadInput("prompt too long"))
+    assert (decision.job, decision.error_code) == (JobState.FAILED, "bad_input")
+    assert "prompt too long" in decision.error_message
+
+
+def test_budget_of_retries_is_tries_beyond_the_first():
+    assert decide(ServerFailed(), Standing(tries=1)).job is JobState.RETRYING
+    final = decide(ServerFailed(), Standing(tries=2))
+    assert final.job is JobState.FAILED
+    assert final.error_code == "server_error"
+
+
+def test_three_dead_processes_are_poison_whatever_the_budget():
+    policy = RetryPolicy(max_retries=50)
+    assert decide(ServerLost(), Standing(deaths=1), policy, process_died=True).job is JobState.RETRYING
+    final = decide(ServerLost(), Standing(deaths=2), policy, process_died=True)
+    assert (final.job, final.error_code) == (JobState.FAILED, "poison")
+
+
+@pytest.mark.parametrize("error", [ServerFailed(), RunTimedOut(), Interrupted(), ServerLost()])
+def test_failure_with_a_cancel_requested_ends_cancelled_never_retrying(error):
+    decision = decide(error, Standing(cancel_requested=True))
+    assert decision.job is JobState.CANCELLED
+    assert decision.attempt is AttemptState.CANCELLED
+
+
+def test_a_cancelled_run_cancels_its_job():
+    assert decide(RunCancelled()).job is JobState.CANCELLED
+
+
+def test_at_most_once_is_not_run_again_after_an_uncertain_end():
+    policy = RetryPolicy(at_most_once=True)
+    final = decide(ServerLost(), policy=policy, suspect=True)
+    assert (final.job, final.error_code) == (JobState.FAILED, "lost_at_most_once")
+    assert decide(ServerFailed(), policy=policy).job is JobState.RETRYING
+    assert decide(GpuBusy(), policy=policy).job is JobState.QUEUED
+    assert decide(Interrupted(), policy=policy, sent=False).job is JobState.QUEUED
+
+
+def test_at_most_once_stays_uncertain_when_only_the_slot_was_proven_free():
+    assert decide(ServerLost(), policy=RetryPolicy(at_most_once=True), suspect=False).job is JobState.FAILED
+
+
+def test_no_retry_that_could_only_come_after_the_deadline():
+    final = decide(ServerFailed(), Standing(seconds_left=0.5))
+    assert (final.job, final.error_code) == (JobState.FAILED, "deadline_exceeded")
+
+
+def test_delays_double_up_to_the_cap_with_ten_percent_jitter():
+    delays = [retry_delay_seconds(n, POLICY, chance=middle) for n in range(7)]
+    assert delays == [1, 2, 4, 8, 16, 30, 30]
+    assert retry_delay_seconds(0, POLICY, chance=lambda: 0.0) == pytest.approx(0.9)
+    assert retry_delay_seconds(0, POLICY, chance=lambda: 1.0) == pytest.approx(1.1)
+    assert retry_delay_seconds(10_000, POLICY, chance=middle) == 30

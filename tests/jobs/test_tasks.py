@@ -1,0 +1,40 @@
+"""What Flower is shown of a task's jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.tasks import JobFailed, shown
+
+
+def a_report(**fields: Any) -> dict[str, Any]:
+    report = {"job_id": "J1", "model": "zimg", "server": "zimg-1", "slot": 0, "attempt": "A1"}
+    return report | {"outcome": "completed", "seconds": 1.5, "error_code": ""} | fields
+
+
+def test_one_job_is_shown_whole() -> None:
+    assert shown([a_report()]) == {
+        "job_id": "J1",
+        "model": "zimg",
+        "server": "zimg-1",
+        "slot": 0,
+        "attempt": "A1",
+        "outcome": "completed",
+        "seconds": 1.5,
+    }
+
+
+def test_one_failed_job_fails_its_task_and_says_who() -> None:
+    with pytest.raises(JobFailed, match=r"job_id=J1 .*outcome=failed .*error_code=timeout"):
+        shown([a_report(outcome="failed", error_code="timeout")])
+
+
+def test_many_short_jobs_are_counted_and_the_failed_named() -> None:
+    reports = [a_report(), a_report(job_id="J2", error_code="busy"), a_report(job_id="J3")]
+    assert shown(reports) == {"jobs": 3, "failed": ["J2 busy"]}
+
+
+def test_a_wake_that_found_nothing_says_so() -> None:
+    assert shown([]) == {"jobs": 0, "failed": []}

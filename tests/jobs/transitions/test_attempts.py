@@ -1,0 +1,217 @@
+"""Starts, takeovers and ends by compare-and-set; zombies lose."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gpus.errors import BadInput, GpuBusy, ServerFailed, ServerLost
+from gpus.models import QuarantinedSlot
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Attempt, Callback, Event, Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.states import AttemptState, JobState
+from jobs.transitions import End, Start, StartOutcome
+from tests.builders import START, make_job, make_model, make_running, make_server
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def start(job: Job, slot: str = "gpu-1/0") -> tuple[StartOutcome, str]:
+    attempt_id = new_id()
+    return transitions.start_attempt(Start(job.id, attempt_id, slot, job.model, "w", START)), attempt_id
+
+
+def end(job: Job, attempt_id: str, ending: Ending | None = None, *, epoch: int = 1, **values) -> End:
+    return End(
+        job.id,
+        attempt_id,
+        epoch,
+        "gpu-1/0",
+        ending or Ending(),
+        values.pop("policy", RetryPolicy()),
+        START + timedelta(seconds=5),
+        **values,
+    )
+
+
+def types(job: Job) -> list[str]:
+    return list(Event.objects.filter(job=job).order_by("seq").values_list("type", flat=True))
+
+
+def test_a_start_moves_the_job_and_numbers_the_attempt():
+    job = make_job()
+    outcome, attempt_id = start(job)
+    job.refresh_from_db()
+    assert outcome is StartOutcome.STARTED
+    assert (job.state, job.live_attempt, job.attempts_made) == (JobState.RUNNING, attempt_id, 1)
+    assert types(job) == ["queued", "started"]
+
+
+def test_a_repeated_start_changes_nothing():
+    job = make_job()
+    _, attempt_id = start(job)
+    again = transitions.start_attempt(Start(job.id, attempt_id, "gpu-1/0", job.model, "w", START))
+    assert again is StartOutcome.STARTED
+    assert types(job) == ["queued", "started"]
+
+
+def test_a_second_start_of_the_same_job_loses():
+    job = make_job()
+    start(job)
+    assert start(job, "gpu-1/1")[0] is StartOutcome.JOB_MOVED
+
+
+def test_the_unique_index_refuses_a_second_live_attempt_on_a_slot():
+    first, second = make_job(), make_job()
+    start(first)
+    assert start(second)[0] is StartOutcome.SLOT_TAKEN
+    second.refresh_from_db()
+    assert second.state == JobState.QUEUED
+
+
+def test_a_cancelled_job_is_not_started():
+    job = make_job()
+    transitions.end_waiting(job.id, JobState.CANCELLED, START, code="cancelled", message="")
+    assert start(job)[0] is StartOutcome.JOB_MOVED
+    assert Attempt.objects.count() == 0
+
+
+def test_a_success_is_stored_with_result_event_and_callback():
+    job = make_job(callback_url="http://example.com/hook")
+    attempt_id = make_running(job)
+    ended = transitions.end_attempt(end(job, attempt_id, result={"url": "x"}, gpu_seconds=4.0))
+    job.refresh_from_db()
+    assert ended.won
+    assert (job.state, job.result, job.live_attempt) == (JobState.COMPLETED, {"url": "x"}, None)
+    assert job.finished_at == START + timedelta(seconds=5)
+    assert types(job) == ["queued", "started", "completed"]
+    assert Callback.objects.get(job=job).id == ended.callback_id
+    attempt = Attempt.objects.get(id=attempt_id)
+    assert (attempt.state, attempt.slot_freed, attempt.gpu_seconds) == (AttemptState.COMPLETED, True, 4.0)
+
+
+def test_an_end_counts_once():
+    job = make_job(callback_url="http://example.com/hook")
+    attempt_id = make_running(job)
+    assert transitions.end_attempt(end(job, attempt_id, result=1)).won
+    assert not transitions.end_attempt(end(job, attempt_id, result=2)).won
+    job.refresh_from_db()
+    assert job.result == 1
+    assert Callback.objects.count() == 1
+
+
+def test_an_end_of_an_old_epoch_is_refused():
+    job = make_job()
+    attempt_id = make_running(job, remote_id="r1")
+    assert transitions.take_over(job.id, attempt_id, 1, "other", START)
+    assert not transitions.end_attempt(end(job, attempt_id, epoch=1, result="zombie")).won
+    assert transitions.end_attempt(end(job, attempt_id, epoch=2, result="mine")).won
+    job.refresh_from_db()
+    assert job.result == "mine"
+
+
+def test_only_one_takes_an_attempt_over():
+    job = make_job()
+    attempt_id = make_running(job, remote_id="r1")
+    assert transitions.take_over(job.id, attempt_id, 1, "a", START)
+    assert not transitions.take_over(job.id, attempt_id, 1, "b", START)
+    assert transitions.take_over(job.id, attempt_id, 1, "a", START), "its own, asked again"
+    assert Attempt.objects.get(id=attempt_id).epoch == 2
+
+
+def test_an_attempt_without_a_remote_id_is_not_taken_over():
+    job = make_job()
+    attempt_id = make_running(job)
+    assert not transitions.take_over(job.id, attempt_id, 1, "a", START)
+
+
+def test_a_refused_attempt_puts_its_job_back_at_its_place():
+    job = make_job(place_us=7)
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(GpuBusy())))
+    job.refresh_from_db()
+    assert (job.state, job.place_us, job.tries) == (JobState.QUEUED, 7, 0)
+    assert Attempt.objects.get(id=attempt_id).state == AttemptState.REFUSED
+
+
+def test_a_failed_attempt_waits_for_its_retry():
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(ServerFailed("boom"))))
+    job.refresh_from_db()
+    assert job.state == JobState.RETRYING
+    assert job.due_at is not None
+    assert job.tries == 1
+    assert Attempt.objects.get(id=attempt_id).error_message == "boom"
+
+
+def test_bad_input_ends_the_job_with_the_servers_words():
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(BadInput("no such style"))))
+    job.refresh_from_db()
+    assert (job.state, job.error_code, job.error_message) == (JobState.FAILED, "bad_input", "no such style")
+
+
+def test_an_uncertain_end_quarantines_the_slot_in_the_same_transaction():
+    make_server(model=make_model())
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(ServerLost(), suspect=True), run_limit_seconds=60))
+    row = QuarantinedSlot.objects.get()
+    assert (row.server_id, row.slot, row.attempt_id) == ("gpu-1", 0, attempt_id)
+    assert row.until - row.since == timedelta(seconds=60)
+    assert not Attempt.objects.get(id=attempt_id).slot_freed
+
+
+def test_a_refused_starts_uncertain_run_still_quarantines_its_slot():
+    make_server(model=make_model())
+    job = make_job()
+    assert not transitions.end_attempt(end(job, new_id(), Ending(ServerLost(), suspect=True))).won
+    assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
+
+
+def test_a_job_that_lost_its_server_avoids_it_next_time():
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(ServerLost())))
+    job.refresh_from_db()
+    assert job.ticket.avoid_server == "gpu-1"
+
+
+def test_a_failure_after_a_requested_cancel_ends_cancelled():
+    job = make_job()
+    attempt_id = make_running(job)
+    assert transitions.request_cancel(job.id, START)
+    transitions.end_attempt(end(job, attempt_id, Ending(ServerFailed())))
+    job.refresh_from_db()
+    assert job.state == JobState.CANCELLED
+
+
+def test_a_new_round_has_its_own_budget_and_keeps_the_history():
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(BadInput())))
+    assert transitions.open_round(job.id, START) is not None
+    job.refresh_from_db()
+    assert (job.state, job.round, job.tries, job.finished_at) == (JobState.QUEUED, 2, 0, None)
+    second = make_running(job)
+    assert Attempt.objects.get(id=second).number == 2
+    assert Attempt.objects.get(id=second).round == 2
+
+
+def test_events_are_numbered_without_gaps():
+    job = make_job()
+    attempt_id = make_running(job, remote_id="r")
+    transitions.end_attempt(end(job, attempt_id))
+    assert list(Event.objects.filter(job=job).values_list("seq", flat=True)) == [1, 2, 3, 4]
+
+
+def test_an_accepted_run_of_a_lost_epoch_is_not_noted():
+    job = make_job()
+    attempt_id = make_running(job, remote_id="r1")
+    assert transitions.note_remote_id(job.id, attempt_id, 1, "r1", START), "its own, asked again"
+    assert not transitions.note_remote_id(job.id, attempt_id, 1, "r2", START)

@@ -1,0 +1,46 @@
+"""The real web process in a thread of this one: uvicorn, the async layer, Django in threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from django.db import connections
+
+
+@dataclass
+class Web:
+    url: str
+    front: Any
+
+
+@contextmanager
+def running_web() -> Iterator[Web]:
+    """On a free port; every thread's database connection is closed after its request."""
+    from dispatcher_project.asgi import make_application
+
+    kept = connections.settings["default"]["CONN_MAX_AGE"]
+    connections.settings["default"]["CONN_MAX_AGE"] = 0
+    front = make_application()
+    config = uvicorn.Config(front, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="web", daemon=True)
+    thread.start()
+    try:
+        until = time.monotonic() + 20
+        while not server.started:
+            assert thread.is_alive(), "uvicorn ended at start"
+            assert time.monotonic() < until, "uvicorn did not start"
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Web(f"http://127.0.0.1:{port}", front)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        connections.settings["default"]["CONN_MAX_AGE"] = kept
+        assert not thread.is_alive()
