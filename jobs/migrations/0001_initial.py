@@ -226,11 +226,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['leased', 'waiting', 'sent'])), fields=('server', 'slot'), name='one_live_attempt_per_slot'),
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['leased', 'sent', 'waiting'])), fields=('server', 'slot'), name='one_live_attempt_per_slot'),
         ),
         migrations.AddConstraint(
             model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['leased', 'waiting', 'sent'])), fields=('job',), name='one_live_attempt_per_job'),
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ['leased', 'sent', 'waiting'])), fields=('job',), name='one_live_attempt_per_job'),
         ),
         migrations.AddConstraint(
             model_name='jobtag',

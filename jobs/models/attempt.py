@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 
-_LIVE = [state.value for state in LIVE_ATTEMPT_STATES]
+_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)  # sorted: migrations must not depend on hashes
 
 
 class Attempt(models.Model):

@@ -8,6 +8,8 @@ from gpus.protocol import Ticket
 from jobs.ids import new_id
 from jobs.states import FINAL_JOB_STATES, JobState
 
+_FINAL = sorted(state.value for state in FINAL_JOB_STATES)  # sorted: migrations must not depend on hashes
+
 
 class Job(models.Model):
     """What a client asked for. Moved only by `jobs.transitions`; the row is the write-ahead log.
@@ -67,8 +69,8 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="finished_at_iff_final",
                 condition=(
-                    Q(state__in=[s.value for s in FINAL_JOB_STATES], finished_at__isnull=False)
-                    | (~Q(state__in=[s.value for s in FINAL_JOB_STATES]) & Q(finished_at__isnull=True))
+                    Q(state__in=_FINAL, finished_at__isnull=False)
+                    | (~Q(state__in=_FINAL) & Q(finished_at__isnull=True))
                 ),
             ),
             models.CheckConstraint(
