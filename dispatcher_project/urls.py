@@ -1,6 +1,40 @@
+"""Every route of the web process."""
+
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import URLPattern, URLResolver, include, path, re_path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from gpus.api.urls import registry_urls
+from jobs.api.documents import Document, Swagger
+from jobs.api.unknown import unknown_route
+from jobs.api.urls import dead_letter_urls, queue_urls, root_urls
+from jobs.services import ports
+
+
+admin.autodiscover()
+
+
+def _ports() -> ports.Ports:
+    """Looked up with each request, so that a test can stand its own in their place."""
+    return ports.production_ports()
+
+
+api_urls: list[URLPattern | URLResolver] = [
+    *queue_urls,
+    path("admin/", include([*registry_urls(_ports), *dead_letter_urls])),
+    path("schema", Document.as_view(), name="schema"),
+    path("docs", Swagger.as_view(url_name="schema")),
+]
+
+urlpatterns = [
+    *root_urls,
+    path("api/v1/", include(api_urls)),
+    re_path(r"^api/(?P<rest>.*)$", unknown_route),
+    path("admin/", admin.site.urls),
+]
+
+handler400 = "jobs.api.errors.bad_request"
+handler403 = "jobs.api.errors.permission_denied"
+handler404 = "jobs.api.errors.not_found"
+handler500 = "jobs.api.errors.server_error"

@@ -45,10 +45,24 @@ JOB_MOVES: tuple[Move, ...] = (
     Move(JobState.QUEUED, JobState.CANCELLED, "cancelled", "the client cancelled before it ran"),
     Move(JobState.QUEUED, JobState.FAILED, "failed", "its deadline passed while it waited"),
     Move(JobState.RUNNING, JobState.COMPLETED, "completed", "the attempt brought a result"),
-    Move(JobState.RUNNING, JobState.FAILED, "failed", "no further attempt may help, or the budget is used up"),
-    Move(JobState.RUNNING, JobState.RETRYING, "retrying", "the attempt failed; another one follows after a pause"),
-    Move(JobState.RUNNING, JobState.QUEUED, "requeued", "the attempt was refused or interrupted; it cost nothing"),
-    Move(JobState.RUNNING, JobState.CANCELLED, "cancelled", "cancel was asked for and the GPU is proven free"),
+    Move(
+        JobState.RUNNING, JobState.FAILED, "failed", "no further attempt may help, or the budget is used up"
+    ),
+    Move(
+        JobState.RUNNING,
+        JobState.RETRYING,
+        "retrying",
+        "the attempt failed; another one follows after a pause",
+    ),
+    Move(
+        JobState.RUNNING,
+        JobState.QUEUED,
+        "requeued",
+        "the attempt was refused or interrupted; it cost nothing",
+    ),
+    Move(
+        JobState.RUNNING, JobState.CANCELLED, "cancelled", "cancel was asked for and the GPU is proven free"
+    ),
     Move(JobState.RETRYING, JobState.QUEUED, "queued", "the pause is over"),
     Move(JobState.RETRYING, JobState.CANCELLED, "cancelled", "the client cancelled between attempts"),
     Move(JobState.RETRYING, JobState.FAILED, "failed", "its deadline passed between attempts"),
@@ -68,7 +82,9 @@ def is_final(state: JobState) -> bool:
 
 
 ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
-    AttemptState.LEASED: frozenset({AttemptState.SENT, AttemptState.REFUSED, AttemptState.LOST, AttemptState.CANCELLED}),
+    AttemptState.LEASED: frozenset(
+        {AttemptState.SENT, AttemptState.REFUSED, AttemptState.LOST, AttemptState.CANCELLED}
+    ),
     AttemptState.SENT: frozenset(
         {
             AttemptState.WAITING,
@@ -80,6 +96,12 @@ ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
         }
     ),
     AttemptState.WAITING: frozenset(
-        {AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.REFUSED, AttemptState.LOST, AttemptState.CANCELLED}
+        {
+            AttemptState.COMPLETED,
+            AttemptState.FAILED,
+            AttemptState.REFUSED,
+            AttemptState.LOST,
+            AttemptState.CANCELLED,
+        }
     ),
 }

@@ -9,8 +9,8 @@ import environ
 
 from dispatcher_project.logging import logging_config
 
-from .api import *  # noqa: F403
 from .admin import FORMAT_MODULE_PATH, UNFOLD  # noqa: F401
+from .api import *  # noqa: F403
 from .celery import broker_url
 from .dispatcher import read_settings
 
@@ -37,7 +37,7 @@ LOGGING = logging_config(
 INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py discovers: only the web process needs the pages
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

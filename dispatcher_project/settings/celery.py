@@ -46,7 +46,7 @@ def transport_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
     """For consumers. RabbitMQ has heartbeats of its own and takes other options."""
     if is_amqp(url):
         return {"read_timeout": 5.0, "write_timeout": 5.0}
-    options = dict(_REDIS_OPTIONS)
+    options: dict[str, Any] = dict(_REDIS_OPTIONS)
     if urlsplit(url).scheme == "sentinel":
         options["master_name"] = sentinel_master
     return options

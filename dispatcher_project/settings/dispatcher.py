@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from ipaddress import ip_network
 from typing import Any
 
 import environ
@@ -56,6 +57,11 @@ class DispatcherSettings:
             )
         if self.worker_threads < 1:
             raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
+        for network in self.callback_networks:
+            try:
+                ip_network(network.strip(), strict=False)
+            except ValueError as error:
+                raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_NETWORKS: {error}") from None
 
 
 def read_settings(env: environ.Env) -> DispatcherSettings:

@@ -6,7 +6,8 @@ import os
 import tempfile
 
 from .base import *  # noqa: F403
-from .base import broker_url, database
+from .base import database
+from .celery import broker_url
 
 SECRET_KEY = "tests-only-" + "x" * 40
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

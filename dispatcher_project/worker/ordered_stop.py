@@ -18,7 +18,7 @@ from celery import signals
 
 log = structlog.get_logger(__name__)
 
-LAST_SECONDS = 10.0
+LAST_SECONDS = 12.0
 """What interrupted runs and the writer have to come to an end, before the process just ends."""
 _SLICE_SECONDS = 0.05
 

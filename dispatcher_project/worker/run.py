@@ -97,7 +97,6 @@ def _run_celery(
     # we decided on what is announced, and unpickle nothing that root could regret
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     warnings.simplefilter("ignore", SecurityWarning)
-    os.environ["CELERY_SKIP_CHECKS"] = "1"  # Django's checks load every view into this process
     platforms.set_process_title("dispatcher", info=node)
     worker = app.Worker(
         hostname=node,

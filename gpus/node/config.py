@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MODES = ("sync", "async", "auto")
 RESERVED_NAMES = frozenset({"health", "status", "cancel", "runs", "faults"})
@@ -22,7 +23,8 @@ class NodeConfig:
     with the result if it comes within `answer_within_seconds`.
     direct_queue: how many direct callers may wait; they go first.
     retry_after_seconds: what a refused dispatcher is told, whole seconds.
-    keep_runs, keep_seconds: how many ended runs are kept for polls and repeated requests, and how long.
+    keep_runs, keep_bytes, keep_seconds: how many ended runs are kept for polls and repeated requests, with
+    how much of results, and how long; the latest `slots` runs are kept whatever their size.
     log_runs: lines of ``GET /runs``. cancel_wait_seconds: how long a cancel waits for the handler to stop.
     push: whether results are sent to ``X-Callback-Url``.
     """
@@ -37,6 +39,7 @@ class NodeConfig:
     answer_within_seconds: float = 1.0
     retry_after_seconds: int = 1
     keep_runs: int = 1000
+    keep_bytes: int = 64 * 1024 * 1024
     keep_seconds: float = 3600.0
     log_runs: int = 10_000
     cancel_wait_seconds: float = 0.5
@@ -59,7 +62,7 @@ class NodeConfig:
                 raise ConfigError(f"a model can't be served under the name {model!r}")
 
 
-def read_handlers(texts: list[str]) -> dict[str, object]:
+def read_handlers(texts: list[str]) -> dict[str, Any]:
     """The handler fields of a config from ``package.module:run`` or repeated ``model=package.module:run``.
 
     >>> read_handlers(["flux=models.flux:run"])

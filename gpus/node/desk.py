@@ -10,11 +10,14 @@ import threading
 import time
 import uuid
 from collections import OrderedDict, deque
+from dataclasses import replace
 from typing import Any
 
 from gpus.node.config import NodeConfig
 from gpus.node.handlers import Handler
 from gpus.node.runs import Run, RunLog, RunOrder, Tally
+
+CANCELLED_ANSWER = b'{"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}'
 
 
 class Refused(Exception):
@@ -38,6 +41,7 @@ class Desk:
         self._by_attempt: dict[str, Run] = {}
         self._ended: OrderedDict[str, Run] = OrderedDict()
         self._fences: dict[str, int] = {}
+        self._kept_bytes = 0
         self._draining = False
 
     def admit(self, order: RunOrder) -> tuple[Run, bool]:
@@ -56,7 +60,7 @@ class Desk:
                 self._waiting.append(run)
             return run, True
 
-    def end(self, run: Run, outcome: str, answer: dict[str, Any]) -> bool:
+    def end(self, run: Run, outcome: str, answer: bytes) -> bool:
         """Frees the slot, hands it to the next direct caller, then tells who waits. False: it had ended."""
         with self._lock:
             if run.ended:
@@ -87,7 +91,7 @@ class Desk:
                 run.context.cancel()
                 if run in self._waiting:
                     self._waiting.remove(run)
-                    self._end(run, "cancelled", cancelled_answer())
+                    self._end(run, "cancelled", CANCELLED_ANSWER)
                     run.turn.set()
                     run.done.set()
         return found
@@ -120,7 +124,7 @@ class Desk:
             self._waiting.clear()
             for run in lost:
                 run.context.cancel()
-                self._end(run, "restarted", {})
+                self._end(run, "restarted", b"")
         for run in lost:
             run.turn.set()
             run.done.set()
@@ -154,17 +158,19 @@ class Desk:
         self._log.begin(run, self.boot_id)
         run.turn.set()
 
-    def _end(self, run: Run, outcome: str, answer: dict[str, Any]) -> None:
+    def _end(self, run: Run, outcome: str, answer: bytes) -> None:
         run.outcome, run.answer, run.ended_monotonic = outcome, answer, time.monotonic()
         if self._active.pop(run.id, None) is not None:
             self._log.end(run)
+        run.order = replace(run.order, payload=None)  # it may be large, and is not needed any more
         self._ended[run.id] = run
+        self._kept_bytes += len(answer)
         self._forget_old()
 
     def _bar(self, job_id: str, attempt_id: str) -> None:
         never = Run(RunOrder(Handler("", lambda payload, ctx: None), None, job_id, attempt_id))
         self._remember(never)
-        self._end(never, "cancelled", cancelled_answer())
+        self._end(never, "cancelled", CANCELLED_ANSWER)
         never.turn.set()
         never.done.set()
 
@@ -177,11 +183,10 @@ class Desk:
         oldest = time.monotonic() - self._config.keep_seconds
         while self._ended:
             run = next(iter(self._ended.values()))
-            if len(self._ended) <= self._config.keep_runs and run.ended_monotonic >= oldest:
+            too_many = len(self._ended) > self._config.keep_runs
+            too_large = self._kept_bytes > self._config.keep_bytes and len(self._ended) > self._config.slots
+            if not (too_many or too_large or run.ended_monotonic < oldest):
                 return
             del self._ended[run.id], self._runs[run.id]
+            self._kept_bytes -= len(run.answer)
             self._by_attempt.pop(run.order.attempt_id, None)
-
-
-def cancelled_answer() -> dict[str, Any]:
-    return {"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import selectors
 import socket
@@ -14,6 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpus.node.wire import Reply, Request, reply_error
+
+log = logging.getLogger(__name__)
 
 Answer = Callable[[Request], Reply]
 
@@ -122,7 +125,14 @@ class _Conversation(BaseHTTPRequestHandler):
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
         path = urlsplit(self.path).path
-        self._send(self.server.answer(Request(self.command, path, headers, body, self._is_gone)))
+        self._send(self._asked(Request(self.command, path, headers, body, self._is_gone)))
+
+    def _asked(self, request: Request) -> Reply:
+        try:
+            return self.server.answer(request)
+        except Exception:
+            log.exception("request_broke method=%s path=%s", request.method, request.path)
+            return reply_error(500, "internal", "The node's own code broke; see its log.")
 
     def _read_body(self) -> bytes | Reply:
         if "Transfer-Encoding" in self.headers:

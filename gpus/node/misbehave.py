@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpus.node.faults import status_of
 from gpus.node.runs import RunOrder
-from gpus.node.wire import CUT, Reply, reply_error, reply_json
+from gpus.node.wire import CUT, Reply, reply_error
 
 if TYPE_CHECKING:
     from gpus.node.server import Node
@@ -50,25 +49,23 @@ def reply_of(fault: Mapping[str, Any], node: Node) -> Reply:
         return CUT
     if kind == "hang":
         return Reply(hold=True)
-    return with_result(fault, {"status": "error"})
+    return with_result(fault, b'{"status": "error"}')
 
 
 def with_result(
     fault: Mapping[str, Any] | None,
-    answer: Mapping[str, Any],
+    answer: bytes,
     undelivered: Callable[[], None] | None = None,
 ) -> Reply:
     """The reply that carries a run's end, as its fault wants it."""
     kind = fault["fault"] if fault else None
     if fault and kind == "slow":
-        return Reply(
-            chunks=_drip(json.dumps(answer).encode(), float(fault.get("drip_seconds", _DRIP_SECONDS)))
-        )
+        return Reply(chunks=_drip(answer, float(fault.get("drip_seconds", _DRIP_SECONDS))))
     if kind == "wrong_json":
         return Reply(body=NOT_JSON)
     if fault and kind == "huge_reply":
         return Reply(chunks=_huge(int(fault.get("reply_bytes", _HUGE_BYTES))))
-    return dataclasses.replace(reply_json(answer), undelivered=undelivered)
+    return Reply(body=answer, undelivered=undelivered)
 
 
 def _drip(body: bytes, seconds: float) -> Iterator[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import ssl
 import threading
@@ -21,10 +20,9 @@ _TIMEOUT_SECONDS = 10.0
 def push(run: Run, stopping: threading.Event) -> bool:
     """POSTs the run's answer with the caller's token; tries again for some seconds, then leaves it to the
     poll. A refusal (4xx) is final."""
-    body = json.dumps(run.answer).encode()
     for number in range(_TRIES):
         try:
-            status = _post(run.order.callback_url, run.order.callback_token, body)
+            status = _post(run.order.callback_url, run.order.callback_token, run.answer)
         except (OSError, http.client.HTTPException, ValueError) as error:
             log.info("push_failed job_id=%s error=%s", run.job_id, error)
         else:

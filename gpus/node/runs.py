@@ -37,14 +37,15 @@ class RunOrder:
 class Run:
     """turn: set when it holds a slot, or will never. done: set with its end, after its slot is free.
 
-    answer: what callers get once it is done. outcome: success, failed, cancelled, restarted; empty before.
+    answer: what callers get once it is done, JSON. outcome: success, failed, cancelled, restarted; empty
+    before.
     """
 
     order: RunOrder
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     began: bool = False
     outcome: str = ""
-    answer: dict[str, Any] = field(default_factory=dict)
+    answer: bytes = b""
     ended_monotonic: float = 0.0
     turn: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)

@@ -96,7 +96,15 @@ def demo_fleet(slots: Mapping[str, int], *, port_base: int = 0, host: str = "127
 def _demo_server(model: str, slots: int, *, port: int, host: str) -> DemoServer:
     mode = "sync" if model == "zimg" else "async"
     node = Node(
-        NodeConfig(handlers={model: "gpus.node.simulator:run"}, slots=slots, port=port, host=host, mode=mode)
+        NodeConfig(
+            handlers={model: "gpus.node.simulator:run"},
+            slots=slots,
+            port=port,
+            host=host,
+            mode=mode,
+            keep_runs=200,
+            log_runs=2000,
+        )
     )
     node.start()
     fields: dict[str, Any] = {

@@ -6,9 +6,8 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from typing import Any
 
-from gpus.node.desk import Desk, cancelled_answer
+from gpus.node.desk import CANCELLED_ANSWER, Desk
 from gpus.node.handlers import BadInput, Cancelled
 from gpus.node.runs import Run
 
@@ -32,21 +31,21 @@ def work(run: Run, desk: Desk, *, is_unwanted: Callable[[], bool] = lambda: Fals
     desk.end(run, outcome, answer)
 
 
-def _handle(run: Run) -> tuple[str, dict[str, Any]]:
+def _handle(run: Run) -> tuple[str, bytes]:
     try:
         run.context.check()
         result = run.order.handler.handle(run.order.payload, run.context)
-        json.dumps(result, allow_nan=False)
+        answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
     except Cancelled:
-        return "cancelled", cancelled_answer()
+        return "cancelled", CANCELLED_ANSWER
     except BadInput as error:
         return "failed", failed_answer(str(error), "bad_input")
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         log.info("run_failed job_id=%s attempt=%s error=%s", run.job_id, run.order.attempt_id, text)
         return "failed", failed_answer(text, "gpu_fault" if _GPU_FAULT.search(text) else "run_failed")
-    return "success", {"status": "success", "result": result}
+    return "success", answer
 
 
-def failed_answer(text: str, code: str) -> dict[str, Any]:
-    return {"status": "failed", "error": text[:_MAX_TEXT], "error_code": code}
+def failed_answer(text: str, code: str) -> bytes:
+    return json.dumps({"status": "failed", "error": text[:_MAX_TEXT], "error_code": code}).encode()

@@ -7,7 +7,6 @@ held back, and the client gets an event stream, or the job as it stands once it 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,6 @@ from jobs.services.submitted import Outcome
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-_SWALLOW_SECONDS = 10.0
 _NOT_REPEATED = (
     b"content-length",
     b"content-type",
@@ -78,7 +76,7 @@ class AsyncFront:
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
         if body.chunked and length is not None:  # WSGI knows no body without a length
             scope["headers"] = [*scope["headers"], (b"content-length", str(length).encode())]
-        answer = _Answer(send, body)
+        answer = _Answer(send)
         await self._site(scope, body.receive, answer.take)
         if answer.follow is not None:
             await stream_events(self.hub, answer.follow, body.receive, send)
@@ -100,7 +98,7 @@ class AsyncFront:
         if over.result() or not submitted:
             now = await self._ask(scope, answer.wait.job_id)
             if now.status == 200:
-                answer = answer.replaced_by(now, submitted=submitted)
+                answer = answer.finished_by(now) if submitted else now
         if submitted:
             answer.headers.append((b"preference-applied", f"wait={_seconds(scope)}".encode()))
         await answer.send_to(send)
@@ -117,7 +115,7 @@ class AsyncFront:
             "query_string": b"",
             "headers": headers,
         }
-        answer = _Answer(None, RequestBody(_nothing, []))
+        answer = _Answer(None)
         await self._site(again, _nothing, answer.take)
         return answer
 
@@ -130,7 +128,6 @@ class _Answer:
     """
 
     to: Send | None
-    body: RequestBody
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     content: bytearray = field(default_factory=bytearray)
@@ -151,33 +148,19 @@ class _Answer:
         if self.to is None or self.wait is not None or self.follow is not None:
             self.content += message.get("body", b"")
             return
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            await self._swallow()
         await self.to(message)
 
-    def replaced_by(self, now: _Answer, *, submitted: bool) -> _Answer:
-        """This request's answer with the job as it stands now."""
-        job = json.loads(bytes(now.content))
-        if submitted:
-            over = job["finished_at"] is not None
-            first = json.loads(bytes(self.content))
-            job["outcome"] = Outcome.FINISHED.value if over else first["outcome"]
-            job["position"] = None
-        content = json.dumps(job, separators=(",", ":"), ensure_ascii=False).encode()
+    def finished_by(self, job: _Answer) -> _Answer:
+        """A submit's answer once its job is over. The result may be megabytes: it is not parsed again."""
+        outcome = f',"outcome":"{Outcome.FINISHED.value}","position":null}}'
+        content = job.content.rstrip().removesuffix(b"}") + outcome.encode()
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))
-        return _Answer(self.to, self.body, 200, headers, bytearray(content))
+        return _Answer(None, 200, headers, content)
 
     async def send_to(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": bytes(self.content), "more_body": False})
-
-    async def _swallow(self) -> None:
-        try:
-            async with asyncio.timeout(_SWALLOW_SECONDS):
-                await self.body.swallow()
-        except TimeoutError:
-            return
 
 
 _TOO_LONG = f"A body of more than {MAX_UNDECLARED_BYTES} bytes needs a Content-Length."

@@ -1,8 +1,7 @@
 """Request bodies on the event loop: a client that sends slowly must not hold one of the few threads.
 
-Small bodies are read before a thread is asked. Larger ones go straight through (the view may refuse them by
-their declared length), and what nobody read is swallowed before the answer ends: a connection closed on a
-client that still sends would cost it the answer.
+Small bodies are read before a thread is asked. Larger ones go straight through: the view refuses what is too
+long by its declared length, and uvicorn swallows what nobody read, so that a client gets to read its answer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from jobs.events.stream import Message, Receive
 
 SMALL_BYTES = 256 * 1024
 MAX_UNDECLARED_BYTES = 1024 * 1024
-MAX_SWALLOWED_BYTES = 64 * 1024 * 1024
 
 
 class BodyTooLong(Exception):
@@ -52,12 +50,6 @@ class RequestBody:
     async def receive(self) -> Message:
         """What the application gets; after the body only the disconnect is left."""
         return self._ready.pop(0) if self._ready else await self._receive_once()
-
-    async def swallow(self) -> None:
-        """Reads what is left of the body and forgets it."""
-        swallowed = 0
-        while not self._ended and swallowed < MAX_SWALLOWED_BYTES:
-            swallowed += len((await self._receive_once()).get("body", b""))
 
     async def _receive_once(self) -> Message:
         message = await self._receive()

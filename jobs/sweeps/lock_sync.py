@@ -14,7 +14,7 @@ from datetime import datetime
 from gpus.leasing.contract import Leases, SlotView
 from gpus.models import Server
 from gpus.protocol import slot_name
-from gpus.services.health import Health, probe_all, record_health
+from gpus.services.health import Health, is_restart, probe_all, record_health
 from jobs.models import Attempt
 from jobs.services import finish
 from jobs.services.ports import Ports
@@ -57,13 +57,16 @@ class _Answer:
 
 def _compare(answer: _Answer, ports: Ports) -> SweepCount:
     server, health = answer.server, answer.health
-    boot_before, seen_at = server.boot_id, server.checked_at
-    record_health(server, health, answer.asked_at)
+    seen_at = server.checked_at
+    restarted = is_restart(server, health)
+    if not restarted:
+        record_health(server, health, answer.asked_at)
     leases = ports.leases(server.pool.fleet)
     views = leases.slots(server.name)
     count = SweepCount(1) + free_forgotten(server, views, leases, ports)
-    if health.boot_id and boot_before and health.boot_id != boot_before and seen_at is not None:
+    if restarted and seen_at is not None:
         count += _lose_unpolled(server, seen_at, views, leases, ports)
+        record_health(server, health, answer.asked_at)  # last: a restart is seen once
     return count + SweepCount(notes=_drift(server, health, views))
 
 

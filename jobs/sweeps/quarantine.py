@@ -18,7 +18,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
-from gpus.services.health import Health, health_url, health_urls, probe_all, record_health
+from gpus.services.health import Health, health_url, health_urls, is_restart, probe_all, record_health
 from jobs.models import Attempt
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -120,7 +120,8 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
             count += _free(group, _by_count(group, health, took), ports)
         except LeasingUnavailable as error:
             count += SweepCount(notes=(f"{group.server.name}: {error}",))
-    record_health(group.server, health, asked_at)
+    if not is_restart(group.server, health):  # what a restart means for its other runs is `lock_sync`'s
+        record_health(group.server, health, asked_at)
     return count
 
 

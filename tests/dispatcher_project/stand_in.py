@@ -45,7 +45,7 @@ class StandInWorker:
         self._called("start")
 
     def work(self, pool: str, host: str | None = None) -> list[Any]:
-        order = json.loads(self._redis.lpop("orders") or "{}")
+        order = json.loads(str(self._redis.lpop("orders") or "{}"))
         self._called("work", pool, host)
         self._busy += 1
         until = time.monotonic() + order.get("seconds", 0)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,12 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 
+from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import DataFolder
+from gpus.models import ModelConfig
+from gpus.services.registry import register_server
 from jobs.models import ApiKey, Tenant
+from jobs.services.ports import production_ports
 from jobs.services.tenants import create_key, create_tenant
 
 _ADMIN = "admin"
@@ -22,9 +25,6 @@ class Command(BaseCommand):
     )
     requires_system_checks = []
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--demo-ports", default="", help="Ports of the demo nodes, comma-separated.")
-
     def handle(self, *args: Any, **options: Any) -> None:
         call_command("migrate", verbosity=0, interactive=False)
         folder = DataFolder(Path(settings.DATA_DIR))
@@ -33,8 +33,7 @@ class Command(BaseCommand):
         known["api_key"] = _kept_key(known.get("api_key"), "operator", ApiKey.Kind.OPERATOR)
         known["tenant_key"] = _kept_key(known.get("tenant_key"), "demo", ApiKey.Kind.TENANT)
         folder.write("secrets.json", known)
-        if options["demo_ports"]:
-            raise NotImplementedError
+        _register(folder.read(DEMO_FLEET).get("servers", []))
 
 
 def _keep_admin(password: str) -> None:
@@ -50,3 +49,12 @@ def _kept_key(known: str | None, tenant_name: str, kind: ApiKey.Kind) -> str:
         return known
     tenant = Tenant.objects.filter(name=tenant_name).first() or create_tenant(tenant_name)[0]
     return create_key(tenant, kind, name=f"made by up for {tenant_name}")[1]
+
+
+def _register(entries: list[dict[str, Any]]) -> None:
+    """The demo's servers at their ports of this start. A model that is known keeps what an operator set."""
+    leases = production_ports().leases
+    known = set(ModelConfig.objects.values_list("name", flat=True))
+    for entry in entries:
+        fields = None if entry["model"] in known else entry["model_fields"]
+        register_server(**{**entry, "model_fields": fields}, leases=leases)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from gpus.models import ModelConfig
@@ -103,10 +106,26 @@ def test_the_models_own_schema_is_checked(acme: Account) -> None:
     assert right.status_code == 202
 
 
-def test_a_schema_that_leads_nowhere_never_asks_the_network(acme: Account) -> None:
-    make_model("flux", payload_schema={"$ref": "http://127.0.0.1:1/schema.json"})
-    answer = acme.client.post(URL, {"model": "flux", "payload": {}}, format="json")
+def test_a_schema_that_leads_elsewhere_is_not_followed(acme: Account) -> None:
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        make_model("flux", payload_schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
+        answer = acme.client.post(URL, {"model": "flux", "payload": {}}, format="json")
+        server.shutdown()
     assert (answer.status_code, answer.json()["code"]) == (422, "payload_invalid")
+    assert asked == []
 
 
 @pytest.mark.parametrize("priority", [3, 3.0])

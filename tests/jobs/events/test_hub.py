@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any
 
+from dispatcher_project.embedded import EmbeddedValkey
 from jobs.events.hub import FROM_NOW_ON, EventHub
 from jobs.events.news import JobNews, SeenEvent
 
@@ -145,3 +146,25 @@ async def test_waiting_ends_with_its_time() -> None:
     assert not await hub.wait_until_over("a", 0.05)
     assert story.reads[0] == {"a": FROM_NOW_ON}
     await hub.close()
+
+
+def test_what_happened_before_it_could_listen_is_not_missed(valkey: EmbeddedValkey) -> None:
+    story = Story()
+    story.events["a"] = 1
+
+    class SlowToListen(EventHub):
+        async def _listen(self) -> None:
+            while not story.reads:
+                await asyncio.sleep(0.01)
+            story.over.add("a")  # after the first look, before the subscription: nobody announces it to us
+            await super()._listen()
+
+    async def wait() -> bool:
+        hub = SlowToListen(valkey.url, read=story.read, poll_seconds=60)
+        try:
+            return await hub.wait_until_over("a", 20)
+        finally:
+            await hub.close()
+
+    assert asyncio.run(wait())
+    assert len(story.reads) == 2

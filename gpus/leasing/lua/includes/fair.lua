@@ -2,65 +2,57 @@
 -- `turn`, the finish tag of one that is not in `paid`, and the virtual time is the start tag that was served last.
 -- Tags move only here. They are kept per model too, because a server may run some of a pool's models only.
 -- include: keys
-local fair = {}
 
-local function weight(tenant) return tonumber(redis.call('HGET', key.weights, tenant)) or 1 end
+local function weight_of(tenant) return tonumber(redis.call('HGET', key_weights(), tenant)) or 1 end
 
-function fair.virtual(pool, band) return tonumber(redis.call('HGET', key.pool(pool), 'virtual:' .. band)) or 0 end
+-- models: those the tenant waits for, as ZRANGE WITHSCORES gives them.
+local function move_turn(queue, tenant, tag, models)
+  redis.call('ZADD', key_turn(queue.at), tag, tenant)
+  for i = 1, #models, 2 do redis.call('ZADD', key_turn_of(queue.at, models[i]), tag, tenant) end
+end
 
-local function move(pool, band, tenant, tag)
-  redis.call('ZADD', key.turn(pool, band), tag, tenant)
-  for _, model in ipairs(redis.call('ZRANGE', key.models(pool, band, tenant), 0, -1)) do
-    redis.call('ZADD', key.turn_of(pool, band, model), tag, tenant)
-  end
+local function leave_turn(queue, tenant, tag)
+  redis.call('ZREM', key_turn(queue.at), tenant)
+  redis.call('HSET', key_paid(queue.at), tenant, tag)
 end
 
 -- The start tag of a tenant whose ticket is about to stand in line.
-function fair.enter(pool, band, tenant)
-  local tag = tonumber(redis.call('ZSCORE', key.turn(pool, band), tenant))
+local function enter_turn(queue, tenant)
+  local tag = redis.call('ZSCORE', key_turn(queue.at), tenant)
   if tag then return tag end
-  local paid = key.paid(pool, band)
-  tag = math.max(fair.virtual(pool, band), tonumber(redis.call('HGET', paid, tenant)) or 0)
-  redis.call('HDEL', paid, tenant)
-  redis.call('ZADD', key.turn(pool, band), tag, tenant)
+  tag = math.max(queue.virtual, tonumber(redis.call('HGET', key_paid(queue.at), tenant)) or 0)
+  redis.call('HDEL', key_paid(queue.at), tenant)
+  redis.call('ZADD', key_turn(queue.at), tag, tenant)
   return tag
 end
 
-local function leave(pool, band, tenant, tag)
-  redis.call('ZREM', key.turn(pool, band), tenant)
-  redis.call('HSET', key.paid(pool, band), tenant, tag)
-end
-
 -- The tenant's last ticket was taken back: it pays nothing.
-function fair.withdraw(pool, band, tenant)
-  leave(pool, band, tenant, redis.call('ZSCORE', key.turn(pool, band), tenant))
+local function withdraw_turn(queue, tenant)
+  leave_turn(queue, tenant, redis.call('ZSCORE', key_turn(queue.at), tenant))
 end
 
--- One of the tenant's tickets was dispatched. left: it was the last one.
-function fair.dispatch(pool, band, tenant, seconds, left)
-  local start = tonumber(redis.call('ZSCORE', key.turn(pool, band), tenant))
-  if start > fair.virtual(pool, band) then
-    redis.call('HSET', key.pool(pool), 'virtual:' .. band, start)
-  end
-  local finish = start + seconds / weight(tenant)
-  if left then
-    leave(pool, band, tenant, finish)
+-- One of the tenant's tickets was dispatched. models: what it still waits for.
+local function pay_turn(queue, tenant, seconds, models)
+  local start = tonumber(redis.call('ZSCORE', key_turn(queue.at), tenant))
+  queue.virtual = math.max(queue.virtual, start)
+  local finish = start + seconds / weight_of(tenant)
+  if models[1] then
+    move_turn(queue, tenant, finish, models)
   else
-    move(pool, band, tenant, finish)
+    leave_turn(queue, tenant, finish)
   end
 end
 
 -- What was charged at dispatch was wrong by this much. A refund never puts a tenant before the virtual time:
 -- nobody saves up turns.
-function fair.correct(pool, band, tenant, seconds)
+local function correct_turn(queue, tenant, seconds)
   if seconds == 0 then return end
-  local virtual = fair.virtual(pool, band)
-  local turn = tonumber(redis.call('ZSCORE', key.turn(pool, band), tenant))
-  local tag = turn or tonumber(redis.call('HGET', key.paid(pool, band), tenant)) or virtual
-  local corrected = math.max(tag + seconds / weight(tenant), math.min(tag, virtual))
+  local turn = tonumber(redis.call('ZSCORE', key_turn(queue.at), tenant))
+  local tag = turn or tonumber(redis.call('HGET', key_paid(queue.at), tenant)) or queue.virtual
+  local corrected = math.max(tag + seconds / weight_of(tenant), math.min(tag, queue.virtual))
   if turn then
-    move(pool, band, tenant, corrected)
+    move_turn(queue, tenant, corrected, redis.call('ZRANGE', key_models(queue.at, tenant), 0, -1, 'WITHSCORES'))
   else
-    redis.call('HSET', key.paid(pool, band), tenant, corrected)
+    redis.call('HSET', key_paid(queue.at), tenant, corrected)
   end
 end

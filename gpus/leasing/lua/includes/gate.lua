@@ -2,20 +2,17 @@
 -- loaded into. A marker that names another run was copied here by a restart or a failover, which may have lost
 -- the last writes. A refusal is an error reply that the store turns into LeasingUnavailable.
 -- include: keys
-local gate = {}
 
-function gate.is_whole() return redis.call('HGET', key.generation, 'run_id') == RUN_ID end
+local function is_whole() return redis.call('HGET', key_generation(), 'run_id') == RUN_ID end
 
 -- Wiped, and being filled from the database: everything works except giving out leases.
-function gate.is_filling()
-  local rebuild = redis.call('HMGET', key.rebuild, 'run_id', 'phase')
+local function is_filling()
+  local rebuild = redis.call('HMGET', key_rebuild(), 'run_id', 'phase')
   return rebuild[1] == RUN_ID and rebuild[2] == 'filling'
 end
 
-function gate.is_open() return gate.is_whole() or gate.is_filling() end
-
-function gate.refuse()
-  if redis.call('EXISTS', key.rebuild) == 1 then
+local function refuse()
+  if redis.call('EXISTS', key_rebuild()) == 1 then
     return redis.error_reply('UNAVAILABLE the index is being rebuilt')
   end
   return redis.error_reply('UNAVAILABLE no generation: the index must be rebuilt from the database')

@@ -4,13 +4,15 @@
 
 local FIRST_EPOCH = 1
 
-local function give(slot, server, view, ticket, attempt, worker, lease_us)
-  local seconds = pick.take(view, ticket)
-  slots.hide(slot, server)
-  leases.begin(slot, {
-    pool = view.pool, job = ticket.member:sub(2), attempt = attempt, epoch = FIRST_EPOCH, model = ticket.model,
-    tenant = ticket.tenant, priority = ticket.band * 3 + tonumber(ticket.member:sub(1, 1)) + 1,
-    estimate = seconds, worker = worker, host = server.host,
-  }, lease_us)
-  return leases.reply(slot, false)
+-- Saves the pool. Returns the lease for the store.
+local function give(slot, server, pool, ticket, attempt, worker, lease_us)
+  local seconds = take_ticket(pool, ticket)
+  save_pool(pool)
+  hide_slot(slot, server)
+  slot.pool, slot.job, slot.attempt, slot.epoch = pool.name, job_of(ticket.member), attempt, FIRST_EPOCH
+  slot.model, slot.tenant = ticket.model, ticket.tenant
+  slot.priority = ticket.queue.band * 3 + level_of(ticket.member) + 1
+  slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host
+  begin_lease(slot, now, lease_us)
+  return lease_reply(slot, false)
 end

@@ -1,67 +1,72 @@
--- The waiting tickets. A ticket stands in one zset per (band, model, tenant), scored by its place plus its
+-- The waiting tickets. A ticket stands in one zset per (queue, model, tenant), scored by its place plus its
 -- priority's head start; its member is the level inside the band, then the job's id. Here, and only here, tickets
 -- come and go, so that the counts and the two orders (turns and heads) over the lines are always true.
 -- include: keys
+-- include: pools
 -- include: fair
-local line = {}
 
-function line.band(priority) return math.floor((priority - 1) / 3) end
-function line.member(job, priority) return (priority - 1) % 3 .. job end
+local function member_of(job, priority) return (priority - 1) % 3 .. job end
+local function job_of(member) return member:sub(2) end
+local function level_of(member) return tonumber(member:sub(1, 1)) end
+
+-- A mark is what must be remembered of few tickets only: 'skips:server to avoid'.
+local function set_mark(pool, member, skips, avoid)
+  pool.marked = pool.marked + redis.call('HSET', key_marks(pool.name), member, skips .. ':' .. avoid)
+end
+
+-- How often the ticket was skipped, and the server it avoids ('': none).
+local function read_mark(pool, member)
+  local mark = pool.marked > 0 and redis.call('HGET', key_marks(pool.name), member)
+  if not mark then return 0, '' end
+  local skips, avoid = mark:match('^(%d+):(.*)$')
+  return tonumber(skips), avoid
+end
 
 -- False if it stands in line already.
-function line.add(pool, band, model, tenant, member, score)
-  if redis.call('ZADD', key.line(pool, band, model, tenant), 'NX', score, member) == 0 then return false end
-  redis.call('HINCRBY', key.depth(pool), band, 1)
-  redis.call('HINCRBY', key.depth(pool), band .. ':' .. model, 1)
-  local tag = fair.enter(pool, band, tenant)
-  redis.call('ZADD', key.turn_of(pool, band, model), tag, tenant)
-  redis.call('ZADD', key.models(pool, band, tenant), 'LT', score, model)
-  redis.call('ZADD', key.heads_of(pool, band, model), 'LT', score, tenant)
-  redis.call('ZADD', key.heads(pool, band), 'LT', score, tenant)
+local function add_ticket(pool, queue, model, tenant, member, score)
+  if redis.call('ZADD', key_line(queue.at, model, tenant), 'NX', score, member) == 0 then return false end
+  queue.waiting = queue.waiting + 1
+  redis.call('HINCRBY', key_depth(pool.name), model, 1)
+  local tag = enter_turn(queue, tenant)
+  redis.call('ZADD', key_turn_of(queue.at, model), tag, tenant)
+  redis.call('ZADD', key_models(queue.at, tenant), 'LT', score, model)
+  redis.call('ZADD', key_heads_of(queue.at, model), 'LT', score, tenant)
+  redis.call('ZADD', key_heads(queue.at), 'LT', score, tenant)
   return true
 end
 
--- Whether the ticket stood there, and whether its tenant has none left in this band. The caller then says what
--- it pays: `fair.withdraw` or `fair.dispatch`.
-function line.remove(pool, band, model, tenant, member)
-  local tickets = key.line(pool, band, model, tenant)
-  if redis.call('ZREM', tickets, member) == 0 then return false end
-  if redis.call('HINCRBY', key.depth(pool), band, -1) == 0 then
-    redis.call('HDEL', key.pool(pool), 'passed:' .. band)
-  end
-  redis.call('HINCRBY', key.depth(pool), band .. ':' .. model, -1)
-  redis.call('HDEL', key.marks(pool), member)
-  local models = key.models(pool, band, tenant)
-  local head = redis.call('ZRANGE', tickets, 0, 0, 'WITHSCORES')
+-- The models that its tenant still waits for in this queue (ZRANGE WITHSCORES), or nil if the ticket did not stand
+-- there. The caller says what the tenant pays: `withdraw_turn` if it waits for nothing more, or `pay_turn`.
+local function remove_ticket(pool, queue, model, tenant, member)
+  local line, models = key_line(queue.at, model, tenant), key_models(queue.at, tenant)
+  if redis.call('ZREM', line, member) == 0 then return nil end
+  queue.waiting = queue.waiting - 1
+  if queue.waiting == 0 then queue.passed = 0 end
+  redis.call('HINCRBY', key_depth(pool.name), model, -1)
+  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key_marks(pool.name), member) end
+  local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
   if head[1] then
     redis.call('ZADD', models, head[2], model)
-    redis.call('ZADD', key.heads_of(pool, band, model), head[2], tenant)
+    redis.call('ZADD', key_heads_of(queue.at, model), head[2], tenant)
   else
     redis.call('ZREM', models, model)
-    redis.call('ZREM', key.heads_of(pool, band, model), tenant)
-    redis.call('ZREM', key.turn_of(pool, band, model), tenant)
+    redis.call('ZREM', key_heads_of(queue.at, model), tenant)
+    redis.call('ZREM', key_turn_of(queue.at, model), tenant)
   end
-  local first = redis.call('ZRANGE', models, 0, 0, 'WITHSCORES')
-  if first[1] then
-    redis.call('ZADD', key.heads(pool, band), first[2], tenant)
-    return true, false
+  local left = redis.call('ZRANGE', models, 0, -1, 'WITHSCORES')
+  if left[1] then
+    redis.call('ZADD', key_heads(queue.at), left[2], tenant)
+  else
+    redis.call('ZREM', key_heads(queue.at), tenant)
   end
-  redis.call('ZREM', key.heads(pool, band), tenant)
-  return true, true
+  return left
 end
 
 -- Tickets of these models (',a,b,'), over all bands.
-function line.waiting(pool, models)
-  local fields = {}
-  for model in models:gmatch('[^,]+') do
-    for band = 0, 2 do fields[#fields + 1] = band .. ':' .. model end
-  end
+local function waiting_for(pool_name, models)
   local total = 0
-  for first = 1, #fields, 1000 do  -- unpack has a limit
-    local last = math.min(first + 999, #fields)
-    for _, count in ipairs(redis.call('HMGET', key.depth(pool), unpack(fields, first, last))) do
-      total = total + (tonumber(count) or 0)
-    end
+  for model in models:gmatch('[^,]+') do
+    total = total + (tonumber(redis.call('HGET', key_depth(pool_name), model)) or 0)
   end
   return total
 end

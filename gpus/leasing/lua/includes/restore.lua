@@ -1,73 +1,80 @@
 -- Puts a lease back into an index that is being rebuilt, told by the database or by its living holder. Of two
 -- attempts on one slot the one that was leased later is right: the other one's end is on its way.
+-- include: line
 -- include: leases
-local restore = {}
 
--- fields: the array of `leases.reply` without `adopted`.
-function restore.read(fields, first)
-  local field = {}
-  for i = 0, 10 do field[i + 1] = fields[first + i] end
+-- The fields that the store writes for a lease, and its worker.
+local function read_claim(fields, first, worker)
   return {
-    pool = field[1], slot = field[2], job = field[3], attempt = field[4], epoch = tonumber(field[5]),
-    model = field[6], tenant = field[7], priority = tonumber(field[8]), fence = tonumber(field[9]),
-    leased_us = tonumber(field[10]), estimate = tonumber(field[11]),
+    pool = fields[first], slot = fields[first + 1], job = fields[first + 2], attempt = fields[first + 3],
+    epoch = tonumber(fields[first + 4]), model = fields[first + 5], tenant = fields[first + 6],
+    priority = tonumber(fields[first + 7]), fence = tonumber(fields[first + 8]),
+    leased_us = tonumber(fields[first + 9]), estimate = tonumber(fields[first + 10]), worker = worker,
   }
 end
 
-local function slot_for(lease)
-  local name, index = servers.of_slot(lease.slot)
-  servers.note(name, lease.pool, index)
-  return slots.read(lease.slot) or slots.create(lease.slot, servers.read(name).pool), servers.read(name)
+local function slot_for(claim)
+  local name, index = split_slot(claim.slot)
+  local server = note_server(name, claim.pool, index)
+  return read_slot(claim.slot) or new_slot(claim.slot, server.pool), server
+end
+
+local function put_claim(slot, claim, server)
+  slot.pool, slot.job, slot.attempt, slot.epoch = claim.pool, claim.job, claim.attempt, claim.epoch
+  slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority
+  slot.estimate, slot.leased_us, slot.worker = claim.estimate, claim.leased_us, claim.worker
+  slot.asked, slot.host = nil, server.host
 end
 
 -- The same attempt is known already: the higher epoch is right; a worker is better than none.
-local function reconcile(slot, lease, lease_us)
-  if lease.epoch < slot.epoch then return false end
-  if lease.epoch == slot.epoch and slot.worker ~= '' then return lease.worker == '' or lease.worker == slot.worker end
-  leases.pass_to(slot, lease.worker, lease.epoch)
-  redis.call('ZADD', key.expiry, now + lease_us, slot.attempt)
+local function reconcile(slot, claim, lease_us)
+  if claim.epoch < slot.epoch then return false end
+  if claim.epoch == slot.epoch and slot.worker ~= '' then
+    return claim.worker == '' or claim.worker == slot.worker
+  end
+  pass_lease(slot, claim.worker, claim.epoch)
+  redis.call('ZADD', key_expiry(), now + lease_us, slot.attempt)
   return true
 end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
-function restore.lease(lease, lease_us)
-  if redis.call('EXISTS', key.settling(lease.attempt)) == 1 then return true end
-  local slot, server = slot_for(lease)
+local function restore_lease(claim, lease_us)
+  if redis.call('HEXISTS', key_settling(), claim.attempt) == 1 then return true end
+  local slot, server = slot_for(claim)
   if slot.state == 'leased' or slot.state == 'adoptable' then
-    if slot.attempt == lease.attempt then return reconcile(slot, lease, lease_us) end
-    if slot.leased_us >= lease.leased_us then return false end
-    redis.call('HDEL', key.leases, slot.attempt, slot.asked or slot.attempt)
-    redis.call('ZREM', key.expiry, slot.attempt)
-    leases.forget_job(slot.job, slot.attempt)
-    redis.call('HDEL', key.slot(slot.name), 'asked')
+    if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
+    if slot.leased_us >= claim.leased_us then return false end
+    forget_lease(slot)
+    forget_job(slot.job, slot.attempt)
   end
-  slots.hide(slot, server)
-  local band, member = line.band(lease.priority), line.member(lease.job, lease.priority)
-  local stood, left = line.remove(lease.pool, band, lease.model, lease.tenant, member)
-  if stood and left then fair.withdraw(lease.pool, band, lease.tenant) end
-  redis.call('SADD', key.pools, lease.pool)
-  lease.host = server.host
-  leases.begin(slot, lease, lease_us)
-  fair.correct(lease.pool, band, lease.tenant, lease.estimate)
+  hide_slot(slot, server)
+  redis.call('SADD', key_pools(), claim.pool)
+  local pool = load_pool(claim.pool)
+  local queue = queue_of(pool, claim.priority)
+  local left = remove_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
+  if left and not left[1] then withdraw_turn(queue, claim.tenant) end
+  correct_turn(queue, claim.tenant, claim.estimate)  -- this index never charged it
+  save_pool(pool)
+  put_claim(slot, claim, server)
+  begin_lease(slot, claim.fence, lease_us)
   return true
 end
 
 -- An end that waits for its commit in its process. Its slot stays shut if nothing else is known of it.
-function restore.settling(lease, lease_us)
-  local slot, server = slot_for(lease)
-  if slot.attempt == lease.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
-    return reconcile(slot, lease, lease_us)
+local function restore_end(claim, lease_us)
+  local slot, server = slot_for(claim)
+  if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
+    return reconcile(slot, claim, lease_us)
   end
-  local end_of = { name = lease.slot, attempt = lease.attempt, job = lease.job, epoch = lease.epoch,
-    pool = lease.pool, model = lease.model, tenant = lease.tenant }
-  leases.settle(end_of, lease.worker, lease.estimate, lease_us)
-  if slot.state == nil or slot.state == 'free' or slot.state == 'off' then
-    slots.hide(slot, server)
-    slots.set_state(slot, 'settling')
-    redis.call('HSET', key.slot(slot.name), 'attempt', lease.attempt, 'job', lease.job, 'epoch', lease.epoch,
-      'model', lease.model, 'tenant', lease.tenant, 'pool', lease.pool, 'priority', lease.priority,
-      'leased_us', lease.leased_us, 'estimate', lease.estimate, 'worker', lease.worker, 'host', server.host,
-      'fence', math.max(slot.fence, lease.fence))
+  redis.call('HSETNX', key_held(), claim.job, claim.attempt)
+  local is_idle = slot.state == nil or slot.state == 'free' or slot.state == 'off'
+  local ending = is_idle and slot or new_slot(claim.slot, server.pool)
+  if is_idle then hide_slot(slot, server) end
+  put_claim(ending, claim, server)
+  settle(ending, claim.worker, lease_us)
+  if is_idle then
+    set_state(slot, 'settling')
+    redis.call('HSET', key_slot(slot.name), 'fence', math.max(slot.fence, claim.fence), 'lease', pack_lease(slot))
   end
   return true
 end

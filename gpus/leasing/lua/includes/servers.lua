@@ -1,8 +1,7 @@
--- GPU servers as the line sees them. Servers of a pool that run the same models form a class, so that the next
--- ticket is looked for once per class and not once per server.
+-- GPU servers as the line sees them, each one packed value. Servers of a pool that run the same models form a
+-- class, so that the next ticket is looked for once per class and not once per server.
 -- include: keys
 -- include: time
-local servers = {}
 
 -- A class's id sorts by its number of models: the most specialised class first.
 local function class_of(models)
@@ -10,73 +9,70 @@ local function class_of(models)
   return string.format('%03d-%s', commas - 1, redis.sha1hex(models):sub(1, 12))
 end
 
--- nil if unknown. gone: forgotten, or never configured; kept while something still holds one of its slots.
--- top: how many slots it ever had. models: ',a,b,', sorted.
-function servers.read(name)
-  local field = redis.call('HMGET', key.server(name), 'pool', 'host', 'class', 'slots', 'top', 'desired', 'gone')
-  if not field[1] then return nil end
+-- nil if unknown. slots: how many may be used; top: how many there ever were; models: ',a,b,', sorted; rests_until:
+-- µs. gone: forgotten or never configured, kept while something still holds one of its slots.
+local function read_server(name)
+  local packed = redis.call('GET', key_server(name))
+  if not packed then return nil end
+  local pool, host, models, class, slots, top, desired, rests_until, gone = cmsgpack.unpack(packed)
   return {
-    name = name, pool = field[1], host = field[2], class = field[3], slots = tonumber(field[4]),
-    top = tonumber(field[5]), desired = field[6], gone = field[7] == '1',
+    name = name, pool = pool, host = host, models = models, class = class, slots = slots, top = top,
+    desired = desired, rests_until = rests_until, gone = gone,
   }
 end
 
-function servers.of_slot(slot)
-  local name, index = slot:match('^(.*)/(%d+)$')
-  return name, tonumber(index)
+local function write_server(server)
+  redis.call('SADD', key_servers(), server.name)
+  redis.call('SET', key_server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
+    server.slots, server.top, server.desired, server.rests_until, server.gone))
 end
 
-function servers.models(server) return redis.call('HGET', key.classes(server.pool), server.class) end
+local function split_slot(slot)
+  local server, index = slot:match('^(.*)/(%d+)$')
+  return server, tonumber(index)
+end
+
+local function server_of(slot) return read_server((split_slot(slot))) end
 
 -- The pool's classes, most specialised first: {{class, models}, ...}.
-function servers.classes(pool)
-  local flat, found = redis.call('HGETALL', key.classes(pool)), {}
-  for i = 1, #flat, 2 do found[#found + 1] = { flat[i], flat[i + 1] } end
-  if #found > 1 then table.sort(found, function(a, b) return a[1] < b[1] end) end
-  return found
+local function read_classes(pool)
+  local flat, classes = redis.call('HGETALL', key_classes(pool)), {}
+  for i = 1, #flat, 2 do classes[#classes + 1] = { flat[i], flat[i + 1] } end
+  if #classes > 1 then table.sort(classes, function(a, b) return a[1] < b[1] end) end
+  return classes
 end
 
-local function each_model(models, act)
-  for model in models:gmatch('[^,]+') do act(model) end
+-- Puts the server into its class, and as one that serves its models if it is on.
+local function enlist_server(server)
+  redis.call('HSET', key_classes(server.pool), server.class, server.models)
+  redis.call('SADD', key_class_servers(server.pool, server.class), server.name)
+  if server.desired ~= 'on' then return end
+  for model in server.models:gmatch('[^,]+') do
+    redis.call('SADD', key_serving(server.pool, model), server.name)
+  end
 end
 
--- Takes the server out of its class; the class goes with its last server.
-function servers.withdraw(server)
+-- The class goes with its last server.
+local function withdraw_server(server)
   if server.gone then return end
-  local models = servers.models(server)
-  each_model(models, function(model) redis.call('SREM', key.serving(server.pool, model), server.name) end)
-  redis.call('SREM', key.class_servers(server.pool, server.class), server.name)
-  if redis.call('EXISTS', key.class_servers(server.pool, server.class)) == 0 then
-    redis.call('HDEL', key.classes(server.pool), server.class)
+  for model in server.models:gmatch('[^,]+') do
+    redis.call('SREM', key_serving(server.pool, model), server.name)
+  end
+  redis.call('SREM', key_class_servers(server.pool, server.class), server.name)
+  if redis.call('EXISTS', key_class_servers(server.pool, server.class)) == 0 then
+    redis.call('HDEL', key_classes(server.pool), server.class)
   end
 end
 
-function servers.enlist(name, pool, host, slots, top, desired, models)
-  local class = class_of(models)
-  redis.call('SADD', key.servers, name)
-  redis.call('SADD', key.pools, pool)
-  redis.call('HSET', key.server(name), 'pool', pool, 'host', host, 'class', class, 'slots', slots, 'top', top,
-    'desired', desired, 'gone', '0')
-  redis.call('HSET', key.classes(pool), class, models)
-  redis.call('SADD', key.class_servers(pool, class), name)
-  if desired == 'on' then
-    each_model(models, function(model) redis.call('SADD', key.serving(pool, model), name) end)
+-- The server of a slot; if nobody has heard of it, one that is only known by what holds this slot.
+local function note_server(name, pool, index)
+  local server = read_server(name) or {
+    name = name, pool = pool, host = '', models = ',', class = '', slots = 0, top = 0, desired = 'off',
+    rests_until = 0, gone = true,
+  }
+  if server.top <= index then
+    server.top = index + 1
+    write_server(server)
   end
+  return server
 end
-
--- A server that is only known by something that holds one of its slots.
-function servers.note(name, pool, index)
-  local server = servers.read(name)
-  if not server then
-    redis.call('SADD', key.servers, name)
-    redis.call('HSET', key.server(name), 'pool', pool, 'host', '', 'class', '', 'slots', 0, 'top', index + 1,
-      'desired', 'off', 'gone', '1')
-  elseif server.top <= index then
-    redis.call('HSET', key.server(name), 'top', index + 1)
-  end
-end
-
-function servers.is_resting(name) return (tonumber(redis.call('ZSCORE', key.resting, name)) or 0) > now end
-
--- The moment at which any lease of this server last began or ended.
-function servers.touch(name) redis.call('HSET', key.server(name), 'changed_us', now) end

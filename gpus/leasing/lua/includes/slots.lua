@@ -4,134 +4,147 @@
 -- include: keys
 -- include: time
 -- include: servers
-local slots = {}
 
--- nil if unknown. home: the pool of its server; pool: the pool of its lease.
-function slots.read(name)
-  local field = redis.call('HMGET', key.slot(name), 'state', 'home', 'warm', 'fence', 'freed_us', 'pool', 'job',
-    'attempt', 'epoch', 'model', 'tenant', 'priority', 'estimate', 'leased_us', 'worker', 'asked', 'host')
+-- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended; then the packed
+-- lease (or the last one): pool: the pool it was given for; asked: who asked to adopt it, until it is taken over.
+local function read_slot(name)
+  local field = redis.call('HMGET', key_slot(name), 'state', 'home', 'warm', 'fence', 'since_us', 'lease')
   if not field[1] then return nil end
+  local pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us, worker, asked, host
+  if field[6] then
+    pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us, worker, asked, host =
+      cmsgpack.unpack(field[6])
+  end
   return {
     name = name, state = field[1], home = field[2], warm = field[3], fence = tonumber(field[4]) or 0,
-    freed_us = tonumber(field[5]) or 0, pool = field[6], job = field[7], attempt = field[8],
-    epoch = tonumber(field[9]) or 0, model = field[10], tenant = field[11], priority = tonumber(field[12]),
-    estimate = tonumber(field[13]) or 0, leased_us = tonumber(field[14]) or 0, worker = field[15] or '',
-    asked = field[16], host = field[17],
+    since_us = tonumber(field[5]) or 0, pool = pool, job = job, attempt = attempt, epoch = epoch, model = model,
+    tenant = tenant, priority = priority, estimate = estimate, leased_us = leased_us, worker = worker,
+    asked = asked, host = host,
   }
 end
 
--- A slot that nobody has heard of yet; its first state is set with it.
-function slots.create(name, home) return { name = name, home = home, fence = 0, freed_us = now, epoch = 0 } end
+local function pack_lease(slot)
+  return cmsgpack.pack(slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority,
+    slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host)
+end
 
-function slots.set_state(slot, state)
-  if slot.state then redis.call('HINCRBY', key.states(slot.home), slot.state, -1) end
-  redis.call('HINCRBY', key.states(slot.home), state, 1)
-  redis.call('HSET', key.slot(slot.name), 'state', state, 'home', slot.home)
+local function write_lease(slot) redis.call('HSET', key_slot(slot.name), 'lease', pack_lease(slot)) end
+
+-- A slot that nobody has heard of yet; it is stored with its first state.
+local function new_slot(name, home) return { name = name, home = home, fence = 0, since_us = now } end
+
+local function count_state(slot, state)
+  if slot.state == state then return end
+  if slot.state then redis.call('HINCRBY', key_states(slot.home), slot.state, -1) end
+  redis.call('HINCRBY', key_states(slot.home), state, 1)
   slot.state = state
 end
 
-local function list(pool, class, host, slot, score)
-  redis.call('ZADD', key.free(pool, class, host), score, slot)
-  redis.call('ZADD', key.open(pool, class), redis.call('ZCARD', key.free(pool, class, host)), host)
+local function set_state(slot, state, since_us)
+  count_state(slot, state)
+  slot.since_us = since_us or now
+  redis.call('HSET', key_slot(slot.name), 'state', state, 'home', slot.home, 'since_us', slot.since_us)
 end
 
-local function unlist(pool, class, host, slot)
-  if redis.call('ZREM', key.free(pool, class, host), slot) == 0 then return end
-  local left = redis.call('ZCARD', key.free(pool, class, host))
+local function list_slot(pool, class, host, slot)
+  redis.call('ZADD', key_free(pool, class, host), slot.since_us, slot.name)
+  redis.call('ZADD', key_open(pool, class), redis.call('ZCARD', key_free(pool, class, host)), host)
+end
+
+local function unlist_slot(pool, class, host, slot)
+  if redis.call('ZREM', key_free(pool, class, host), slot.name) == 0 then return end
+  local left = redis.call('ZCARD', key_free(pool, class, host))
   if left > 0 then
-    redis.call('ZADD', key.open(pool, class), left, host)
+    redis.call('ZADD', key_open(pool, class), left, host)
   else
-    redis.call('ZREM', key.open(pool, class), host)
+    redis.call('ZREM', key_open(pool, class), host)
   end
 end
 
 -- Puts a free or adoptable slot where claims find it; true if they do.
-function slots.show(slot, server)
+local function show_slot(slot, server)
   if slot.state == 'adoptable' then
-    list(server.pool, 'adoptable', server.host, slot.name, slot.freed_us)
+    list_slot(server.pool, 'adoptable', server.host, slot)
     return true
   end
-  if slot.state ~= 'free' or servers.is_resting(server.name) then return false end
-  list(server.pool, server.class, server.host, slot.name, slot.freed_us)
-  if slot.warm then
-    local models = servers.models(server)
-    if models and models:find(',' .. slot.warm .. ',', 1, true) then
-      redis.call('ZADD', key.warm(server.pool, server.class, slot.warm, server.host), slot.freed_us, slot.name)
-    end
+  if slot.state ~= 'free' or server.rests_until > now then return false end
+  list_slot(server.pool, server.class, server.host, slot)
+  if slot.warm and server.models:find(',' .. slot.warm .. ',', 1, true) then
+    redis.call('ZADD', key_warm(server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
   end
   return true
 end
 
-function slots.hide(slot, server)
+local function hide_slot(slot, server)
   if slot.state == 'adoptable' then
-    unlist(server.pool, 'adoptable', server.host, slot.name)
+    unlist_slot(server.pool, 'adoptable', server.host, slot)
   elseif slot.state == 'free' then
-    unlist(server.pool, server.class, server.host, slot.name)
+    unlist_slot(server.pool, server.class, server.host, slot)
     if slot.warm then
-      redis.call('ZREM', key.warm(server.pool, server.class, slot.warm, server.host), slot.name)
+      redis.call('ZREM', key_warm(server.pool, server.class, slot.warm, server.host), slot.name)
     end
   end
 end
 
-function slots.delete(slot)
-  redis.call('HINCRBY', key.states(slot.home), slot.state, -1)
-  redis.call('DEL', key.slot(slot.name))
+local function delete_slot(slot)
+  redis.call('HINCRBY', key_states(slot.home), slot.state, -1)
+  redis.call('DEL', key_slot(slot.name))
 end
 
 -- Forgets a gone server once nothing holds any of its slots.
-function slots.bury(server)
+local function bury_server(server)
   for index = 0, server.top - 1 do
-    if redis.call('EXISTS', key.slot(server.name .. '/' .. index)) == 1 then return end
+    if redis.call('EXISTS', key_slot(server.name .. '/' .. index)) == 1 then return end
   end
-  redis.call('DEL', key.server(server.name))
-  redis.call('SREM', key.servers, server.name)
-  redis.call('ZREM', key.resting, server.name)
+  redis.call('DEL', key_server(server.name))
+  redis.call('SREM', key_servers(), server.name)
+  redis.call('ZREM', key_resting(), server.name)
 end
 
-function slots.is_usable(server, index)
-  return server ~= nil and not server.gone and server.desired == 'on' and index < server.slots
+local function is_usable(server, index)
+  return not server.gone and server.desired == 'on' and index < server.slots
 end
 
 -- Nothing holds the slot any more: it is free, off, or gone with its server. True if it can be claimed now.
-function slots.idle(slot)
-  local name, index = servers.of_slot(slot.name)
-  local server = servers.read(name)
-  if not server or server.gone then
-    slots.delete(slot)
-    if server then slots.bury(server) end
+-- since_us: when its last lease ended, if that was not now.
+local function idle_slot(slot, since_us)
+  local name, index = split_slot(slot.name)
+  local server = read_server(name)
+  if server.gone then
+    delete_slot(slot)
+    bury_server(server)
     return false, server
   end
-  redis.call('HDEL', key.slot(slot.name), 'pool', 'job', 'attempt', 'epoch', 'model', 'tenant', 'priority',
-    'estimate', 'leased_us', 'worker', 'asked', 'host')
-  redis.call('HSET', key.slot(slot.name), 'freed_us', now)
-  slot.freed_us = now
-  slots.set_state(slot, slots.is_usable(server, index) and 'free' or 'off')
-  return slots.show(slot, server), server
+  redis.call('HDEL', key_slot(slot.name), 'lease')
+  set_state(slot, is_usable(server, index) and 'free' or 'off', since_us)
+  return show_slot(slot, server), server
 end
 
-function slots.each_of(server, act)
+local function each_slot(server, act)
   for index = 0, server.top - 1 do
-    local slot = slots.read(server.name .. '/' .. index)
+    local slot = read_slot(server.name .. '/' .. index)
     if slot then act(slot, index) end
   end
 end
 
 -- The server gets no lease until then; its free slots leave the lists meanwhile.
-function slots.rest(server, until_us)
-  slots.each_of(server, function(slot)
-    if slot.state == 'free' then slots.hide(slot, server) end
+local function rest(server, until_us)
+  each_slot(server, function(slot)
+    if slot.state == 'free' then hide_slot(slot, server) end
   end)
-  redis.call('ZADD', key.resting, 'GT', until_us, server.name)
+  server.rests_until = math.max(server.rests_until, until_us)
+  redis.call('ZADD', key_resting(), server.rests_until, server.name)
+  write_server(server)
 end
 
 -- Lists the free slots of servers whose rest is over; a few servers each time keep a claim short.
-function slots.end_rests(limit)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key.resting, '-inf', now, 'LIMIT', 0, limit)) do
-    redis.call('ZREM', key.resting, name)
-    local server = servers.read(name)
-    if server and not server.gone then
-      slots.each_of(server, function(slot)
-        if slot.state == 'free' then slots.show(slot, server) end
+local function end_rests(limit)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_resting(), '-inf', now, 'LIMIT', 0, limit)) do
+    redis.call('ZREM', key_resting(), name)
+    local server = read_server(name)
+    if not server.gone then
+      each_slot(server, function(slot)
+        if slot.state == 'free' then show_slot(slot, server) end
       end)
     end
   end

@@ -3,38 +3,42 @@
 -- include: keys
 -- include: line
 -- include: servers
-local wakes = {}
 
-wakes.HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
+local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
-function wakes.pending(pool, host) return tonumber(redis.call('HGET', key.pending(pool), host)) or 0 end
+local function pending_wakes(pool, host) return tonumber(redis.call('HGET', key_pending(pool), host)) or 0 end
 
-function wakes.add(pool, host, count) redis.call('HINCRBY', key.pending(pool), host, count) end
+local function add_pending(pool, host, count) redis.call('HINCRBY', key_pending(pool), host, count) end
 
-function wakes.use(pool, host)
-  if wakes.pending(pool, host) > 0 then wakes.add(pool, host, -1) end
+local function use_wake(pool, host)
+  if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
 end
 
-local function listed(pool, class, host)
-  return tonumber(redis.call('ZSCORE', key.open(pool, class), host)) or 0
-end
+local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', key_open(pool, class), host)) or 0 end
 
 -- Slots of this host that a claim could fill now, and all that it could be given.
 local function claimable(pool, host)
   local adoptable = listed(pool, 'adoptable', host)
   local useful, free = adoptable, adoptable
-  for _, class in ipairs(servers.classes(pool)) do
+  for _, class in ipairs(read_classes(pool)) do
     local count = listed(pool, class[1], host)
     if count > 0 then
       free = free + count
-      useful = useful + math.min(count, line.waiting(pool, class[2]))
+      useful = useful + math.min(count, waiting_for(pool, class[2]))
     end
   end
   return useful, free
 end
 
+local function add_wakes(reply, pool, host, count)
+  add_pending(pool, host, count)
+  reply[#reply + 1] = pool
+  reply[#reply + 1] = host
+  reply[#reply + 1] = count
+end
+
 -- For slots that just became free. changes: {{pool, host, count}, ...}; returns a flat array of the same kind.
-function wakes.for_freed(changes)
+local function wakes_for(changes)
   local totals, reply = {}, {}
   for _, change in ipairs(changes) do
     local of_pool = totals[change[1]] or {}
@@ -44,13 +48,8 @@ function wakes.for_freed(changes)
   for pool, hosts in pairs(totals) do
     for host, freed in pairs(hosts) do
       local useful, free = claimable(pool, host)
-      local count = math.min(freed, useful, free - wakes.pending(pool, host))
-      if count > 0 then
-        wakes.add(pool, host, count)
-        reply[#reply + 1] = pool
-        reply[#reply + 1] = host
-        reply[#reply + 1] = count
-      end
+      local count = math.min(freed, useful, free - pending_wakes(pool, host))
+      if count > 0 then add_wakes(reply, pool, host, count) end
     end
   end
   return reply

@@ -1,0 +1,155 @@
+"""Makes the virtual environment that everything else runs in. Standard library only.
+
+constraints.txt is the one lock (docs/adr/0002): uv and pip install the dependencies of pyproject.toml at the
+versions it pins. A stamp in the environment says what was installed; while it matches, nothing is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+OFF_SWITCH = "DISPATCHER_NO_BOOTSTRAP"
+_STAMP = "dispatcher-stamp.json"
+_SHOWN_LINES = 12
+
+
+class BootstrapError(Exception):
+    """The environment could not be made; the message says what to do."""
+
+
+def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Path | None:
+    """The Python to go on with, made and filled where needed; None: the running one is right.
+
+    manage.py does not ask under DISPATCHER_NO_BOOTSTRAP=1: the running Python then has what is needed.
+    """
+    folder = root / ".venv"
+    python = folder / "bin" / "python"
+    if not is_current(folder, extras=extras, root=root):
+        with _alone(root):
+            if not is_current(folder, extras=extras, root=root):  # another one may have done it meanwhile
+                _fill(folder, extras=extras, root=root)
+    return None if Path(sys.prefix).resolve() == folder.resolve() else python
+
+
+def requirements(root: Path, extras: tuple[str, ...]) -> list[str]:
+    """The dependencies of pyproject.toml, with those of the extras. Raises BootstrapError."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        found = list(project["dependencies"])
+        for extra in extras:
+            found += project["optional-dependencies"][extra]
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise BootstrapError(f"pyproject.toml cannot be read: {error}") from None
+    return found
+
+
+def is_current(folder: Path, *, extras: tuple[str, ...], root: Path) -> bool:
+    """Whether the environment holds what is pinned now, with at least these extras."""
+    stamp = _read_stamp(folder)
+    return (
+        (folder / "bin" / "python").exists()
+        and bool(_minor_version(folder))
+        and stamp.get("fingerprint") == fingerprint(root)
+        and set(extras) <= set(stamp.get("extras", []))
+    )
+
+
+def fingerprint(root: Path) -> str:
+    """Changes with what is asked for, with the pins and with the minor version of Python."""
+    digest = hashlib.sha256(f"{sys.implementation.name} {sys.version_info[:2]}".encode())
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        wanted = [project["dependencies"], project.get("optional-dependencies", {})]
+        digest.update(json.dumps(wanted, sort_keys=True).encode())
+        digest.update((root / "constraints.txt").read_bytes())
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise BootstrapError(f"pyproject.toml or constraints.txt cannot be read: {error}") from None
+    return digest.hexdigest()
+
+
+def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
+    stamp = _read_stamp(folder)
+    extras = tuple(sorted({*extras, *stamp.get("extras", [])}))  # what was there once stays useful
+    python = folder / "bin" / "python"
+    _say(f"preparing {folder} (once)")
+    if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
+        venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
+    (folder / _STAMP).unlink(missing_ok=True)
+    command = [*_installer(python), *requirements(root, extras), "-c", str(root / "constraints.txt")]
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
+        tail = "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])
+        raise BootstrapError(
+            f"installing the packages failed:\n{tail}\n"
+            "  Check that this machine reaches its package index (PIP_INDEX_URL, UV_INDEX_URL), try again;\n"
+            f"  or install them yourself (pip install -r constraints.txt) and set {OFF_SWITCH}=1."
+        )
+    text = json.dumps({"fingerprint": fingerprint(root), "extras": list(extras)})
+    (folder / _STAMP).write_text(text)
+
+
+def _installer(python: Path) -> list[str]:
+    """The command that installs into that environment: uv, this Python's pip, or a pip of its own."""
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--quiet", "--python", str(python)]
+    options = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    # The pip that is there already, at work on the other environment, saves the 3 s of making another one.
+    with_ours = [sys.executable, "-m", "pip", "--python", str(python)]
+    if _works([*with_ours, "--version"]):
+        return [*with_ours, *options]
+    own = [str(python), "-m", "pip"]
+    if not _works([*own, "--version"]) and not _works([str(python), "-m", "ensurepip", "--upgrade"]):
+        raise BootstrapError(
+            f"{sys.executable} has neither pip nor ensurepip: install uv, or the packages python3-pip and "
+            "python3-venv of your system"
+        )
+    return [*own, *options]
+
+
+def _works(command: list[str]) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _minor_version(folder: Path) -> tuple[int, ...]:
+    """From pyvenv.cfg; () if it is not there or unreadable."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / "pyvenv.cfg").read_text().splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() in ("version", "version_info"):
+                return tuple(int(part) for part in value.strip().split(".")[:2])
+    return ()
+
+
+def _read_stamp(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads((folder / _STAMP).read_text()))
+    return {}
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One at a time per checkout; the second waits."""
+    with (root / ".venv.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another one prepares the environment: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"manage.py: {text}\n")

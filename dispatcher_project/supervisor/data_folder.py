@@ -1,0 +1,113 @@
+"""The folder of a running `up`: its lock, its secrets, and the files that tell others how to reach it.
+
+::
+
+    up.lock           held while `up` runs          environment.json  what its children were started with
+    up.json           url, keys, pids; while ready  secret_key        Django's, made once
+    secrets.json      keys and passwords, kept      db.sqlite3, valkey/, log/, run/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_SOCKET_FOLDER_MAX = 80
+"""A unix socket's path must stay under 108 bytes (104 on macOS), and ours have names of up to 20."""
+
+
+class AlreadyRunning(Exception):
+    """Another `up` runs on this data folder."""
+
+
+class DataFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    def create(self) -> None:
+        """Raises OSError. Only the owner may look into it: it holds secrets."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.path / "static").mkdir(exist_ok=True)  # whitenoise warns of a missing one
+        self.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.sockets.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self.sockets} belongs to somebody else")
+
+    @property
+    def sockets(self) -> Path:
+        """Where unix sockets go: in the folder, or under a short name in the system's temporary folder."""
+        inside = self.path / "run"
+        if len(os.fsencode(inside)) <= _SOCKET_FOLDER_MAX:
+            return inside
+        short = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"dispatcher-{os.getuid()}-{short}"
+
+    @property
+    def marker_prefix(self) -> str:
+        """Begins the marker (guard.py) of every run on this folder."""
+        return f"{self.path}#"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Raises AlreadyRunning."""
+        with (self.path / "up.lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                raise AlreadyRunning(
+                    f"`up` runs on {self.path} already (process {holder}): stop that one, or choose another "
+                    "folder with --data-dir"
+                ) from None
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            yield
+
+    def is_running(self) -> bool:
+        """Whether an `up` holds the lock."""
+        try:
+            with (self.path / "up.lock").open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The JSON object in that file; empty if there is none."""
+        try:
+            return dict(json.loads((self.path / name).read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def write(self, name: str, value: dict[str, Any]) -> None:
+        """In one step, readable by the owner only."""
+        fresh = self.path / f".{name}.{os.getpid()}"
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(value, file, indent=2)
+            file.write("\n")
+        fresh.replace(self.path / name)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+
+def adopt_running_environment() -> None:
+    """Gives this process the settings of the `up` that runs on DISPATCHER_DATA_DIR (default ``var``), if one
+    does and nobody chose settings: so `manage.py shell` or `create_key` beside it reach the same parts."""
+    if "DJANGO_SETTINGS_MODULE" in os.environ:
+        return
+    folder = DataFolder(Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var"))
+    if folder.is_running():
+        for name, value in folder.read("environment.json").items():
+            os.environ.setdefault(name, value)

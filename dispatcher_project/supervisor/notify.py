@@ -1,0 +1,53 @@
+"""How a child tells its supervisor that it is ready and alive: systemd's sd_notify protocol.
+
+The same lines serve under systemd (`Type=notify`, `WatchdogSec=`) and under `up`: datagrams ``READY=1`` and
+``WATCHDOG=1`` to the unix socket in NOTIFY_SOCKET.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+READY = "READY=1"
+ALIVE = "WATCHDOG=1"
+
+
+def notify(message: str) -> None:
+    """Tells who started us; without NOTIFY_SOCKET, or with nobody behind it, nothing happens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # systemd's notation for an abstract socket
+        address = "\0" + address[1:]
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        sender.sendto(message.encode(), address)
+
+
+class NotifySocket:
+    """The supervisor's end, one per child."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(path))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def read(self) -> set[str]:
+        """The messages that lie there, each once."""
+        messages: set[str] = set()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                messages.update(self._socket.recv(4096).decode(errors="replace").split("\n"))
+        return messages
+
+    def close(self) -> None:
+        self._socket.close()
+        self.path.unlink(missing_ok=True)

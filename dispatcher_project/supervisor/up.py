@@ -1,0 +1,180 @@
+"""`python3 manage.py up`: the whole dispatcher on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import guard
+from .children import DEMO_FLEET, DEMO_SLOTS, Ports, plan_of_up, settings_environment, url
+from .data_folder import ROOT, AlreadyRunning, DataFolder
+from .loop import StartFailed, Supervisor
+from .signs import port_is_free
+from .terminal import Terminal
+
+_FLOWER_PORT = 5555
+_DEMO_PORT = 9001
+_LAST_PORT = 65535
+_ADMIN = "admin"
+
+
+class CannotStart(Exception):
+    """The message says why and what to do."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 0 when it was asked to stop, 1 when it could not start, 2 for bad arguments."""
+    options = parser().parse_args(arguments)
+    terminal = Terminal(verbose=options.verbose)
+    folder = DataFolder(options.data_dir)
+    os.chdir(ROOT)  # the children's modules are found from here
+    try:
+        folder.create()
+        with folder.locked():
+            _run(folder, options, terminal)
+    except (AlreadyRunning, CannotStart, StartFailed, OSError, RuntimeError) as error:
+        terminal.plain(f"up: {error}")
+        return 1
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="manage.py up",
+        description="The whole dispatcher on this machine: Valkey, database, web, workers, beat, Flower, "
+        "demo fleet. REDIS_URL, BROKER_URL and DATABASE_URL replace the embedded parts.",
+    )
+    arguments.add_argument("--host", default="127.0.0.1", help="where the web listens (default %(default)s)")
+    arguments.add_argument("--port", type=_port, default=8000, help="its port (default %(default)s)")
+    arguments.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var"),
+        help="database, logs, secrets (default %(default)s)",
+    )
+    arguments.add_argument("--no-demo", action="store_true", help="without the simulated GPU servers")
+    arguments.add_argument("--verbose", action="store_true", help="show every log line, not only warnings")
+    return arguments
+
+
+def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) -> None:
+    begun = time.monotonic()
+    guard.kill_marked(folder.marker_prefix)  # what a run left that ended together with its guard
+    for name in ("up.json", "environment.json", DEMO_FLEET):
+        folder.remove(name)
+    ports = _ports(options)
+    known = folder.read("secrets.json")
+    password = known.setdefault("admin_password", secrets.token_urlsafe(12))
+    folder.write("secrets.json", known)
+    shared = settings_environment(folder, host=options.host, port=ports.web, given=os.environ)
+    environment = {
+        "DISPATCHER_LOG_STYLE": "console",
+        "MALLOC_ARENA_MAX": "2",  # glibc gives every thread its own heap otherwise: 100 MB over all
+        **os.environ,
+        **shared,
+        "DISPATCHER_NO_BOOTSTRAP": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    marker = f"{folder.marker_prefix}{secrets.token_hex(8)}"
+    environment[guard.MARKER_VARIABLE] = marker
+    plan = plan_of_up(folder, host=options.host, ports=ports, environment=environment, password=password)
+    told_before = False
+
+    def tell(pids: dict[str, int]) -> None:
+        nonlocal told_before
+        facts = _facts(folder, host=options.host, ports=ports, environment=shared) | {"pids": pids}
+        folder.write("environment.json", shared)
+        folder.write("up.json", facts)
+        if not told_before:
+            told_before = True
+            terminal.plain(_welcome(facts, folder=folder, seconds=time.monotonic() - begun))
+
+    supervisor = Supervisor(
+        plan,
+        folder=folder.sockets,
+        log_folder=folder.path / "log",
+        marker=marker,
+        terminal=terminal,
+        on_pids=tell,
+    )
+    try:
+        supervisor.run()
+    finally:
+        for name in ("up.json", "environment.json"):
+            folder.remove(name)
+
+
+def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str, str]) -> dict[str, object]:
+    known = folder.read("secrets.json")
+    return {
+        "url": url(host, ports.web),
+        "api_key": known["api_key"],
+        "tenant_key": known["tenant_key"],
+        "admin_user": _ADMIN,
+        "admin_password": known["admin_password"],
+        "flower_url": url("127.0.0.1", ports.flower),
+        "redis_url": environment["REDIS_URL"],
+        "database_url": environment["DATABASE_URL"],
+    }
+
+
+def _ports(options: argparse.Namespace) -> Ports:
+    """Raises CannotStart if the web port is taken; the others move to free ones."""
+    try:
+        free = port_is_free(options.host, options.port)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {options.host}: {error.strerror or error}") from None
+    if not free:
+        raise CannotStart(
+            f"port {options.port} is taken: stop what listens there, or choose another with --port"
+        )
+    taken = {options.port}
+    flower = _free_port(_FLOWER_PORT, taken)
+    demo = None if options.no_demo else _free_port(_DEMO_PORT, taken, count=len(DEMO_SLOTS))
+    return Ports(web=options.port, flower=flower, demo=demo)
+
+
+def _free_port(wanted: int, taken: set[int], *, count: int = 1) -> int:
+    """The first of `count` free ports in a row: `wanted`, or near what the system gives; put into `taken`."""
+    first = wanted
+    while not all(
+        port not in taken and port_is_free("127.0.0.1", port) for port in range(first, first + count)
+    ):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = min(probe.getsockname()[1], _LAST_PORT - count)
+    taken.update(range(first, first + count))
+    return first
+
+
+def _welcome(facts: dict[str, object], *, folder: DataFolder, seconds: float) -> str:
+    address = facts["url"]
+    return f"""
+Ready after {seconds:.0f} s.
+
+  API      {address}/api/v1        docs {address}/api/v1/docs
+  Admin    {address}/admin/        {facts["admin_user"]} / {facts["admin_password"]}
+  Flower   {facts["flower_url"]}        same login
+  Keys     operator {facts["api_key"]}
+           tenant   {facts["tenant_key"]}
+  Files    {folder.path}    (up.json, log/)
+
+Try:
+
+  curl -s {address}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
+    -H 'Content-Type: application/json' -H 'Prefer: wait=30' \\
+    -d '{{"model": "zimg", "payload": {{"prompt": "a sunset"}}}}'
+
+Ctrl-C stops everything.
+"""
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 1 to 65535")
+    return int(text)

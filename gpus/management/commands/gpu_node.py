@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from gpus.node.arguments import add_arguments, config_from
+from gpus.node.config import ConfigError
+from gpus.node.process import wait_for_stop_signal
+from gpus.node.server import Node
+
+
+class Command(BaseCommand):
+    help = "Serves Python functions as a GPU server (docs/gpu_protocol.md). Ctrl-C lets the runs end first."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            node = Node(config_from(options))
+            node.start()
+        except (ConfigError, OSError) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(f"{node.url} serves {node.config.slots} slots")
+        self.stdout.flush()
+        wait_for_stop_signal()
+        node.drain(options["grace"])
+        node.stop()

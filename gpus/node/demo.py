@@ -1,0 +1,53 @@
+"""``python -m gpus.node.demo``: the demo fleet in one process, simulated GPU servers for four models.
+
+Once it serves, ``--ready-file`` holds ``{"pid", "servers": [{"server", "model", "endpoint", "slots",
+"model_fields"}]}``, which is also printed. Ends on SIGTERM or SIGINT, and with its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from gpus.node.config import ConfigError
+from gpus.node.process import die_with_parent, wait_for_stop_signal
+from gpus.node.simulator import DEFAULT_SECONDS, demo_fleet
+
+
+def main() -> int:
+    die_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m gpus.node.demo", description=__doc__)
+    parser.add_argument("--port-base", type=int, default=0, help="first port; 0 takes free ones")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--ready-file", type=Path, help="written once all of them serve")
+    for model in DEFAULT_SECONDS:
+        parser.add_argument(f"--{model}", type=int, default=2, metavar="SLOTS", help="0 leaves it out")
+    options = parser.parse_args()
+    slots = {model: getattr(options, model) for model in DEFAULT_SECONDS if getattr(options, model)}
+    try:
+        fleet = demo_fleet(slots, port_base=options.port_base, host=options.host)
+    except (ConfigError, OSError) as error:
+        parser.exit(2, f"demo: {error}\n")
+    text = json.dumps({"pid": os.getpid(), "servers": [server.entry() for server in fleet]})
+    if options.ready_file:
+        _write(options.ready_file, text)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+    wait_for_stop_signal()
+    for server in fleet:
+        server.node.stop()
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: its reader looks for the file."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

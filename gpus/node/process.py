@@ -1,0 +1,34 @@
+"""A node as a process: serves until it is told to stop."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+
+
+def wait_for_stop_signal() -> None:
+    """Returns after SIGTERM or SIGINT. Call it in the main thread."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    stopped.wait()
+
+
+def die_with_parent() -> None:
+    """SIGKILL for this process when its parent ends (Linux; elsewhere nothing happens)."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended in between
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,34 @@
+"""`manage.py create_key --tenant acme [--operator]`: makes an API key, and the tenant if it is new."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.models import ApiKey, Tenant
+from jobs.services.tenants import create_key, create_tenant
+
+
+class Command(BaseCommand):
+    help = "Makes an API key and shows it once; a new tenant's webhook secret too."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--tenant", required=True, help="whose jobs the key submits")
+        parser.add_argument("--operator", action="store_true", help="may also use everything under /admin")
+        parser.add_argument("--name", default="", help="what the key is for")
+        parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        tenant = Tenant.objects.filter(name=options["tenant"]).first()
+        if tenant is None:
+            try:
+                tenant, secret = create_tenant(options["tenant"], weight=options["weight"])
+            except ValidationError as error:
+                raise CommandError("; ".join(error.messages)) from None
+            self.stdout.write(f"webhook secret: {secret}")
+        kind = ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT
+        _, plaintext = create_key(tenant, kind, name=options["name"])
+        self.stdout.write(f"api key: {plaintext}")
