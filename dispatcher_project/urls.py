@@ -11,7 +11,6 @@ from jobs.api.unknown import unknown_route
 from jobs.api.urls import dead_letter_urls, queue_urls, root_urls
 from jobs.services import ports
 
-
 admin.autodiscover()
 
 

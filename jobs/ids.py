@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ID_LENGTH = 26
 
+_lock = threading.Lock()
+_last_milliseconds = -1
+_last_chance = 0
+
 
 def new_id(now_seconds: float | None = None) -> str:
-    """26 characters that sort by time of creation. Source: the ULID specification."""
+    """26 characters that sort by time of creation, and by order of creation within one process and
+    millisecond: the jobs of a batch list in the order they were sent. Source: the ULID specification."""
+    global _last_milliseconds, _last_chance
     milliseconds = int((time.time() if now_seconds is None else now_seconds) * 1000)
-    number = (milliseconds << 80) | secrets.randbits(80)
+    with _lock:
+        if milliseconds == _last_milliseconds:
+            _last_chance += 1 + secrets.randbits(16)
+        else:
+            _last_milliseconds, _last_chance = milliseconds, secrets.randbits(79)
+        number = (milliseconds << 80) | _last_chance
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))

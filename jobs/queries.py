@@ -35,7 +35,9 @@ def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
     """An operator sees every job, anybody else those of the own tenant."""
     if principal.is_operator:
         return Job.objects.all()
-    return Job.objects.none() if principal.tenant_id is None else Job.objects.filter(tenant=principal.tenant_id)
+    if principal.tenant_id is None:
+        return Job.objects.none()
+    return Job.objects.filter(tenant=principal.tenant_id)
 
 
 def find_job(principal: Principal, job_id: str) -> Job | None:

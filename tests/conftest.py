@@ -21,6 +21,14 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
         yield server
 
 
+@pytest.fixture(autouse=True)
+def registry_not_remembered() -> None:
+    """Reads of the registry are remembered for a second: longer than most tests."""
+    from gpus import queries
+
+    queries.forget()
+
+
 @pytest.fixture
 def fleet() -> str:
     """A hash tag of its own: tests share a server and never a key."""

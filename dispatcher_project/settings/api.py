@@ -21,7 +21,7 @@ REST_FRAMEWORK: dict[str, Any] = {
 
 SPECTACULAR_SETTINGS: dict[str, Any] = {
     "TITLE": "GPU dispatcher",
-    "DESCRIPTION": "Submit AI inference jobs, follow them, and run the fleet of GPU servers that executes them.",
+    "DESCRIPTION": "Submit AI inference jobs, follow them, and run the fleet of GPU servers.",
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",

@@ -48,7 +48,6 @@ INSTALLED_APPS = [
     "django_filters",
     "rest_framework",
     "rest_framework_api_key",
-    "drf_standardized_errors",
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "gpus",

@@ -19,8 +19,8 @@ _ROUNDS = 50
 _PAUSE_SECONDS = 0.05
 
 
-def main(marker: str) -> None:
-    """Reads ``+<group>`` and ``-<group>`` lines until the supervisor is gone."""
+def main(marker: str, *files: str) -> None:
+    """Reads ``+<group>`` and ``-<group>`` lines until the supervisor is gone. files: removed then."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it outlives the supervisor, by a moment
     groups: set[int] = set()
@@ -33,6 +33,9 @@ def main(marker: str) -> None:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     kill_marked(marker)
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.unlink(file)
 
 
 def kill_marked(marker: str) -> None:
@@ -62,4 +65,4 @@ def marked_processes(marker: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

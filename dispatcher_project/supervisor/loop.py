@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from . import guard
@@ -32,6 +32,7 @@ class Supervisor:
     """folder: sockets of the run (short path!); marker: tells this run's processes, docs in guard.py.
 
     on_pids: called with {name: pid} when everything is ready, and again after every restart.
+    leaves_no: files that are removed when it ends, in whatever way.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class Supervisor:
         marker: str,
         terminal: Terminal,
         on_pids: Callable[[dict[str, int]], None],
+        leaves_no: Sequence[Path] = (),
     ) -> None:
         self._plan = plan
         self._marker = marker
         self._terminal = terminal
         self._on_pids = on_pids
+        self._leaves_no = tuple(map(str, leaves_no))
         self._selector = selectors.DefaultSelector()
         self._signals_seen = 0
         self._told_pids: dict[str, int] | None = None
@@ -138,7 +141,7 @@ class Supervisor:
         if self._guard is None or self._guard.poll() is not None:
             self._guarded = set()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, self._marker],
+                [sys.executable, "-I", "-S", guard.__file__, self._marker, *self._leaves_no],
                 env={},
                 stdin=subprocess.PIPE,
                 start_new_session=True,

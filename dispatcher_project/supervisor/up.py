@@ -65,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
 def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) -> None:
     begun = time.monotonic()
     guard.kill_marked(folder.marker_prefix)  # what a run left that ended together with its guard
-    for name in ("up.json", "environment.json", DEMO_FLEET):
+    only_while_running = ("up.json", "environment.json", DEMO_FLEET)
+    for name in only_while_running:
         folder.remove(name)
     ports = _ports(options)
     known = folder.read("secrets.json")
@@ -101,12 +102,9 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         marker=marker,
         terminal=terminal,
         on_pids=tell,
+        leaves_no=[folder.path / name for name in only_while_running],
     )
-    try:
-        supervisor.run()
-    finally:
-        for name in ("up.json", "environment.json"):
-            folder.remove(name)
+    supervisor.run()
 
 
 def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str, str]) -> dict[str, object]:

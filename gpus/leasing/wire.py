@@ -107,14 +107,9 @@ def read_slot(answer: Sequence[Any]) -> SlotView:
 
 def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
     counts, pending, states = answer
-    waiting: dict[str, int] = {}
-    for field, count in _chunks(counts, 2):
-        _band, _, model = field.partition(":")
-        if model and int(count):
-            waiting[model] = waiting.get(model, 0) + int(count)
     return PoolDepth(
         pool=pool,
-        waiting=waiting,
+        waiting={model: int(count) for model, count in _chunks(counts, 2) if int(count)},
         wakes_pending=sum(int(count) for _, count in _chunks(pending, 2)),
         slots={state: int(count) for state, count in _chunks(states, 2) if int(count)},
     )

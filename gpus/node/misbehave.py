@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -49,18 +48,19 @@ def reply_of(fault: Mapping[str, Any], node: Node) -> Reply:
         return CUT
     if kind == "hang":
         return Reply(hold=True)
-    return with_result(fault, b'{"status": "error"}')
+    return with_result(fault, b'{"status": "error"}', node)
 
 
 def with_result(
     fault: Mapping[str, Any] | None,
     answer: bytes,
+    node: Node,
     undelivered: Callable[[], None] | None = None,
 ) -> Reply:
     """The reply that carries a run's end, as its fault wants it."""
     kind = fault["fault"] if fault else None
     if fault and kind == "slow":
-        return Reply(chunks=_drip(answer, float(fault.get("drip_seconds", _DRIP_SECONDS))))
+        return Reply(chunks=_drip(answer, float(fault.get("drip_seconds", _DRIP_SECONDS)), node))
     if kind == "wrong_json":
         return Reply(body=NOT_JSON)
     if fault and kind == "huge_reply":
@@ -68,12 +68,12 @@ def with_result(
     return Reply(body=answer, undelivered=undelivered)
 
 
-def _drip(body: bytes, seconds: float) -> Iterator[bytes]:
+def _drip(body: bytes, seconds: float, node: Node) -> Iterator[bytes]:
     size = max(1, -(-len(body) // _DRIP_PIECES))
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     for piece in pieces:
         yield piece
-        time.sleep(seconds / len(pieces))
+        node.stopping.wait(seconds / len(pieces))
 
 
 def _huge(size: int) -> Iterator[bytes]:

@@ -80,8 +80,10 @@ class Routes:
             self._work_apart(run)
             if node.config.mode == "auto":
                 run.done.wait(node.config.answer_within_seconds)
-        if run.order.fault and run.order.fault["fault"] == "drop_reply" and is_new:
+        if is_new and run.order.fault and run.order.fault["fault"] == "drop_reply":
             return CUT
+        if is_new and node.config.mode == "async":
+            return self._standing(run)
         return self._state_of(run, in_reply_to_run=True)
 
     def _work_apart(self, run: Run) -> None:
@@ -101,20 +103,24 @@ class Routes:
             push(run, self._node.stopping)
 
     def _state_of(self, run: Run, *, in_reply_to_run: bool = False) -> Reply:
-        """An ended run's answer, else how it stands; ``job_id`` is the id to poll and to cancel with."""
+        """An ended run's answer, else how it stands."""
         if not run.ended:
-            position = self._node.desk.position(run)
-            state: dict[str, Any] = {"status": "processing", "job_id": run.id}
-            if position:
-                state |= {"status": "queued", "position": position}
-            if run.context.progress is not None:
-                state["progress"] = run.context.progress
-            return reply_json(state)
+            return self._standing(run)
         if run.outcome == "restarted":
             return CUT
         # in sync mode nobody polls: a result that its caller does not get is pushed
         undelivered = (lambda: self._push(run)) if in_reply_to_run else None
-        return with_result(run.order.fault, run.answer, undelivered)
+        return with_result(run.order.fault, run.answer, self._node, undelivered)
+
+    def _standing(self, run: Run) -> Reply:
+        """``job_id`` is the id to poll and to cancel with."""
+        state: dict[str, Any] = {"status": "processing", "job_id": run.id}
+        position = self._node.desk.position(run)
+        if position:
+            state |= {"status": "queued", "position": position}
+        if run.context.progress is not None:
+            state["progress"] = run.context.progress
+        return reply_json(state)
 
     # -- the rest --------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 import select
 import socket
 import ssl
@@ -15,6 +17,8 @@ from typing import Any
 
 from gpus.errors import ConnectFailed, Interrupted
 from gpus.runners.base import Abort
+
+_SLICE_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Connection:
         self.sock = sock
         self.reused = False
         self.deadline = 0.0
+        self.ended = False
+        """Whether the other side has closed its half."""
 
     def begin(self, deadline: float) -> None:
         """deadline: by `time.monotonic`."""
@@ -55,7 +61,9 @@ class Connection:
 
     def read_into(self, buffer: Any) -> int:
         self.sock.settimeout(self._left())
-        return self.sock.recv_into(buffer)
+        count = self.sock.recv_into(buffer)
+        self.ended = self.ended or count == 0
+        return count
 
     def is_quiet(self) -> bool:
         """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""
@@ -151,8 +159,7 @@ def reason(error: Exception) -> str:
 
 def _open(cut: Cut, address: Any, origin: Origin, deadline: float, abort: Abort | None) -> socket.socket:
     sock = cut.sock
-    sock.settimeout(max(0.001, deadline - time.monotonic()))
-    sock.connect(address)
+    _dial(sock, address, deadline, abort)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if origin.scheme != "https":
@@ -168,6 +175,23 @@ def _open(cut: Cut, address: Any, origin: Origin, deadline: float, abort: Abort 
     return secured
 
 
+def _dial(sock: socket.socket, address: Any, deadline: float, abort: Abort | None) -> None:
+    """In slices: a socket that is not connected yet can't be shut down from another thread for sure."""
+    sock.setblocking(False)
+    error = sock.connect_ex(address)
+    if error == errno.EINPROGRESS:
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        while not poller.poll(_SLICE_MS):
+            if abort is not None and abort.fired:
+                raise ConnectionAbortedError("interrupted")
+            if time.monotonic() >= deadline:
+                raise TimeoutError("timed out")
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
 def _check(abort: Abort | None) -> None:
     if abort is not None and abort.fired:
         raise Interrupted("Interrupted before anything was sent.")
@@ -175,6 +199,8 @@ def _check(abort: Abort | None) -> None:
 
 @lru_cache(maxsize=256)
 def _tls(ca_pem: str | None) -> ssl.SSLContext:
+    if ca_pem is not None and not ca_pem.isascii():
+        raise ValueError("the CA certificate is not PEM")
     context = ssl.create_default_context(cadata=ca_pem)
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -107,6 +107,8 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
     try:
         answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
         answer.begin()
+        if connection.ended:  # http.client takes the end of the stream for the end of the head
+            raise ConnectionError("it ended inside the answer's head")
         headers = {name.lower(): value for name, value in answer.getheaders()}
         response = Response(answer.status, headers, _read(answer, message.max_bytes))
     except (OSError, HTTPException) as error:

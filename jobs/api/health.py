@@ -9,8 +9,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from gpus.errors import LeasingUnavailable
-from jobs.events.ticks import tick_ages
 from jobs.services import ports as wiring
+from jobs.sweeps import sweep_ages
 
 _migrated = False
 """Once all migrations are applied they stay so for this process' code."""
@@ -27,7 +27,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     if checks["database"]["ok"]:
         checks["migrations"] = _migrations()
     ready = all(check["ok"] for check in checks.values())
-    ages = tick_ages() if checks["redis"]["ok"] else {}
+    ages = sweep_ages() if checks.get("migrations", {}).get("ok") else {}
     body = {
         "status": "ready" if ready else "not ready",
         "checks": checks,

@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
-from jobs.events.ticks import tick_ages
 from jobs.queries import counts_by_model_and_state
 from jobs.services import ports as wiring
+from jobs.sweeps import sweep_ages
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -28,7 +28,7 @@ class DispatcherCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("dispatcher_up", "1 if this part answered.", labels=["part"])
         try:
-            found = [*_jobs()]
+            found = [*_jobs(), *_sweeps()]
             pools = [(pool.name, registry.fleet_of(pool.name)) for pool in registry.pools()]
             up.add_metric(["database"], 1)
         except DatabaseError:
@@ -39,8 +39,6 @@ class DispatcherCollector(Collector):
             up.add_metric(["redis"], 1)
         except LeasingUnavailable:
             up.add_metric(["redis"], 0)
-        else:
-            found += _sweeps()
         yield from (up, *found)
 
 
@@ -69,6 +67,6 @@ def _line(pools: list[tuple[str, str]]) -> list[Metric]:
 
 def _sweeps() -> list[Metric]:
     ages = GaugeMetricFamily("dispatcher_sweep_age_seconds", "Since each sweep last ran.", labels=["sweep"])
-    for name, seconds in sorted(tick_ages().items()):
+    for name, seconds in sorted(sweep_ages().items()):
         ages.add_metric([name], seconds)
     return [ages]

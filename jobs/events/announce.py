@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import redis
 import structlog
 from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from gpus.leasing.connect import connect
 
 log = structlog.get_logger()
 
@@ -53,8 +56,10 @@ def announce(job_ids: Sequence[str]) -> None:
 
 
 @lru_cache(maxsize=4)
-def redis_client(url: str) -> redis.Redis:
-    """Short time-outs and no retries: for hints."""
+def redis_client(url: str) -> Any:
+    """No retries, and short time-outs where the URL leaves them to us."""
+    if url.startswith(("redis+sentinel:", "redis+cluster:")):
+        return connect(url)
     return redis.Redis.from_url(
         url,
         socket_timeout=TIMEOUT_SECONDS,

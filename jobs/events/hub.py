@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 
-import redis.asyncio
+import redis
 import structlog
 from django.db import close_old_connections, connections
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from jobs.events.announce import channel, read_announcement
 from jobs.events.news import JobNews, read_news
+from jobs.events.subscription import hearing_client
 
 log = structlog.get_logger()
 
@@ -114,16 +114,10 @@ class EventHub:
             self._some_dirty.set()
 
     async def _listen(self) -> None:
-        while True:
+        for turn in count():
             try:
                 async with (
-                    redis.asyncio.Redis.from_url(
-                        self._redis_url,
-                        socket_connect_timeout=2,
-                        socket_timeout=5,
-                        health_check_interval=5,
-                        retry=Retry(NoBackoff(), 0),
-                    ) as client,
+                    hearing_client(self._redis_url, turn) as client,
                     client.pubsub(ignore_subscribe_messages=True) as pubsub,
                 ):
                     await pubsub.subscribe(channel())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from gpus.leasing.connect import connect
 from jobs.events.announce import channel, read_announcement
 
 log = structlog.get_logger()
@@ -25,14 +25,7 @@ class Listener:
     """Calls `heard` with job ids, from a thread of its own."""
 
     def __init__(self, url: str, heard: Callable[[Sequence[str]], None]) -> None:
-        self._client = redis.Redis.from_url(
-            url,
-            socket_timeout=5,
-            socket_connect_timeout=2,
-            socket_keepalive=True,
-            health_check_interval=5,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._url = url
         self._heard = heard
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="job-listener", daemon=True)
@@ -53,7 +46,8 @@ class Listener:
                 self._stopping.wait(AGAIN_SECONDS)
 
     def _listen(self) -> None:
-        with self._client.pubsub(ignore_subscribe_messages=True) as subscription:  # type: ignore[no-untyped-call]
+        client: Any = connect(self._url)
+        with client.pubsub(ignore_subscribe_messages=True) as subscription:
             subscription.subscribe(channel())
             while not self._stopping.is_set():
                 message = subscription.get_message(timeout=_SLICE_SECONDS)

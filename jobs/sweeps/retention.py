@@ -51,10 +51,8 @@ def _old_jobs(now: datetime) -> Iterator[list[str]]:
     made_before = new_id((now - kept).timestamp())[: ID_LENGTH - 16] + "0" * 16
     last = ""
     for _ in range(MAX_BATCHES):
-        jobs = Job.objects.filter(over, state__in=[state.value for state in FINAL_JOB_STATES])
-        page = list(
-            jobs.filter(id__gt=last, id__lt=made_before).order_by("id").values_list("id", flat=True)[:BATCH]
-        )
+        jobs = Job.objects.filter(over, id__gt=last, id__lt=made_before).order_by("id")
+        page = list(jobs.values_list("id", flat=True)[:BATCH])
         if page:
             last = page[-1]
             yield page

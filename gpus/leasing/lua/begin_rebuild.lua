@@ -1,5 +1,5 @@
 -- Why: one at a time makes the index anew; nothing is leased meanwhile. Asked again by the same owner it is a
--- sign of life; an owner without one loses its right, and so does one of another run of the server.
+--   sign of life; an owner without one loses its right, and so does one of another run of the server.
 -- Keys: KEYS[1] prefix
 -- Args: clock, owner, µs without a sign of life after which another may take over
 -- Returns: 1 for the one that may rebuild now, else 0
@@ -7,14 +7,14 @@
 -- include: time
 local owner, silence_us = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key.rebuild, 'run_id', 'owner', 'at_us')
+local rebuild = redis.call('HMGET', key.rebuild(), 'run_id', 'owner', 'at_us')
 if rebuild[1] == RUN_ID then
   if rebuild[2] == owner then
-    redis.call('HSET', key.rebuild, 'at_us', now)
+    redis.call('HSET', key.rebuild(), 'at_us', now)
     return 1
   end
   if now - rebuild[3] < silence_us then return 0 end
 end
-redis.call('HSET', key.rebuild, 'run_id', RUN_ID, 'owner', owner, 'at_us', now, 'phase', 'wiping')
-redis.call('DEL', key.generation)
+redis.call('HSET', key.rebuild(), 'run_id', RUN_ID, 'owner', owner, 'at_us', now, 'phase', 'wiping')
+redis.call('DEL', key.generation())
 return 1

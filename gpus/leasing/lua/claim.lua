@@ -1,81 +1,79 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
--- wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
+--   wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs, head start µs per priority level
--- Returns: the lease as an array (leases.reply), or nil
+-- Returns: the lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
 -- include: wakes
-local pool, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local pool_name, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease_us, head_start_us = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
 local RESTS_AT_ONCE = 8
 
-if not gate.is_whole() then return gate.refuse() end
-local known = leases.find(attempt)
+if not is_whole() then return refuse() end
+local known = find_lease(attempt)
 if known then
-  local ours = known.state == 'leased' and known.worker == worker
-  return ours and leases.reply(known, known.asked == attempt) or nil
+  local is_ours = known.state == 'leased' and known.worker == worker
+  return is_ours and lease_reply(known, known.asked == attempt) or nil
 end
 
-wakes.use(pool, host)  -- before looking: a ticket pushed from now on sends its own
-slots.end_rests(RESTS_AT_ONCE)
+use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
+end_rests(RESTS_AT_ONCE)
 
-local waiting = redis.call('ZRANGE', key.free(pool, 'adoptable', host), 0, 0)[1]
+local waiting = redis.call('ZRANGE', key.free(pool_name, 'adoptable', host), 0, 0)[1]
 if waiting then
-  local slot = slots.read(waiting)
-  slots.hide(slot, servers.read((servers.of_slot(waiting))))
-  slots.set_state(slot, 'leased')
-  leases.pass_to(slot, worker, slot.epoch, attempt)
-  redis.call('ZADD', key.expiry, now + lease_us, slot.attempt)
-  servers.touch((servers.of_slot(waiting)))
-  return leases.reply(slot, true)
+  local slot = read_slot(waiting)
+  unmake_adoptable(slot)
+  pass_lease(slot, worker, slot.epoch, attempt)
+  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
+  return lease_reply(slot, true)
 end
 
 -- The classes with a free slot for this host, and the best ticket any of them could take.
-local view, open, best = pick.view(pool), {}, nil
-if #view.bands == 0 then return nil end
-for _, class in ipairs(servers.classes(pool)) do
-  if redis.call('EXISTS', key.free(pool, class[1], host)) == 1 then
+local pool, open, best, best_place = load_pool(pool_name), {}, nil, nil
+for _, class in ipairs(read_classes(pool_name)) do
+  if redis.call('EXISTS', key.free(pool_name, class[1], host)) == 1 then
     open[#open + 1] = class
-    local ticket = pick.best(view, class[2])
-    if ticket and (not best or pick.goes_before(ticket, best)) then best = ticket end
+    local ticket, place = best_ticket(pool, class[2])
+    if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
+      best, best_place = ticket, place
+    end
   end
 end
 if not best then return nil end
 
-local avoided = pick.avoided(view, best)
+local avoided = avoided_server(pool, best)
 local function first_elsewhere(list)
-  for _, name in ipairs(redis.call('ZRANGE', list, 0, LOOK - 1)) do
-    local server = servers.of_slot(name)
-    if server ~= avoided then return name, server end
+  for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and LOOK - 1 or 0)) do
+    if split_slot(name) ~= avoided then return name end
   end
   return nil
 end
 
 -- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class.
-local fallback
+local fitting = {}
 for _, class in ipairs(open) do
-  if pick.serves(class[2], best.model) then
-    fallback = fallback or class
-    local name, server = first_elsewhere(key.warm(pool, class[1], best.model, host))
-    if name then return give(slots.read(name), servers.read(server), view, best, attempt, worker, lease_us) end
+  if serves(class[2], best.model) then
+    fitting[#fitting + 1] = class
+    local name = first_elsewhere(key.warm(pool_name, class[1], best.model, host))
+    if name then return give(read_slot(name), server_of(name), pool, best, attempt, worker, lease_us) end
   end
 end
-for _, class in ipairs(open) do
-  if pick.serves(class[2], best.model) then
-    local name, server = first_elsewhere(key.free(pool, class[1], host))
-    if name then
-      local slot = slots.read(name)
-      local ticket = pick.prefer_warm(view, best, slot.warm, class[2], server, head_start_us)
-      return give(slot, servers.read(server), view, ticket, attempt, worker, lease_us)
-    end
+for _, class in ipairs(fitting) do
+  local name = first_elsewhere(key.free(pool_name, class[1], host))
+  if name then
+    local slot, server = read_slot(name), server_of(name)
+    local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
+    return give(slot, server, pool, ticket, attempt, worker, lease_us)
   end
 end
 
 -- Only the server it avoids is free: that slot goes to the next one.
-local name = redis.call('ZRANGE', key.free(pool, fallback[1], host), 0, 0)[1]
-local ticket = pick.best(view, fallback[2], (servers.of_slot(name)))
-if not ticket then return nil end
-return give(slots.read(name), servers.read((servers.of_slot(name))), view, ticket, attempt, worker, lease_us)
+local name = redis.call('ZRANGE', key.free(pool_name, fitting[1][1], host), 0, 0)[1]
+local server = server_of(name)
+local ticket = best_ticket(pool, server.models, server.name)
+if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
+save_pool(pool)
+return nil

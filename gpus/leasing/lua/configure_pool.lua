@@ -3,9 +3,10 @@
 -- Args: clock, pool, algorithm, affinity patience µs
 -- Returns: 1
 -- include: gate
-local pool = ARGV[2]
-
-if not gate.is_open() then return gate.refuse() end
-redis.call('SADD', key.pools, pool)
-redis.call('HSET', key.pool(pool), 'algorithm', ARGV[3], 'patience_us', ARGV[4])
+-- include: pools
+if not is_open() then return refuse() end
+redis.call('SADD', key.pools(), ARGV[2])
+local pool = load_pool(ARGV[2])
+pool.fifo, pool.patience = ARGV[3] == 'fifo', tonumber(ARGV[4])
+save_pool(pool)
 return 1

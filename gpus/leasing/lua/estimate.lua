@@ -4,5 +4,5 @@
 -- Returns: GPU-seconds
 -- include: gate
 -- include: estimate
-if not gate.is_open() then return gate.refuse() end
-return tostring(estimate.read(ARGV[2], ARGV[3]))
+if not is_open() then return refuse() end
+return tostring(estimated_seconds(ARGV[2], ARGV[3]))

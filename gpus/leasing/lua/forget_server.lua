@@ -4,18 +4,17 @@
 -- Returns: 1
 -- include: gate
 -- include: slots
-local name = ARGV[2]
-
-if not gate.is_open() then return gate.refuse() end
-local server = servers.read(name)
+if not is_open() then return refuse() end
+local server = read_server(ARGV[2])
 if not server or server.gone then return 1 end
-slots.each_of(server, function(slot)
+each_slot(server, function(slot)
   if slot.state == 'free' or slot.state == 'off' or slot.state == 'quarantined' then
-    slots.hide(slot, server)
-    slots.delete(slot)
+    hide_slot(slot, server)
+    delete_slot(slot)
   end
 end)
-servers.withdraw(server)
-redis.call('HSET', key.server(name), 'gone', '1', 'desired', 'off', 'slots', 0)
-slots.bury(server)
+withdraw_server(server)
+server.gone, server.desired, server.slots = true, 'off', 0
+write_server(server)
+bury_server(server)
 return 1

@@ -5,9 +5,9 @@
 -- include: gate
 -- include: slots
 -- include: wakes
-local whole = gate.is_whole()
-if not whole and not gate.is_filling() then return gate.refuse() end
-local slot = slots.read(ARGV[2])
+local whole = is_whole()
+if not whole and not is_filling() then return refuse() end
+local slot = read_slot(ARGV[2])
 if not slot or slot.state ~= 'quarantined' then return {} end
-local open, server = slots.idle(slot)
-return whole and open and wakes.for_freed({ { server.pool, server.host, 1 } }) or {}
+local is_claimable, server = idle_slot(slot, slot.since_us)
+return whole and is_claimable and wakes_for({ { server.pool, server.host, 1 } }) or {}

@@ -3,7 +3,11 @@
 -- Args: clock, server
 -- Returns: seconds since a lease of it last began or ended, or nil
 -- include: gate
--- include: time
-if not gate.is_open() then return gate.refuse() end
-local changed = tonumber(redis.call('HGET', key.server(ARGV[2]), 'changed_us'))
-return changed and tostring((now - changed) / 1000000) or nil
+-- include: slots
+if not is_open() then return refuse() end
+local server, last = read_server(ARGV[2]), nil
+if not server then return nil end
+each_slot(server, function(slot)
+  if slot.fence > 0 then last = math.max(last or 0, slot.since_us) end
+end)
+return last and tostring((now - last) / 1000000) or nil

@@ -3,5 +3,5 @@
 -- Args: clock
 -- Returns: the names of the pools
 -- include: gate
-if not gate.is_whole() then return gate.refuse() end
-return redis.call('SMEMBERS', key.pools)
+if not is_whole() then return refuse() end
+return redis.call('SMEMBERS', key.pools())

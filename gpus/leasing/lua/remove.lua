@@ -4,11 +4,13 @@
 -- Returns: 1 if the ticket stood in line and is gone now, else 0
 -- include: gate
 -- include: line
-local pool, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local pool_name, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 
-if not gate.is_open() then return gate.refuse() end
-local band = line.band(priority)
-local stood, left = line.remove(pool, band, model, tenant, line.member(job, priority))
-if not stood then return 0 end
-if left then fair.withdraw(pool, band, tenant) end
+if not is_open() then return refuse() end
+local pool = load_pool(pool_name)
+local queue = queue_of(pool, priority)
+local left = remove_ticket(pool, queue, model, tenant, member_of(job, priority))
+if not left then return 0 end
+if not left[1] then withdraw_turn(queue, tenant) end
+save_pool(pool)
 return 1

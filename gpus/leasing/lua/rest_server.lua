@@ -4,7 +4,7 @@
 -- Returns: 1
 -- include: gate
 -- include: slots
-if not gate.is_open() then return gate.refuse() end
-local server = servers.read(ARGV[2])
-if server and not server.gone then slots.rest(server, now + tonumber(ARGV[3])) end
+if not is_open() then return refuse() end
+local server = read_server(ARGV[2])
+if server and not server.gone then rest(server, now + tonumber(ARGV[3])) end
 return 1

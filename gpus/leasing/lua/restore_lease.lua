@@ -4,7 +4,5 @@
 -- Returns: 1 if the attempt holds the slot now or its end is on its way; 0 if a later attempt holds it
 -- include: gate
 -- include: restore
-if not gate.is_open() then return gate.refuse() end
-local lease = restore.read(ARGV, 3)
-lease.worker = ''
-return restore.lease(lease, tonumber(ARGV[2])) and 1 or 0
+if not is_open() then return refuse() end
+return restore_lease(read_claim(ARGV, 3, ''), tonumber(ARGV[2])) and 1 or 0

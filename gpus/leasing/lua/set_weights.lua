@@ -3,6 +3,6 @@
 -- Args: clock, then per tenant: name, weight
 -- Returns: 1
 -- include: gate
-if not gate.is_open() then return gate.refuse() end
-for i = 2, #ARGV, 2 do redis.call('HSET', key.weights, ARGV[i], ARGV[i + 1]) end
+if not is_open() then return refuse() end
+for i = 2, #ARGV, 2 do redis.call('HSET', key.weights(), ARGV[i], ARGV[i + 1]) end
 return 1

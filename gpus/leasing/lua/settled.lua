@@ -5,18 +5,16 @@
 -- include: gate
 -- include: leases
 -- include: wakes
-local whole = gate.is_whole()
-if not whole and not gate.is_filling() then return gate.refuse() end
+local whole = is_whole()
+if not whole and not is_filling() then return refuse() end
 local freed = {}
 for i = 2, #ARGV, 4 do
   local attempt = ARGV[i + 2]
-  local end_of = leases.read_settling(attempt)
-  if end_of and end_of.slot == ARGV[i] and end_of.job == ARGV[i + 1] and end_of.epoch == tonumber(ARGV[i + 3]) then
-    local slot = leases.forget_settling(attempt, end_of)
-    if slot then
-      local open, server = slots.idle(slot)
-      if open then freed[#freed + 1] = { server.pool, server.host, 1 } end
-    end
+  local found = end_under(ARGV[i], ARGV[i + 1], attempt, tonumber(ARGV[i + 3]))
+  local slot = found and forget_end(attempt, found)
+  if slot then
+    local is_claimable, server = idle_slot(slot)
+    if is_claimable then freed[#freed + 1] = { server.pool, server.host, 1 } end
   end
 end
-return whole and wakes.for_freed(freed) or {}
+return whole and wakes_for(freed) or {}

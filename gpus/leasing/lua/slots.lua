@@ -5,19 +5,18 @@
 --   '' where there is none
 -- include: gate
 -- include: leases
-if not gate.is_open() then return gate.refuse() end
-local server, views = servers.read(ARGV[2]), {}
+if not is_open() then return refuse() end
+local server, views = read_server(ARGV[2]), {}
 if not server then return views end
-local rests = tonumber(redis.call('ZSCORE', key.resting, server.name))
-local resting = rests and rests > now and 1 or 0
-slots.each_of(server, function(slot)
+local floor_us, is_resting = expiry_floor(), server.rests_until > now and 1 or 0
+each_slot(server, function(slot)
   local held, expires = '0', ''
-  if slot.leased_us > 0 then held = tostring((now - slot.leased_us) / 1000000) end
+  if slot.leased_us then held = tostring((now - slot.leased_us) / 1000000) end
   if slot.state == 'leased' or slot.state == 'settling' then
-    local at = tonumber(redis.call('ZSCORE', key.expiry, slot.attempt)) or now
-    expires = tostring((math.max(at, leases.floor()) - now) / 1000000)
+    local at = tonumber(redis.call('ZSCORE', key.expiry(), slot.attempt))
+    expires = tostring((math.max(at, floor_us) - now) / 1000000)
   end
-  views[#views + 1] = { slot.name, slot.home, slot.state, resting, slot.warm or '', slot.job or '',
-    slot.attempt or '', slot.epoch, slot.model or '', held, expires }
+  views[#views + 1] = { slot.name, slot.home, slot.state, is_resting, slot.warm or '', slot.job or '',
+    slot.attempt or '', slot.epoch or 0, slot.model or '', held, expires }
 end)
 return views

@@ -4,18 +4,15 @@
 -- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
 -- include: gate
 -- include: leases
-local name, job, attempt, epoch, worker, new_epoch = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local new_epoch, lease_us = tonumber(ARGV[7]), tonumber(ARGV[8])
 
-if not gate.is_open() then return gate.refuse() end
-local taken = leases.held_under(name, job, attempt, new_epoch)
+if not is_open() then return refuse() end
+local taken = held_under(name, job, attempt, new_epoch)
 if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
-local slot = leases.held_under(name, job, attempt, epoch)
+local slot = held_under(name, job, attempt, epoch)
 if not slot or (slot.state == 'leased' and slot.worker ~= worker and slot.worker ~= '') then return 0 end
-if slot.state == 'adoptable' then
-  slots.hide(slot, servers.read((servers.of_slot(name))))
-  slots.set_state(slot, 'leased')
-end
-leases.pass_to(slot, worker, new_epoch)
-redis.call('ZADD', key.expiry, now + tonumber(ARGV[8]), attempt)
-servers.touch((servers.of_slot(name)))
+if slot.state == 'adoptable' then unmake_adoptable(slot) end
+pass_lease(slot, worker, new_epoch)
+redis.call('ZADD', key.expiry(), now + lease_us, attempt)
 return 1

@@ -1,5 +1,5 @@
 -- Why: one bounded step of wiping the old index, walking its own registries (no SCAN). A registry goes after what
--- it names, so that a wipe that broke off can go on.
+--   it names, so that a wipe that broke off can go on.
 -- Keys: KEYS[1] prefix
 -- Args: clock, owner, roughly how many keys at most
 -- Returns: 1 when the old index is gone, else 0
@@ -8,11 +8,11 @@
 -- include: time
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key.rebuild, 'run_id', 'owner', 'phase')
+local rebuild = redis.call('HMGET', key.rebuild(), 'run_id', 'owner', 'phase')
 if rebuild[1] ~= RUN_ID or rebuild[2] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
-redis.call('HSET', key.rebuild, 'at_us', now)
+redis.call('HSET', key.rebuild(), 'at_us', now)
 if rebuild[3] == 'filling' then return 1 end
 
 local function drop(name)
@@ -21,16 +21,16 @@ local function drop(name)
 end
 
 -- Each of these goes on until the budget is spent, and says whether it came to its end.
-local function drop_lines(pool, band)
+local function drop_lines(queue)
   while budget > 0 do
-    local tenants = redis.call('ZRANGE', key.turn(pool, band), 0, 99)
+    local tenants = redis.call('ZRANGE', key.turn(queue), 0, 99)
     if #tenants == 0 then return true end
     for _, tenant in ipairs(tenants) do
-      for _, model in ipairs(redis.call('ZRANGE', key.models(pool, band, tenant), 0, -1)) do
-        drop(key.line(pool, band, model, tenant))
+      for _, model in ipairs(redis.call('ZRANGE', key.models(queue, tenant), 0, -1)) do
+        drop(key.line(queue, model, tenant))
       end
-      drop(key.models(pool, band, tenant))
-      redis.call('ZREM', key.turn(pool, band), tenant)
+      drop(key.models(queue, tenant))
+      redis.call('ZREM', key.turn(queue), tenant)
     end
   end
   return false
@@ -48,54 +48,43 @@ end
 
 local function drop_pool(pool)
   for band = 0, 2 do
-    if not drop_lines(pool, band) then return false end
-  end
-  for _, field in ipairs(redis.call('HKEYS', key.depth(pool))) do
-    local band, model = field:match('^(%d):(.+)$')
-    if band then
-      drop(key.turn_of(pool, band, model))
-      drop(key.heads_of(pool, band, model))
+    local queue = pool .. ':' .. band
+    if not drop_lines(queue) then return false end
+    for _, model in ipairs(redis.call('HKEYS', key.depth(pool))) do
+      drop(key.turn_of(queue, model))
+      drop(key.heads_of(queue, model))
     end
+    drop(key.heads(queue))
+    drop(key.paid(queue))
   end
-  for band = 0, 2 do
-    drop(key.heads(pool, band))
-    drop(key.paid(pool, band))
-  end
-  for _, class in ipairs(servers.classes(pool)) do drop_class(pool, class[1], class[2]) end
+  for _, class in ipairs(read_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, of_pool in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'marks' }) do
-    drop(key[of_pool](pool))
+  for _, key_of in ipairs({ key.pool, key.classes, key.states, key.pending, key.depth, key.marks }) do
+    drop(key_of(pool))
   end
-  redis.call('SREM', key.pools, pool)
+  redis.call('SREM', key.pools(), pool)
   return true
 end
 
 local function drop_servers()
-  for _, name in ipairs(redis.call('SMEMBERS', key.servers)) do
+  for _, name in ipairs(redis.call('SMEMBERS', key.servers())) do
     if budget <= 0 then return false end
-    local server = servers.read(name)
-    for index = 0, (server and server.top or 0) - 1 do drop(key.slot(name .. '/' .. index)) end
-    if server then drop(key.states(server.pool)) end
+    local server = read_server(name)
+    for index = 0, server.top - 1 do drop(key.slot(name .. '/' .. index)) end
+    drop(key.states(server.pool))  -- of a server that was never configured: no pool names it
+    redis.call('SREM', key.servers(), name)
     drop(key.server(name))
-    redis.call('SREM', key.servers, name)
   end
   return true
 end
 
-local function drop_ends()
-  while budget > 0 do
-    local attempts = redis.call('ZRANGE', key.expiry, 0, 99)
-    if #attempts == 0 then return true end
-    for _, attempt in ipairs(attempts) do drop(key.settling(attempt)) end
-    redis.call('ZREM', key.expiry, unpack(attempts))
-  end
-  return false
-end
-
-for _, pool in ipairs(redis.call('SMEMBERS', key.pools)) do
+for _, pool in ipairs(redis.call('SMEMBERS', key.pools())) do
   if not drop_pool(pool) then return 0 end
 end
-if not drop_servers() or not drop_ends() then return 0 end
-for _, single in ipairs({ 'weights', 'estimates', 'resting', 'leases', 'held', 'ticking' }) do drop(key[single]) end
-redis.call('HSET', key.rebuild, 'phase', 'filling')
+if not drop_servers() then return 0 end
+for _, key_of in ipairs({ key.weights, key.estimates, key.resting, key.leases, key.settling, key.held, key.expiry,
+  key.ticking }) do
+  drop(key_of())
+end
+redis.call('HSET', key.rebuild(), 'phase', 'filling')
 return 1

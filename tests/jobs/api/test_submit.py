@@ -7,6 +7,7 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
+from jobs.services import placing
 
 from .conftest import Account, World, make_model
 
@@ -140,3 +141,16 @@ def test_a_single_submit_costs_few_queries(
     acme.client.post(URL, JOB, format="json")
     with django_assert_max_num_queries(4):  # type: ignore[operator]  # savepoint, job, event, release
         acme.client.post(URL, JOB, format="json")
+
+
+def test_a_redis_that_hangs_is_left_alone_for_a_while(
+    acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "_SLOW_SECONDS", -1.0)  # every failure counts as one that took long
+    world.leases.away = True
+    assert acme.client.post(URL, JOB, format="json").status_code == 202
+    world.leases.away = False
+    assert acme.client.post(URL, JOB, format="json").json()["position"] is None
+    assert world.leases.line == [], "nobody asked Redis"
+    monkeypatch.setattr(placing, "_no_push_until", 0.0)
+    assert acme.client.post(URL, JOB, format="json").json()["position"] == 1

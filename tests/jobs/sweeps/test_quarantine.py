@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from gpus.errors import RunTimedOut
 from gpus.models import QuarantinedSlot, Server
+from gpus.node.config import NodeConfig
+from gpus.node.server import Node
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
@@ -196,3 +199,19 @@ def test_it_is_not_needed_while_nothing_is_quarantined(world: World) -> None:
     world.server()
     assert not quarantine.is_needed(world.ports)
     assert quarantine.sweep(world.ports) == SweepCount()
+
+
+def test_the_reference_node_gives_the_proofs(world: World) -> None:
+    with Node(NodeConfig(handler="gpus.node.simulator:run", slots=1, mode="async")) as node:
+        world.server(url=f"{node.url}/run")
+        world.job()
+        lease = let_go(world, world.claim())
+        headers = {"X-Source": "dispatcher", "X-Job-Id": lease.job_id, "X-Attempt": lease.attempt_id}
+        run = requests.post(f"{node.url}/run", json={"seconds": 60}, headers=headers, timeout=10)
+        assert run.json()["status"] == "processing"
+        assert sweep(world).repaired == 0
+        assert row().boot_id == node.health()["boot_id"]
+        node.restart()
+        assert sweep(world).repaired == 1
+        assert row().evidence == "the server restarted"
+        assert world.slot() == "free"

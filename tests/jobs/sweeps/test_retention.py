@@ -94,6 +94,16 @@ def test_an_old_job_that_still_waits_stays(ports: Ports, clock: VirtualClock, te
     assert Job.objects.filter(id=job.id).exists()
 
 
+def test_a_dead_letter_that_is_retried_meanwhile_stays(
+    ports: Ports, clock: VirtualClock, tenant: Tenant
+) -> None:
+    job = ended(tenant, clock.now() - timedelta(days=100), JobState.FAILED)
+    transitions.open_round(job.id, clock.now())
+    assert retention._purge([job.id]) == 0
+    assert Job.objects.filter(id=job.id).exists()
+    assert not PurgeLedger.objects.exists()
+
+
 def test_more_than_a_batch_goes_in_one_run(
     ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

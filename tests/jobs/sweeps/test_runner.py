@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
 from gpus.errors import LeasingUnavailable
+from jobs import sweeps as package
 from jobs.models import SweepRun
 from jobs.services.ports import Ports
 from jobs.sweeps import ages
@@ -108,6 +111,35 @@ def test_one_sweep_can_be_run_by_hand() -> None:
     assert stage.runner.run("quick") == SweepCount(3, 3)
     with pytest.raises(KeyError):
         stage.runner.run("unknown")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> None:
+    stage = Stage()
+    seen: list[tuple[str, bool]] = []
+    ended = threading.Event()
+
+    def look(_ports: Ports) -> SweepCount:
+        seen.append((threading.current_thread().name, SweepRun.objects.exists()))
+        ended.set()
+        return SweepCount()
+
+    runner = Runner(stage.runner._ports, lambda: {"slow": Entry(look, 1.0, slow=True)})
+    assert runner.tick() == {}
+    assert ended.wait(10)
+    assert seen[0][0] == "sweep"
+
+
+def test_sweeps_are_run_by_name_and_answer_in_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(quick=Entry(lambda _: SweepCount(2, 1, 0, ("note",)), 1.0))
+    monkeypatch.setattr(package, "_runner", lambda: stage.runner)
+    plain = {"quick": {"looked": 2, "repaired": 1, "failed": 0, "notes": ["note"]}}
+    with patch("jobs.sweeps.runner.write_runs"):
+        assert package.run_sweep("tick") == plain
+        assert package.run_sweep("tick") == {}, "nothing is due"
+        assert package.run_sweep("quick") == plain
+        with pytest.raises(KeyError):
+            package.run_sweep("unknown")
 
 
 def test_a_bad_row_is_counted_and_the_rest_goes_on() -> None:

@@ -8,7 +8,7 @@
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
-  local name = redis.call('HGET', key_leases(), attempt)
+  local name = redis.call('HGET', key.leases(), attempt)
   return name and read_slot(name) or nil
 end
 
@@ -34,30 +34,29 @@ local function begin_lease(slot, at_least, lease_us)
   slot.fence = math.max(slot.fence + 1, at_least)
   slot.warm, slot.since_us = slot.model, now
   count_state(slot, 'leased')
-  redis.call('HSET', key_slot(slot.name), 'state', 'leased', 'home', slot.home, 'warm', slot.warm,
+  redis.call('HSET', key.slot(slot.name), 'state', 'leased', 'home', slot.home, 'warm', slot.warm,
     'fence', slot.fence, 'since_us', now, 'lease', pack_lease(slot))
-  redis.call('HSET', key_leases(), slot.attempt, slot.name)
-  redis.call('HSET', key_held(), slot.job, slot.attempt)
-  redis.call('ZADD', key_expiry(), now + lease_us, slot.attempt)
+  redis.call('HSET', key.leases(), slot.attempt, slot.name)
+  redis.call('HSET', key.held(), slot.job, slot.attempt)
+  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
 end
 
 -- Changes who is on the other end of a lease.
 local function pass_lease(slot, worker, epoch, asked)
-  if slot.asked then redis.call('HDEL', key_leases(), slot.asked) end
-  if asked then redis.call('HSET', key_leases(), asked, slot.name) end
+  if slot.asked then redis.call('HDEL', key.leases(), slot.asked) end
+  if asked then redis.call('HSET', key.leases(), asked, slot.name) end
   slot.worker, slot.epoch, slot.asked = worker, epoch, asked
   write_lease(slot)
 end
 
 local function forget_job(job, attempt)
-  if redis.call('HGET', key_held(), job) == attempt then redis.call('HDEL', key_held(), job) end
+  if redis.call('HGET', key.held(), job) == attempt then redis.call('HDEL', key.held(), job) end
 end
 
--- Nobody can find the lease by its attempt any more, and it cannot run out.
+-- Nobody can find the lease by its attempt any more.
 local function forget_lease(slot)
-  redis.call('HDEL', key_leases(), slot.attempt)
-  if slot.asked then redis.call('HDEL', key_leases(), slot.asked) end
-  redis.call('ZREM', key_expiry(), slot.attempt)
+  redis.call('HDEL', key.leases(), slot.attempt)
+  if slot.asked then redis.call('HDEL', key.leases(), slot.asked) end
   slot.asked = nil
 end
 
@@ -77,18 +76,19 @@ local function drop_lease(slot, seconds)
   save_pool(pool)
   forget_lease(slot)
   forget_job(slot.job, slot.attempt)
+  redis.call('ZREM', key.expiry(), slot.attempt)
 end
 
 -- The attempt's end waits for its commit.
 local function settle(slot, worker, lease_us)
-  redis.call('HSET', key_settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
+  redis.call('HSET', key.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, worker, slot.estimate))
-  redis.call('ZADD', key_expiry(), now + lease_us, slot.attempt)
+  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
 end
 
 -- nil, or an unconfirmed end. seconds: its real charge.
 local function read_end(attempt)
-  local packed = redis.call('HGET', key_settling(), attempt)
+  local packed = redis.call('HGET', key.settling(), attempt)
   if not packed then return nil end
   local slot, job, epoch, pool, model, tenant, worker, seconds = cmsgpack.unpack(packed)
   return {
@@ -106,8 +106,8 @@ end
 
 -- The end is committed, or given up: forgets it. Returns the slot if it was only waiting for that.
 local function forget_end(attempt, found)
-  redis.call('HDEL', key_settling(), attempt)
-  redis.call('ZREM', key_expiry(), attempt)
+  redis.call('HDEL', key.settling(), attempt)
+  redis.call('ZREM', key.expiry(), attempt)
   forget_job(found.job, attempt)
   local slot = read_slot(found.slot)
   if slot and slot.state == 'settling' and slot.attempt == attempt then return slot end
@@ -115,11 +115,11 @@ local function forget_end(attempt, found)
 end
 
 -- Nothing runs out before this: after a gap in the sweep's own ticking living keepers get time to renew.
-local function expiry_floor() return tonumber(redis.call('HGET', key_ticking(), 'floor_us')) or 0 end
+local function expiry_floor() return tonumber(redis.call('HGET', key.ticking(), 'floor_us')) or 0 end
 
 -- Whoever claims next goes on with the attempt.
 local function make_adoptable(slot)
-  redis.call('ZREM', key_expiry(), slot.attempt)
+  redis.call('ZREM', key.expiry(), slot.attempt)
   set_state(slot, 'adoptable')
   show_slot(slot, server_of(slot.name))
 end

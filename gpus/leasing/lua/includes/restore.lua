@@ -33,22 +33,23 @@ local function reconcile(slot, claim, lease_us)
     return claim.worker == '' or claim.worker == slot.worker
   end
   pass_lease(slot, claim.worker, claim.epoch)
-  redis.call('ZADD', key_expiry(), now + lease_us, slot.attempt)
+  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
   return true
 end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
 local function restore_lease(claim, lease_us)
-  if redis.call('HEXISTS', key_settling(), claim.attempt) == 1 then return true end
+  if redis.call('HEXISTS', key.settling(), claim.attempt) == 1 then return true end
   local slot, server = slot_for(claim)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
     forget_lease(slot)
     forget_job(slot.job, slot.attempt)
+    redis.call('ZREM', key.expiry(), slot.attempt)
   end
   hide_slot(slot, server)
-  redis.call('SADD', key_pools(), claim.pool)
+  redis.call('SADD', key.pools(), claim.pool)
   local pool = load_pool(claim.pool)
   local queue = queue_of(pool, claim.priority)
   local left = remove_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
@@ -66,7 +67,7 @@ local function restore_end(claim, lease_us)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end
-  redis.call('HSETNX', key_held(), claim.job, claim.attempt)
+  redis.call('HSETNX', key.held(), claim.job, claim.attempt)
   local is_idle = slot.state == nil or slot.state == 'free' or slot.state == 'off'
   local ending = is_idle and slot or new_slot(claim.slot, server.pool)
   if is_idle then hide_slot(slot, server) end
@@ -74,7 +75,7 @@ local function restore_end(claim, lease_us)
   settle(ending, claim.worker, lease_us)
   if is_idle then
     set_state(slot, 'settling')
-    redis.call('HSET', key_slot(slot.name), 'fence', math.max(slot.fence, claim.fence), 'lease', pack_lease(slot))
+    redis.call('HSET', key.slot(slot.name), 'fence', math.max(slot.fence, claim.fence), 'lease', pack_lease(slot))
   end
   return true
 end

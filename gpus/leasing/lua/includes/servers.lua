@@ -12,7 +12,7 @@ end
 -- nil if unknown. slots: how many may be used; top: how many there ever were; models: ',a,b,', sorted; rests_until:
 -- µs. gone: forgotten or never configured, kept while something still holds one of its slots.
 local function read_server(name)
-  local packed = redis.call('GET', key_server(name))
+  local packed = redis.call('GET', key.server(name))
   if not packed then return nil end
   local pool, host, models, class, slots, top, desired, rests_until, gone = cmsgpack.unpack(packed)
   return {
@@ -22,8 +22,8 @@ local function read_server(name)
 end
 
 local function write_server(server)
-  redis.call('SADD', key_servers(), server.name)
-  redis.call('SET', key_server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
+  redis.call('SADD', key.servers(), server.name)
+  redis.call('SET', key.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
     server.slots, server.top, server.desired, server.rests_until, server.gone))
 end
 
@@ -36,7 +36,7 @@ local function server_of(slot) return read_server((split_slot(slot))) end
 
 -- The pool's classes, most specialised first: {{class, models}, ...}.
 local function read_classes(pool)
-  local flat, classes = redis.call('HGETALL', key_classes(pool)), {}
+  local flat, classes = redis.call('HGETALL', key.classes(pool)), {}
   for i = 1, #flat, 2 do classes[#classes + 1] = { flat[i], flat[i + 1] } end
   if #classes > 1 then table.sort(classes, function(a, b) return a[1] < b[1] end) end
   return classes
@@ -44,11 +44,11 @@ end
 
 -- Puts the server into its class, and as one that serves its models if it is on.
 local function enlist_server(server)
-  redis.call('HSET', key_classes(server.pool), server.class, server.models)
-  redis.call('SADD', key_class_servers(server.pool, server.class), server.name)
+  redis.call('HSET', key.classes(server.pool), server.class, server.models)
+  redis.call('SADD', key.class_servers(server.pool, server.class), server.name)
   if server.desired ~= 'on' then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SADD', key_serving(server.pool, model), server.name)
+    redis.call('SADD', key.serving(server.pool, model), server.name)
   end
 end
 
@@ -56,11 +56,11 @@ end
 local function withdraw_server(server)
   if server.gone then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SREM', key_serving(server.pool, model), server.name)
+    redis.call('SREM', key.serving(server.pool, model), server.name)
   end
-  redis.call('SREM', key_class_servers(server.pool, server.class), server.name)
-  if redis.call('EXISTS', key_class_servers(server.pool, server.class)) == 0 then
-    redis.call('HDEL', key_classes(server.pool), server.class)
+  redis.call('SREM', key.class_servers(server.pool, server.class), server.name)
+  if redis.call('EXISTS', key.class_servers(server.pool, server.class)) == 0 then
+    redis.call('HDEL', key.classes(server.pool), server.class)
   end
 end
 

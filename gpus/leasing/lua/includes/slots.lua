@@ -8,7 +8,7 @@
 -- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended; then the packed
 -- lease (or the last one): pool: the pool it was given for; asked: who asked to adopt it, until it is taken over.
 local function read_slot(name)
-  local field = redis.call('HMGET', key_slot(name), 'state', 'home', 'warm', 'fence', 'since_us', 'lease')
+  local field = redis.call('HMGET', key.slot(name), 'state', 'home', 'warm', 'fence', 'since_us', 'lease')
   if not field[1] then return nil end
   local pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us, worker, asked, host
   if field[6] then
@@ -28,36 +28,36 @@ local function pack_lease(slot)
     slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host)
 end
 
-local function write_lease(slot) redis.call('HSET', key_slot(slot.name), 'lease', pack_lease(slot)) end
+local function write_lease(slot) redis.call('HSET', key.slot(slot.name), 'lease', pack_lease(slot)) end
 
 -- A slot that nobody has heard of yet; it is stored with its first state.
 local function new_slot(name, home) return { name = name, home = home, fence = 0, since_us = now } end
 
 local function count_state(slot, state)
   if slot.state == state then return end
-  if slot.state then redis.call('HINCRBY', key_states(slot.home), slot.state, -1) end
-  redis.call('HINCRBY', key_states(slot.home), state, 1)
+  if slot.state then redis.call('HINCRBY', key.states(slot.home), slot.state, -1) end
+  redis.call('HINCRBY', key.states(slot.home), state, 1)
   slot.state = state
 end
 
 local function set_state(slot, state, since_us)
   count_state(slot, state)
   slot.since_us = since_us or now
-  redis.call('HSET', key_slot(slot.name), 'state', state, 'home', slot.home, 'since_us', slot.since_us)
+  redis.call('HSET', key.slot(slot.name), 'state', state, 'home', slot.home, 'since_us', slot.since_us)
 end
 
 local function list_slot(pool, class, host, slot)
-  redis.call('ZADD', key_free(pool, class, host), slot.since_us, slot.name)
-  redis.call('ZADD', key_open(pool, class), redis.call('ZCARD', key_free(pool, class, host)), host)
+  redis.call('ZADD', key.free(pool, class, host), slot.since_us, slot.name)
+  redis.call('ZADD', key.open(pool, class), redis.call('ZCARD', key.free(pool, class, host)), host)
 end
 
 local function unlist_slot(pool, class, host, slot)
-  if redis.call('ZREM', key_free(pool, class, host), slot.name) == 0 then return end
-  local left = redis.call('ZCARD', key_free(pool, class, host))
+  if redis.call('ZREM', key.free(pool, class, host), slot.name) == 0 then return end
+  local left = redis.call('ZCARD', key.free(pool, class, host))
   if left > 0 then
-    redis.call('ZADD', key_open(pool, class), left, host)
+    redis.call('ZADD', key.open(pool, class), left, host)
   else
-    redis.call('ZREM', key_open(pool, class), host)
+    redis.call('ZREM', key.open(pool, class), host)
   end
 end
 
@@ -70,7 +70,7 @@ local function show_slot(slot, server)
   if slot.state ~= 'free' or server.rests_until > now then return false end
   list_slot(server.pool, server.class, server.host, slot)
   if slot.warm and server.models:find(',' .. slot.warm .. ',', 1, true) then
-    redis.call('ZADD', key_warm(server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
+    redis.call('ZADD', key.warm(server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
   end
   return true
 end
@@ -81,24 +81,24 @@ local function hide_slot(slot, server)
   elseif slot.state == 'free' then
     unlist_slot(server.pool, server.class, server.host, slot)
     if slot.warm then
-      redis.call('ZREM', key_warm(server.pool, server.class, slot.warm, server.host), slot.name)
+      redis.call('ZREM', key.warm(server.pool, server.class, slot.warm, server.host), slot.name)
     end
   end
 end
 
 local function delete_slot(slot)
-  redis.call('HINCRBY', key_states(slot.home), slot.state, -1)
-  redis.call('DEL', key_slot(slot.name))
+  redis.call('HINCRBY', key.states(slot.home), slot.state, -1)
+  redis.call('DEL', key.slot(slot.name))
 end
 
 -- Forgets a gone server once nothing holds any of its slots.
 local function bury_server(server)
   for index = 0, server.top - 1 do
-    if redis.call('EXISTS', key_slot(server.name .. '/' .. index)) == 1 then return end
+    if redis.call('EXISTS', key.slot(server.name .. '/' .. index)) == 1 then return end
   end
-  redis.call('DEL', key_server(server.name))
-  redis.call('SREM', key_servers(), server.name)
-  redis.call('ZREM', key_resting(), server.name)
+  redis.call('DEL', key.server(server.name))
+  redis.call('SREM', key.servers(), server.name)
+  redis.call('ZREM', key.resting(), server.name)
 end
 
 local function is_usable(server, index)
@@ -115,7 +115,7 @@ local function idle_slot(slot, since_us)
     bury_server(server)
     return false, server
   end
-  redis.call('HDEL', key_slot(slot.name), 'lease')
+  redis.call('HDEL', key.slot(slot.name), 'lease')
   set_state(slot, is_usable(server, index) and 'free' or 'off', since_us)
   return show_slot(slot, server), server
 end
@@ -133,14 +133,14 @@ local function rest(server, until_us)
     if slot.state == 'free' then hide_slot(slot, server) end
   end)
   server.rests_until = math.max(server.rests_until, until_us)
-  redis.call('ZADD', key_resting(), server.rests_until, server.name)
+  redis.call('ZADD', key.resting(), server.rests_until, server.name)
   write_server(server)
 end
 
 -- Lists the free slots of servers whose rest is over; a few servers each time keep a claim short.
 local function end_rests(limit)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key_resting(), '-inf', now, 'LIMIT', 0, limit)) do
-    redis.call('ZREM', key_resting(), name)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key.resting(), '-inf', now, 'LIMIT', 0, limit)) do
+    redis.call('ZREM', key.resting(), name)
     local server = read_server(name)
     if not server.gone then
       each_slot(server, function(slot)

@@ -6,15 +6,15 @@
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
-local function pending_wakes(pool, host) return tonumber(redis.call('HGET', key_pending(pool), host)) or 0 end
+local function pending_wakes(pool, host) return tonumber(redis.call('HGET', key.pending(pool), host)) or 0 end
 
-local function add_pending(pool, host, count) redis.call('HINCRBY', key_pending(pool), host, count) end
+local function add_pending(pool, host, count) redis.call('HINCRBY', key.pending(pool), host, count) end
 
 local function use_wake(pool, host)
   if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
 end
 
-local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', key_open(pool, class), host)) or 0 end
+local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', key.open(pool, class), host)) or 0 end
 
 -- Slots of this host that a claim could fill now, and all that it could be given.
 local function claimable(pool, host)

@@ -1,0 +1,182 @@
+"""What a claim costs Redis: microseconds of server time per script call, over the size of the line.
+
+    python benchmarks/claim.py                     one dimension grows at a time
+    python benchmarks/claim.py --waiting 1000000   one row of your own
+
+The times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them. Flat columns
+are the point: the founding design's scan of instances costs 800 µs at 1,000 slots and 11,000 at 10,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus.leasing.connect import connect
+from gpus.leasing.store import RedisLeases
+from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSpec, Ticket
+
+POOL, WORKER = "bench", "bench"
+SLOTS_PER_SERVER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    waiting: int = 1_000
+    slots: int = 8
+    tenants: int = 10
+    models: int = 1
+    algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
+
+    @property
+    def servers(self) -> int:
+        return -(-self.slots // SLOTS_PER_SERVER)
+
+
+@dataclass(slots=True)
+class Costs:
+    """Microseconds of server time per call; push and settled per ticket and end; bytes per waiting ticket."""
+
+    push: float = 0.0
+    claim: float = 0.0
+    release_and_claim: float = 0.0
+    settled: float = 0.0
+    memory: float = 0.0
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    fixed = {name: value for name, value in vars(arguments).items() if name != "calls" and value is not None}
+    sizes = [Size(**fixed)] if fixed else list(default_sizes())
+    print(
+        f"{'waiting':>9} {'slots':>7} {'tenants':>8} {'models':>7} {'order':>5} │ "
+        f"{'push':>6} {'claim':>6} {'release+claim':>14} {'settled':>8} {'bytes/ticket':>13}"
+    )
+    for size in sizes:
+        costs = measure(size, arguments.calls)
+        print(
+            f"{size.waiting:>9,} {size.slots:>7,} {size.tenants:>8,} {size.models:>7} {size.algorithm:>5} │ "
+            f"{costs.push:>6.1f} {costs.claim:>6.1f} {costs.release_and_claim:>14.1f} "
+            f"{costs.settled:>8.1f} {costs.memory:>13.0f}",
+            flush=True,
+        )
+
+
+def default_sizes() -> Iterator[Size]:
+    base = Size()
+    yield base
+    for field, values in {
+        "waiting": (10_000, 100_000, 300_000),
+        "slots": (100, 1_000, 10_000),
+        "tenants": (1, 100, 1_000),
+        "models": (4, 16, 64),
+    }.items():
+        for value in values:
+            yield replace(base, **{field: value})  # type: ignore[arg-type]
+    big = Size(waiting=100_000, slots=1_000, tenants=1_000, models=4)
+    yield big
+    yield replace(big, algorithm=QueueAlgorithm.FIFO)
+
+
+def measure(size: Size, calls: int) -> Costs:
+    """On a server of its own. calls: release-and-claims; the line is kept at its length meanwhile."""
+    costs, chance = Costs(), random.Random(1)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as server:
+        client: Any = connect(server.url)
+        leases = RedisLeases(client, "bench")
+        _open(leases, size)
+        before = client.info("memory")["used_memory"]
+        with _timed(client, costs, "push", size.waiting):
+            _push(leases, size, 0, size.waiting)
+        costs.memory = (client.info("memory")["used_memory"] - before) / size.waiting
+        held: list[Lease] = []
+        first = min(size.slots, calls, size.waiting)
+        with _timed(client, costs, "claim", first):
+            held += [_must(leases.claim(POOL, worker=WORKER, attempt_id=f"c{i}")) for i in range(first)]
+        _push(leases, size, size.waiting, first)
+        done = 0
+        while done < calls:
+            some = min(calls - done, max(1, size.waiting // 10))
+            ended = []
+            with _timed(client, costs, "release_and_claim", calls):
+                for number in range(done, done + some):
+                    place = chance.randrange(len(held))
+                    ended.append(held[place].ref)
+                    held[place] = _must(
+                        leases.release(
+                            held[place].ref, ReleaseMode.SETTLE, worker=WORKER,
+                            gpu_seconds=chance.expovariate(1), next_attempt_id=f"r{number}",
+                        )
+                    )  # fmt: skip
+            with _timed(client, costs, "settled", calls):
+                for begin in range(0, len(ended), 50):
+                    leases.settled(ended[begin : begin + 50])
+            _push(leases, size, size.waiting + first + done, some)
+            done += some
+        client.close()
+    return costs
+
+
+def _open(leases: RedisLeases, size: Size) -> None:
+    leases.begin_rebuild(WORKER)
+    leases.wipe(WORKER)
+    leases.open_generation(WORKER)
+    leases.configure_pool(PoolSpec(POOL, size.algorithm))
+    models = tuple(f"model-{number}" for number in range(size.models))
+    for number in range(size.servers):
+        count = min(SLOTS_PER_SERVER, size.slots - number * SLOTS_PER_SERVER)
+        leases.configure_server(ServerSpec(f"server-{number}", POOL, count, models))
+
+
+def _push(leases: RedisLeases, size: Size, first: int, count: int) -> None:
+    for begin in range(first, first + count, 500):
+        numbers = range(begin, min(begin + 500, first + count))
+        leases.push(POOL, [_ticket(number, size) for number in numbers])
+
+
+def _ticket(number: int, size: Size) -> Ticket:
+    """Ids as long as real ones."""
+    chance = random.Random(number)
+    return Ticket(
+        job_id=f"01J{number:023d}",
+        model=f"model-{chance.randrange(size.models)}",
+        tenant=f"tenant-{number % size.tenants}",
+        priority=5,
+        place_us=1_700_000_000_000_000 + number * 1000,
+    )
+
+
+def _must(lease: Lease | None) -> Lease:
+    assert lease is not None
+    return lease
+
+
+@contextmanager
+def _timed(client: Any, costs: Costs, field: str, per: int) -> Iterator[None]:
+    client.config_resetstat()
+    yield
+    spent = client.info("commandstats")["cmdstat_evalsha"]["usec"]
+    setattr(costs, field, getattr(costs, field) + spent / per)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for field in ("waiting", "slots", "tenants", "models"):
+        parser.add_argument(f"--{field}", type=int)
+    parser.add_argument("--algorithm", type=QueueAlgorithm, choices=list(QueueAlgorithm))
+    parser.add_argument("--calls", type=int, default=5_000, help="release-and-claims per row")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""An asyncio client to hear announcements with, for every kind of REDIS_URL (`gpus.leasing.connect`)."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+_OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5, "health_check_interval": 5}
+
+
+def hearing_client(url: str, turn: int = 0) -> Redis:
+    """turn: counts up with each try, so that a cluster node that is gone is not asked for ever. Any node
+    will do: PUBLISH reaches all of them. Raises ValueError for a URL it can't read."""
+    parts = urlsplit(url)
+    options = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
+    if parts.scheme == "redis+cluster":
+        addresses = _addresses(parts, 6379)
+        host, port = addresses[turn % len(addresses)]
+        return Redis(host=host, port=port, **_credentials(parts), **options)
+    if parts.scheme == "redis+sentinel":
+        master = parts.path.strip("/").partition("/")[0]
+        sentinel: Any = Sentinel(_addresses(parts, 26379), **_OPTIONS)  # type: ignore[no-untyped-call]
+        client: Redis = sentinel.master_for(master, **_credentials(parts), **options)
+        return client
+    return Redis.from_url(url, **options)
+
+
+def _addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    found = []
+    for address in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = address.rpartition(":")
+        found.append((host, int(port)) if colon else (port, default_port))
+    return found
+
+
+def _credentials(parts: SplitResult) -> dict[str, Any]:
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    named = {"username": unquote(user), "password": unquote(password)}
+    return {name: value for name, value in named.items() if value}

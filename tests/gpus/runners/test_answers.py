@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpus.errors import BadInput, GpuFault, RunFailed
+from gpus.protocol import ModelSpec, ModelType
+from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
+from gpus.runners.base import Accepted, Finished, PollFailed, Response, StillRunning
+from gpus.runners.json_body import Unreadable
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SYNC = ModelSpec("m", "m")
+ASYNC = ModelSpec("m", "m", model_type=ModelType.ASYNC, poll_endpoint_template="/status/{id}")
+
+
+def answer(body: Any, status: int = 200) -> Response:
+    return Response(status, {}, json.dumps(body).encode())
+
+
+def start(body: Any, model: ModelSpec = SYNC, status: int = 200) -> Finished | Accepted:
+    return read_start(answer(body, status), model, now=NOW)
+
+
+@pytest.mark.parametrize("model", [SYNC, ASYNC])
+@pytest.mark.parametrize("word", ["success", "completed", "done", "Succeeded"])
+def test_a_success_is_finished_in_both_patterns(model, word):
+    assert start({"status": word, "result": [1]}, model) == Finished([1])
+
+
+def test_a_success_without_result_has_its_other_fields_as_result():
+    assert start({"status": "done", "url": "u"}) == Finished({"url": "u"})
+    assert start({"status": "done", "result": None}) == Finished(None)
+
+
+def test_a_sync_model_may_answer_with_the_bare_result():
+    assert start({"url": "u"}) == Finished({"url": "u"})
+    assert start({"result": 7, "took": 1}) == Finished(7)
+
+
+@pytest.mark.parametrize("model", [SYNC, ASYNC])
+@pytest.mark.parametrize("word", ["processing", "pending", "queued", "running", "IN_PROGRESS"])
+def test_a_run_in_progress_is_accepted_under_its_id(model, word):
+    assert start({"status": word, "job_id": "r1"}, model, 202) == Accepted("r1")
+
+
+@pytest.mark.parametrize(
+    ("body", "remote_id"),
+    [
+        ({"job_id": "a", "id": "b"}, "a"),
+        ({"id": "b", "task_id": "c"}, "b"),
+        ({"task_id": "c"}, "c"),
+        ({"request_id": 7}, "7"),
+        ({"job_id": None, "id": "b"}, "b"),
+    ],
+)
+def test_the_id_is_looked_for_where_servers_put_it(body, remote_id):
+    assert start(body, ASYNC) == Accepted(remote_id)
+
+
+def test_a_named_id_field_is_the_only_one():
+    named = ModelSpec("m", "m", model_type=ModelType.ASYNC, id_field="ticket")
+    assert start({"ticket": "t", "id": "b"}, named) == Accepted("t")
+    with pytest.raises(Unreadable, match="ticket"):
+        start({"id": "b"}, named)
+
+
+@pytest.mark.parametrize("value", ["", True, None, {}, "x" * 501])
+def test_what_is_no_id_is_not_accepted(value):
+    with pytest.raises(Unreadable):
+        start({"status": "processing", "job_id": value}, ASYNC)
+
+
+@pytest.mark.parametrize("body", [[1], "text", 1, None, {"status": "hmm"}, {"status": None}])
+def test_what_the_protocol_does_not_know_is_a_failed_run(body):
+    with pytest.raises(RunFailed):
+        start(body)
+
+
+@pytest.mark.parametrize("word", ["failed", "error", "cancelled"])
+@pytest.mark.parametrize("read", [start, read_news])
+def test_a_failed_run_says_why(word, read):
+    with pytest.raises(RunFailed, match="no luck"):
+        read({"status": word, "error": "no luck"})
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"error": "CUDA error: device-side assert"}, GpuFault),
+        ({"error": "CUDA out of memory. Tried to allocate"}, GpuFault),
+        ({"message": "NVRM: Xid 79"}, GpuFault),
+        ({"error": "hm", "error_code": "gpu_fault"}, GpuFault),
+        ({"error": "hm", "code": "bad_input"}, BadInput),
+        ({"error": "the prompt is empty"}, RunFailed),
+        ({}, RunFailed),
+    ],
+)
+def test_a_failure_has_the_price_of_its_cause(body, error):
+    with pytest.raises(error) as raised:
+        read_news({"status": "failed", **body})
+    assert type(raised.value) is error
+
+
+def test_a_poll_tells_the_progress():
+    assert read_poll(answer({"status": "running", "progress": 0.25})) == StillRunning(0.25)
+    assert read_poll(answer({"status": "running", "progress": 40})) == StillRunning(1.0)
+    assert read_poll(answer({"status": "running", "progress": "half"})) == StillRunning(None)
+
+
+def test_a_poll_tells_the_result():
+    assert read_poll(answer({"status": "done", "result": 1})) == Finished(1)
+    assert read_poll(answer({"result": 1})) == Finished(1)
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 408, 429, 500, 502, 503, 504])
+def test_a_poll_that_tells_nothing_may_be_repeated(status):
+    with pytest.raises(PollFailed) as raised:
+        read_poll(answer({"error": "CUDA error"}, status))
+    assert not raised.value.gone
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_server_that_forgot_the_run_says_so(status):
+    with pytest.raises(PollFailed) as raised:
+        read_poll(answer({}, status))
+    assert raised.value.gone
+
+
+@pytest.mark.parametrize("body", [{}, {"progress": 1}, [], {"status": 1}])
+def test_a_poll_of_another_shape_ends_the_run(body):
+    with pytest.raises(Unreadable):
+        read_poll(answer(body))
+
+
+def test_a_pushed_error_is_a_failure():
+    with pytest.raises(RunFailed, match="boo"):
+        read_news({"error": "boo"})
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "known", "stopped"),
+    [
+        ({"status": "cancelled"}, 200, True, True),
+        ({"status": "completed"}, 200, True, True),
+        ({"status": "not_running"}, 404, False, True),
+        ({"running": False}, 200, False, True),
+        ({"status": "cancelled", "running": True}, 200, True, False),
+        ({"status": "cancelling"}, 202, True, False),
+        ({"ok": True}, 200, True, False),
+        ({"detail": "Not Found"}, 404, True, True),
+        ({"detail": "Not Found"}, 404, False, False),
+        ({"status": "cancelled"}, 500, True, False),
+        ([], 200, True, False),
+    ],
+)
+def test_only_a_server_that_says_so_has_stopped(body, status, known, stopped):
+    assert read_cancel(answer(body, status), known=known) is stopped
+
+
+def test_an_empty_answer_to_a_cancel_proves_nothing():
+    assert read_cancel(Response(204), known=True) is False

@@ -1,0 +1,97 @@
+"""The table of docs/failures.md, as far as a status line tells it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from gpus.errors import BadInput, GpuBusy, GpuFault, LeaseLost, ServerFailed, ServerLost
+from gpus.runners.base import Response
+from gpus.runners.refusals import error_of, message_of, retry_after_seconds
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (301, ServerFailed),
+        (400, BadInput),
+        (404, BadInput),
+        (408, ServerFailed),
+        (409, GpuBusy),
+        (413, BadInput),
+        (422, BadInput),
+        (425, ServerFailed),
+        (429, GpuBusy),
+        (500, ServerFailed),
+        (501, ServerFailed),
+        (502, ServerLost),
+        (503, GpuBusy),
+        (504, ServerLost),
+        (524, ServerLost),
+    ],
+)
+def test_each_status_has_its_price(status, error):
+    assert type(error_of(Response(status), now=NOW)) is error
+
+
+def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():
+    error = error_of(Response(409, {}, b'{"code": "stale_fence"}'), now=NOW)
+    assert isinstance(error, LeaseLost)
+    assert not error.suspect
+
+
+@pytest.mark.parametrize("body", [b'{"detail": "CUDA error: sticky"}', b'{"error_code": "gpu_fault"}'])
+def test_a_500_of_a_broken_gpu_is_a_gpu_fault(body):
+    assert isinstance(error_of(Response(500, {}, body), now=NOW), GpuFault)
+
+
+def test_a_client_that_writes_of_cuda_is_not_a_broken_gpu():
+    response = Response(422, {}, b'{"detail": "not a prompt: CUDA error"}')
+    assert isinstance(error_of(response, now=NOW), BadInput)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 0.5 "}, 0.5),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
+        ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
+        # the server's clock is an hour behind: its own date is what counts
+        (
+            {"retry-after": "Thu, 01 Jan 2026 11:00:30 GMT", "date": "Thu, 01 Jan 2026 11:00:00 GMT"},
+            30.0,
+        ),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(headers, seconds):
+    assert retry_after_seconds(Response(503, headers), now=NOW) == seconds
+    assert error_of(Response(503, headers), now=NOW).retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"detail": "d", "error": "e"}, "d"),
+        ({"error": "e", "message": "m"}, "e"),
+        ({"error": {"message": "inner"}}, "inner"),
+        ({"message": "m"}, "m"),
+        ({"detail": [{"loc": ["x"], "msg": "bad"}]}, '[{"loc": ["x"], "msg": "bad"}]'),
+    ],
+)
+def test_the_servers_own_words_are_kept(body, message):
+    assert message_of(Response(422, {}, json.dumps(body).encode())) == message
+
+
+def test_words_that_are_not_json_are_kept_and_cut():
+    assert message_of(Response(500, {}, b"<h1>Oops\x00</h1>")) == "<h1>Oops</h1>"
+    assert len(message_of(Response(500, {}, b"x" * 10_000))) == 500
+    assert len(message_of(Response(500, {}, json.dumps({"error": "x" * 10_000}).encode()))) == 500
+    assert message_of(Response(500)) == "no reason given"

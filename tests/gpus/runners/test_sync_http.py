@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpus.errors import Interrupted, RunFailed, RunTimedOut
+from gpus.node.config import NodeConfig
+from gpus.node.server import Node
+from gpus.protocol import ModelSpec
+from gpus.runners.base import Abort, Accepted, RunRequest
+from gpus.runners.registry import runner_for
+from tests.gpus.runners.contract import Bench, RunnerContract, eventually
+
+MODEL = ModelSpec("m", "m", cancel_endpoint_template="/cancel/{job_id}")
+
+
+class TestSyncHttpRunner(RunnerContract):
+    mode = "sync"
+    model = MODEL
+
+    def begin_waiting(self, bench: Bench) -> RunRequest:
+        return bench.request({"fault": "hang"})
+
+    def wait_until_waiting(self, bench: Bench) -> None:
+        eventually(lambda: bench.running() == 1)
+
+    def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
+        bench.runner.start(request, abort=abort)
+
+    def test_a_run_past_its_limit_times_out(self, bench: Bench) -> None:
+        impatient = dataclasses.replace(MODEL, max_run_seconds=0.2)
+        with pytest.raises(RunTimedOut):
+            bench.drive(bench.request({"fault": "hang"}, model=impatient))
+
+    def test_a_dripping_answer_does_not_outlive_the_limit(self, bench: Bench) -> None:
+        impatient = dataclasses.replace(MODEL, max_run_seconds=0.2)
+        with pytest.raises(RunTimedOut):
+            bench.drive(bench.request({"seconds": 0, "fault": "slow", "drip_seconds": 60}, model=impatient))
+
+    def test_after_an_abort_the_run_can_still_be_cancelled(self, bench: Bench) -> None:
+        abort = Abort()
+        request = bench.request({"fault": "hang"})
+        threading.Thread(target=lambda: (self.wait_until_waiting(bench), abort.fire()), daemon=True).start()
+        with pytest.raises(Interrupted):
+            bench.runner.start(request, abort=abort)
+        assert bench.runner.cancel(request, None) is True
+        assert bench.running() == 0
+
+    def test_an_answer_that_cannot_be_read_leaves_no_doubt_that_the_run_is_over(self, bench: Bench) -> None:
+        with pytest.raises(RunFailed) as raised:
+            bench.drive(bench.request({"seconds": 0, "fault": "wrong_json"}))
+        assert not raised.value.suspect
+
+
+class TestSyncModelOnAServerThatAnswersLater:
+    def test_it_is_polled_if_the_model_says_where(self) -> None:
+        with _bench("async") as bench:
+            polled = dataclasses.replace(MODEL, poll_endpoint_template="/status/{id}")
+            request = bench.request({"seconds": 0.05, "echo": 1}, model=polled)
+            assert isinstance(runner_for(polled).start(request, abort=Abort()), Accepted)
+            assert bench.drive(bench.request({"seconds": 0.05, "echo": 1}, model=polled))["echo"] == 1
+
+    def test_without_a_place_to_poll_it_fails_and_may_still_run(self) -> None:
+        with _bench("async") as bench, pytest.raises(RunFailed, match="poll_endpoint_template") as raised:
+            bench.drive(bench.request({"seconds": 60}))
+        assert raised.value.suspect
+
+
+@contextmanager
+def _bench(mode: str) -> Iterator[Bench]:
+    with Node(NodeConfig(handler="gpus.node.simulator:run", slots=2, mode=mode)) as node:
+        yield Bench(node, MODEL)

@@ -1,0 +1,40 @@
+"""An idle dispatcher costs next to nothing: a tick asks few questions, and each is answered by an index."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.sweeps import deadlines, due_callbacks, orphans, quarantine
+from jobs.sweeps.registry import sweeps
+from jobs.sweeps.runner import Runner
+from tests.jobs.sweeps.conftest import World
+
+
+def test_ten_idle_seconds_ask_few_questions(world: World) -> None:
+    world.server(slots=4)
+    runner = Runner(world.ports, sweeps, in_thread=lambda _: None)
+    runner.tick()
+    with CaptureQueriesContext(connection) as asked:
+        for _ in range(10):
+            world.clock.advance(1)
+            runner.tick()
+    assert len(asked) <= 90
+    assert sum("INSERT" in query["sql"] for query in asked.captured_queries) == 2
+
+
+@pytest.mark.parametrize(
+    "sweep", [deadlines.sweep, due_callbacks.sweep, quarantine.is_needed, orphans.is_needed]
+)
+def test_what_is_asked_every_second_does_not_read_the_line(world: World, sweep) -> None:  # type: ignore[no-untyped-def]
+    if connection.vendor != "sqlite":
+        pytest.skip("the plan of an empty table says nothing elsewhere")
+    with CaptureQueriesContext(connection) as asked:
+        sweep(world.ports)
+    for query in asked.captured_queries:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
+            plan = " ".join(row[3] for row in cursor.fetchall())
+        assert "USING" in plan, query["sql"]
+        assert "job_waiting_idx (state=?)" not in plan or "COVERING" in plan, query["sql"]

@@ -1,0 +1,177 @@
+"""`manage.py up` as a user meets it: real processes, real ports, a job through the demo fleet."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher_project.embedded import find_valkey
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.guard import marked_processes
+from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary"),
+]
+KEYS = {
+    "url", "api_key", "tenant_key", "admin_user", "admin_password", "flower_url", "redis_url", "database_url",
+    "pids",
+}  # fmt: skip
+PROCESSES = {
+    "valkey", "demo", "web", "gpu_worker", "sweeps", "callbacks", "beat", "flower", "guard", "up",
+}  # fmt: skip
+
+
+class Up:
+    """A running `up` on a folder of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.output = folder.parent / f"{folder.name}.out"
+        self.port = _free_port()
+        command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
+        ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
+        environment = {name: value for name, value in os.environ.items() if name not in ours}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *options],
+                cwd=ROOT,
+                env={**environment, "DISPATCHER_NO_BOOTSTRAP": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """up.json, once it is there."""
+        path = self.folder / "up.json"
+        wait_until(lambda: path.exists() or self.process.poll() is not None, seconds=120)
+        assert path.exists(), self.output.read_text()
+        return dict(json.loads(path.read_text()))
+
+    def left(self) -> list[int]:
+        """Processes of this run that live."""
+        return [pid for pid in marked_processes(f"{self.folder}#") if is_alive(pid)]
+
+
+@pytest.fixture
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    running = Up(tmp_path_factory.mktemp("u") / "var")
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_a_job_runs_through_the_demo_fleet_and_ctrl_c_leaves_nothing(up: Up) -> None:
+    facts = up.facts()
+    assert set(facts) == KEYS
+    assert set(facts["pids"]) == PROCESSES
+    assert stat.S_IMODE((up.folder / "up.json").stat().st_mode) == 0o600
+
+    job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
+    url = f"/api/v1/queue/jobs/{job['job_id']}?wait=60"
+    finished = _ask(facts, url)
+    assert finished["status"] == "completed"
+    assert finished["result"]["model"] == "zimg"
+
+    assert _flower_workers(facts) >= {"gpu", "sweeps", "callbacks"}
+    assert f"runs on {up.folder} already (process {up.process.pid})" in _second_up(up)
+
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(90) == 0, up.output.read_text()
+    assert not any(is_alive(pid) for pid in facts["pids"].values())
+    assert up.left() == []
+    assert not (up.folder / "up.json").exists()
+
+
+def test_sigkill_leaves_nothing_and_the_next_start_knows_its_keys(up: Up) -> None:
+    facts = up.facts()
+    job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
+    up.process.kill()
+    up.process.wait()
+    wait_until(lambda: not any(is_alive(pid) for pid in facts["pids"].values()), seconds=10)
+    assert up.left() == []
+    assert not (up.folder / "up.json").exists()
+
+    again = Up(up.folder)
+    try:
+        later = again.facts()
+        for name in ("api_key", "tenant_key", "admin_password"):
+            assert later[name] == facts[name]
+        finished = _ask(later, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+        assert finished["status"] == "completed"
+    finally:
+        again.process.send_signal(signal.SIGINT)
+        assert again.process.wait(90) == 0, again.output.read_text()
+    assert again.left() == []
+
+
+def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        folder = str(tmp_path_factory.mktemp("u") / "var")
+        done = subprocess.run(
+            [sys.executable, "manage.py", "up", "--data-dir", folder, "--port", str(port)],
+            cwd=ROOT,
+            env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"port {port} is taken" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def _second_up(up: Up) -> str:
+    second = Up(up.folder)
+    assert second.process.wait(30) == 1
+    return second.output.read_text()
+
+
+def _ask(facts: dict[str, Any], path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    request = urllib.request.Request(
+        facts["url"] + path,
+        data=json.dumps(body).encode() if body is not None else None,
+        headers={"Authorization": f"Bearer {facts['tenant_key']}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=90) as response:
+        return dict(json.load(response))
+
+
+def _flower_workers(facts: dict[str, Any]) -> set[str]:
+    """The names before the dash and the host, such as gpu; refused without the password."""
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{facts['flower_url']}/workers?json=1", timeout=10)
+    passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
+    passwords.add_password(None, facts["flower_url"], facts["admin_user"], facts["admin_password"])
+    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(passwords))
+    names: set[str] = set()
+
+    def look() -> bool:
+        with opener.open(f"{facts['flower_url']}/workers?json=1", timeout=10) as response:
+            names.update(worker["hostname"].split("-")[0] for worker in json.load(response)["data"])
+        return names >= {"gpu", "sweeps", "callbacks"}
+
+    wait_until(look, seconds=30)
+    return names
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
