@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 
 from .base import *  # noqa: F403
@@ -13,8 +15,10 @@ SECRET_KEY = "tests-only-" + "x" * 40
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
 BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
-_folder = os.path.join(tempfile.gettempdir(), f"dispatcher-tests-{os.getuid()}-{os.getppid()}")
-os.makedirs(_folder, exist_ok=True)
+_folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
+atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+STATIC_ROOT = os.path.join(_folder, "static")
+os.mkdir(STATIC_ROOT)
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -21,6 +22,7 @@ from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
 log = structlog.get_logger(__name__)
 
 QUEUE_WORKER_GRACE_SECONDS = 20.0
+SWITCH_SECONDS = 0.0005
 
 
 def run_gpu_worker(
@@ -38,6 +40,9 @@ def run_gpu_worker(
     from jobs.services.ports import production_ports
     from jobs.services.worker import create_worker
 
+    # dozens of threads that wait for the network beside one writer that never rests: with Python's 5 ms
+    # each of their many short steps would wait a whole slice for the interpreter
+    sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
     worker = create_worker(production_ports())
     stop = OrderedStop(

@@ -95,9 +95,13 @@ def test_flower_shows_the_worker_and_its_jobs_behind_a_password(bench: WorkerBen
         assert "'job_id': 'J1'" in by_state["SUCCESS"]["result"]
         assert "error_code=timeout" in by_state["FAILURE"]["exception"]
 
-        assert flower.get("/api/workers?refresh=1")[0] == 200
+        def knows_the_queue() -> bool:
+            # asked again each time: Flower's question may have come before the worker listened
+            assert flower.get("/api/workers?refresh=1")[0] == 200
+            return "gpu.zimg" in flower.get("/broker")[1]
+
         # the broker is reached over its unix socket, by our transport
-        wait_for(lambda: "gpu.zimg" in flower.get("/broker")[1], what="the queue")
+        wait_for(knows_the_queue, what="the queue")
         assert flower.post_status("/api/worker/shutdown/shown") in {403, 405}  # read-only
     finally:
         flower.close()
