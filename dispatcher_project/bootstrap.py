@@ -36,10 +36,13 @@ def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Pa
     """
     folder = root / ".venv"
     python = folder / "bin" / "python"
-    if not is_current(folder, extras=extras, root=root):
-        with _alone(root):
-            if not is_current(folder, extras=extras, root=root):  # another one may have done it meanwhile
-                _fill(folder, extras=extras, root=root)
+    try:
+        if not is_current(folder, extras=extras, root=root):
+            with _alone(root):
+                if not is_current(folder, extras=extras, root=root):  # another one may have done it meanwhile
+                    _fill(folder, extras=extras, root=root)
+    except OSError as error:
+        raise BootstrapError(f"cannot use {folder}: {error}") from None
     return None if Path(sys.prefix).resolve() == folder.resolve() else python
 
 

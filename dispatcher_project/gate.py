@@ -101,7 +101,7 @@ def _static_checks() -> list[Outcome]:
 
 def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
     """Shows its output as it comes and keeps its summary line."""
-    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto")
+    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto", "--dist", "loadgroup")
     colour = "yes" if sys.stdout.isatty() else "no"
     command = [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
     _show(f"=== {name} ===")
@@ -139,8 +139,16 @@ def _postgresql() -> Iterator[tuple[str, str]]:
     except ImportError:
         yield "", f"{DATABASE_VARIABLE} is not set, and there is no embedded PostgreSQL for this machine"
         return
-    with get_server(ROOT / "var" / "test-postgresql", cleanup_mode="stop") as server:
-        yield server.get_uri(), ""
+    folder = ROOT / "var" / "test-postgresql"
+    folder.parent.mkdir(exist_ok=True, mode=0o700)
+    try:
+        server = get_server(folder, cleanup_mode="stop")
+        url = server.get_uri()
+    except Exception as error:  # it raises whatever it likes; what it can't do is no failure of ours
+        yield "", f"the embedded PostgreSQL did not start: {error}"
+        return
+    with server:
+        yield url, ""
 
 
 def _show(text: str) -> None:

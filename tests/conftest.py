@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,21 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
+
+_TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The pass on PostgreSQL repeats what touches the database and nothing else: the rest was just run."""
+    if not os.environ.get("DISPATCHER_TEST_DATABASE_URL"):
+        return
+    kept, left = [], []
+    for item in items:
+        uses = _TOUCHES_THE_DATABASE & set(getattr(item, "fixturenames", ()))
+        marked = item.get_closest_marker("django_db") or item.get_closest_marker("database")
+        (kept if uses or marked else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 from .base import *  # noqa: F403
 from .base import database
@@ -17,8 +18,8 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
 BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
 _folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-STATIC_ROOT = os.path.join(_folder, "static")
-os.mkdir(STATIC_ROOT)
+STATIC_ROOT = Path(_folder, "static")
+STATIC_ROOT.mkdir()
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")
 }

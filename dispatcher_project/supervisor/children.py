@@ -111,7 +111,7 @@ def plan_of_up(
                 "--address=127.0.0.1", f"--port={ports.flower}",
             ),
             # not on the command line: everybody on the machine can read that
-            {**environment, "FLOWER_BASIC_AUTH": f"admin:{password}", "FLOWER_MAX_TASKS": "10000"},
+            {**environment, "FLOWER_BASIC_AUTH": f"admin:{password}"},
             ready=lambda: port_is_open("127.0.0.1", ports.flower),
         ),
     ]  # fmt: skip

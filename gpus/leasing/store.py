@@ -86,7 +86,7 @@ class RedisLeases:
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         if wrong := [tenant for tenant, weight in weights.items() if not 0 < weight < math.inf]:
-            raise ValueError(f"weights must be positive: {', '.join(wrong)}")
+            raise ValueError(f"weights must be positive numbers: {', '.join(wrong)}")
         flat: list[wire.Arg] = []
         for tenant, weight in weights.items():
             flat += (tenant, weight)
@@ -98,7 +98,7 @@ class RedisLeases:
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         results: list[PushResult] = []
         wakes: list[Wakes] = []
-        wire.check_names(pool, *{ticket.model for ticket in tickets}, *{ticket.tenant for ticket in tickets})
+        wire.check_tickets(pool, tickets)
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
             args = chain.from_iterable(
                 (*wire.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
@@ -144,11 +144,18 @@ class RedisLeases:
     ) -> Lease | None:
         if next_attempt_id and mode is not ReleaseMode.SETTLE:
             raise ValueError("only a clean end (SETTLE) hands the slot on")
+        seconds = "" if gpu_seconds is None else gpu_seconds
+        rest_us = "" if rest_seconds is None else _us(rest_seconds)
+        if mode is ReleaseMode.ADOPT:
+            self._run("hand_over", *wire.ref_args(ref), worker)
+            return None
+        if mode is ReleaseMode.FREE:
+            self._run("give_back", *wire.ref_args(ref), worker, gpu_seconds or 0, rest_us)
+            return None
         return wire.read_lease(
             self._run(
-                "release", *wire.ref_args(ref), mode.value, worker,
-                "" if gpu_seconds is None else gpu_seconds, next_attempt_id or "",
-                "" if rest_seconds is None else _us(rest_seconds), self._lease_us, self._head_start_us,
+                "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
+                self._lease_us, self._head_start_us,
             )
         )  # fmt: skip
 

@@ -27,6 +27,16 @@ def check_names(*names: str) -> None:
             raise ValueError(f"a name must not be empty or hold a colon or comma, it is {name!r}")
 
 
+def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
+    """Raises ValueError."""
+    check_names(pool, *{ticket.model for ticket in tickets}, *{ticket.tenant for ticket in tickets})
+    for ticket in tickets:
+        if not 1 <= ticket.priority <= 9:
+            raise ValueError(
+                f"a priority is a number from 1 to 9, that of {ticket.job_id} is {ticket.priority}"
+            )
+
+
 def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:
     return ref.slot, ref.job_id, ref.attempt_id, ref.epoch
 

@@ -7,7 +7,7 @@ import sys
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import wait_for_stop_signal
+from gpus.node.process import stop_signal
 from gpus.node.server import Node
 
 
@@ -15,6 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpus.node", description=__doc__)
     add_arguments(parser)
     options = parser.parse_args()
+    stopped = stop_signal()
     try:
         node = Node(config_from(vars(options)))
         node.start()
@@ -22,7 +23,7 @@ def main() -> int:
         parser.exit(2, f"gpu_node: {error}\n")
     sys.stdout.write(f"{node.url} serves {node.config.slots} slots\n")
     sys.stdout.flush()
-    wait_for_stop_signal()
+    stopped.wait()
     node.drain(options.grace)
     node.stop()
     return 0

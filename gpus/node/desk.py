@@ -111,6 +111,16 @@ class Desk:
                 "late_senders": self._tally.late_senders,
             }
 
+    def is_done(self, *, patience_seconds: float) -> bool:
+        """Nothing runs, and the dispatcher has heard of every end that is not older than that."""
+        lately = time.monotonic() - patience_seconds
+        with self._lock:
+            return not self._active and not any(
+                run.order.from_dispatcher and not run.heard and run.ended_monotonic >= lately
+                for run in self._ended.values()
+                if run.outcome in ("success", "failed")
+            )
+
     def drain(self) -> None:
         """Nobody else is let in."""
         with self._lock:

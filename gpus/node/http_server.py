@@ -154,9 +154,17 @@ class _Conversation(BaseHTTPRequestHandler):
         if reply.cut or reply.hold:
             self.close_connection = True
             return
-        if reply.undelivered is not None and self._is_gone():
-            reply.undelivered()
-            raise ConnectionError("the caller hung up before its reply")
+        sent = False
+        try:
+            if self._is_gone():
+                raise ConnectionError("the caller hung up before its reply")
+            self._write(reply)
+            sent = True
+        finally:
+            if reply.on_end is not None:
+                reply.on_end(sent)
+
+    def _write(self, reply: Reply) -> None:
         length = str(len(reply.body)) if reply.chunks is None else None
         head = [f"HTTP/1.1 {reply.status} {self.responses.get(reply.status, ('',))[0]}"]
         head.append(f"Content-Type: {reply.content_type}")

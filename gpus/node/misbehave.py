@@ -55,7 +55,7 @@ def with_result(
     fault: Mapping[str, Any] | None,
     answer: bytes,
     node: Node,
-    undelivered: Callable[[], None] | None = None,
+    on_end: Callable[[bool], None] | None = None,
 ) -> Reply:
     """The reply that carries a run's end, as its fault wants it."""
     kind = fault["fault"] if fault else None
@@ -65,7 +65,7 @@ def with_result(
         return Reply(body=NOT_JSON)
     if fault and kind == "huge_reply":
         return Reply(chunks=_huge(int(fault.get("reply_bytes", _HUGE_BYTES))))
-    return Reply(body=answer, undelivered=undelivered)
+    return Reply(body=answer, on_end=on_end)
 
 
 def _drip(body: bytes, seconds: float, node: Node) -> Iterator[bytes]:

@@ -12,8 +12,8 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 
 
-def wait_for_stop_signal() -> None:
-    """Returns after SIGTERM or SIGINT. Call it in the main thread."""
+def stop_signal() -> threading.Event:
+    """Set by SIGTERM or SIGINT. Call it in the main thread, before anybody is told that the node serves."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -21,7 +21,7 @@ def wait_for_stop_signal() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    stopped.wait()
+    return stopped
 
 
 def die_with_parent() -> None:

@@ -100,7 +100,7 @@ class Routes:
 
     def _push(self, run: Run) -> None:
         if self._node.config.push and run.order.callback_url and run.outcome in ("success", "failed"):
-            push(run, self._node.stopping)
+            run.heard = push(run, self._node.stopping) or run.heard
 
     def _state_of(self, run: Run, *, in_reply_to_run: bool = False) -> Reply:
         """An ended run's answer, else how it stands."""
@@ -108,9 +108,13 @@ class Routes:
             return self._standing(run)
         if run.outcome == "restarted":
             return CUT
-        # in sync mode nobody polls: a result that its caller does not get is pushed
-        undelivered = (lambda: self._push(run)) if in_reply_to_run else None
-        return with_result(run.order.fault, run.answer, self._node, undelivered)
+
+        def on_end(sent: bool) -> None:
+            run.heard = run.heard or sent
+            if not sent and in_reply_to_run:  # nobody will poll: a result that its caller missed is pushed
+                self._push(run)
+
+        return with_result(run.order.fault, run.answer, self._node, on_end)
 
     def _standing(self, run: Run) -> Reply:
         """``job_id`` is the id to poll and to cancel with."""

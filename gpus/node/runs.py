@@ -38,7 +38,7 @@ class Run:
     """turn: set when it holds a slot, or will never. done: set with its end, after its slot is free.
 
     answer: what callers get once it is done, JSON. outcome: success, failed, cancelled, restarted; empty
-    before.
+    before. heard: somebody got the answer.
     """
 
     order: RunOrder
@@ -47,6 +47,7 @@ class Run:
     outcome: str = ""
     answer: bytes = b""
     ended_monotonic: float = 0.0
+    heard: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     context: RunContext = field(init=False)

@@ -19,6 +19,8 @@ from gpus.node.routes import Routes
 from gpus.node.runs import RunLog, Tally
 
 _JOIN_SECONDS = 2.0
+_FETCH_SECONDS = 10.0
+"""An ended run that nobody polls for so long is not waited for when the node stops."""
 
 
 class Node:
@@ -68,16 +70,17 @@ class Node:
         self.stopping.set()
         if self._reopening is not None:
             self._reopening.cancel()
+            self._reopening.join()
         self._http.close()
         self.desk.abandon()
         self._http.cut()
         self._http.join(_JOIN_SECONDS)
 
     def drain(self, grace_seconds: float) -> bool:
-        """Lets nobody else in and waits for the runs. True: all of them ended."""
+        """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""
         self.desk.drain()
         until = time.monotonic() + grace_seconds
-        while self.desk.health()["active_jobs"]:
+        while not self.desk.is_done(patience_seconds=_FETCH_SECONDS):
             if time.monotonic() >= until:
                 return False
             self.stopping.wait(0.05)

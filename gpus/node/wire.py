@@ -25,7 +25,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """chunks: sent one by one instead of `body`. cut: the connection is closed without a reply. hold: it
-    is kept without one until the caller hangs up. undelivered: called if the caller is gone by then."""
+    is kept without one until the caller hangs up. on_end: told whether it was sent, as far as known."""
 
     status: int = 200
     body: bytes = b""
@@ -34,7 +34,7 @@ class Reply:
     chunks: Iterable[bytes] | None = None
     cut: bool = False
     hold: bool = False
-    undelivered: Callable[[], None] | None = None
+    on_end: Callable[[bool], None] | None = None
 
 
 CUT = Reply(cut=True)

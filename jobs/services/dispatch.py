@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 from django.conf import settings
-from gpus.services.health import evidence_for
 
 from gpus.errors import GpuBusy
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import RunRequest
+from gpus.services.health import evidence_for
 from jobs.ids import new_id
 from jobs.models import PushedResult
 from jobs.services import finish

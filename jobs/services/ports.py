@@ -30,7 +30,6 @@ class Ports:
 def production_ports() -> Ports:
     """The real ones, one per process."""
     from gpus.leasing.store import redis_leases
-
     from jobs import wake
     from jobs.events.announce import announce
 

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
-from gpus.runners.registry import runner_for
 
 from gpus import queries as fleet
 from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases, Wakes
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
+from gpus.runners.registry import runner_for
 from jobs.ids import new_id
 from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch

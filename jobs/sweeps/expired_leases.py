@@ -30,6 +30,7 @@ from jobs.transitions import Ended, StartOutcome
 
 log = structlog.get_logger(__name__)
 
+LIMIT = 300
 SWEEPER = "sweep"
 """The worker under whose name this sweep holds a lease for a moment."""
 
@@ -39,7 +40,7 @@ def sweep(ports: Ports) -> SweepCount:
 
     def step(_fleet: str, leases: Leases) -> SweepCount:
         # a slot's end stands before its next start: the start is refused while the end is not written
-        expired = sorted(leases.expired(), key=lambda lease: not lease.settling)
+        expired = sorted(leases.expired(LIMIT), key=lambda lease: not lease.settling)
         return sweep_rows("expired_leases", expired, lambda lease: _resolve(lease, leases, ports))
 
     return sweep_fleets("expired_leases", ports, step)

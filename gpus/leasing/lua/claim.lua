@@ -5,6 +5,8 @@
 -- Returns: the lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
+-- include: adoptable
+-- include: rest
 -- include: wakes
 local pool_name, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease_us, head_start_us = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -25,9 +27,9 @@ end_rests(RESTS_AT_ONCE)
 local waiting = redis.call('ZRANGE', key.free(pool_name, 'adoptable', host), 0, 0)[1]
 if waiting then
   local slot = read_slot(waiting)
-  unmake_adoptable(slot)
   pass_lease(slot, worker, slot.epoch, attempt)
-  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
+  unmake_adoptable(slot)
+  extend_lease(slot.attempt, lease_us)
   return lease_reply(slot, true)
 end
 
@@ -58,13 +60,13 @@ for _, class in ipairs(open) do
   if serves(class[2], best.model) then
     fitting[#fitting + 1] = class
     local name = first_elsewhere(key.warm(pool_name, class[1], best.model, host))
-    if name then return give(read_slot(name), server_of(name), pool, best, attempt, worker, lease_us) end
+    if name then return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us) end
   end
 end
 for _, class in ipairs(fitting) do
   local name = first_elsewhere(key.free(pool_name, class[1], host))
   if name then
-    local slot, server = read_slot(name), server_of(name)
+    local slot, server = read_slot(name), read_server((split_slot(name)))
     local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
     return give(slot, server, pool, ticket, attempt, worker, lease_us)
   end
@@ -72,7 +74,7 @@ end
 
 -- Only the server it avoids is free: that slot goes to the next one.
 local name = redis.call('ZRANGE', key.free(pool_name, fitting[1][1], host), 0, 0)[1]
-local server = server_of(name)
+local server = read_server((split_slot(name)))
 local ticket = best_ticket(pool, server.models, server.name)
 if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
 save_pool(pool)

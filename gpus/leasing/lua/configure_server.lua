@@ -3,7 +3,7 @@
 -- Args: clock, server, pool, slots, desired state, host or '', models as ',a,b,' (sorted)
 -- Returns: wakes for slots that became free, flat: pool, host, count, …
 -- include: gate
--- include: slots
+-- include: rest
 -- include: wakes
 local name, pool, count, desired, host, models = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
@@ -27,7 +27,7 @@ local server = {
   gone = false,
 }
 redis.call('SADD', key.pools(), pool)
-write_server(server)
+save_server(server)
 enlist_server(server)
 
 local freed = 0
@@ -42,7 +42,7 @@ for index = 0, server.top - 1 do
       slot.state = nil
     end
     slot.home = pool
-    if slot.state ~= state then set_state(slot, state, slot.since_us) end
+    set_state(slot, state, slot.since_us)
     if show_slot(slot, server) and not was_free then freed = freed + 1 end
   end
 end

@@ -5,7 +5,8 @@
 -- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
 --   held seconds}
 -- include: gate
--- include: leases
+-- include: ends
+-- include: floor
 local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not is_whole() then return refuse() end

@@ -4,7 +4,7 @@
 -- Args: clock, then the pools
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
--- include: slots
+-- include: rest
 -- include: wakes
 local RESTS_AT_ONCE = 1000
 

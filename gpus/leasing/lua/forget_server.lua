@@ -3,7 +3,9 @@
 -- Args: clock, server
 -- Returns: 1
 -- include: gate
--- include: slots
+-- include: classes
+-- include: idle
+-- include: rest
 if not is_open() then return refuse() end
 local server = read_server(ARGV[2])
 if not server or server.gone then return 1 end
@@ -15,6 +17,6 @@ each_slot(server, function(slot)
 end)
 withdraw_server(server)
 server.gone, server.desired, server.slots = true, 'off', 0
-write_server(server)
+save_server(server)
 bury_server(server)
 return 1

@@ -3,7 +3,7 @@
 -- Args: clock, slot
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
--- include: slots
+-- include: idle
 -- include: wakes
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end

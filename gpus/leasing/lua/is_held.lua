@@ -3,7 +3,7 @@
 -- Args: clock, slot, job, attempt, epoch
 -- Returns: 1 or 0
 -- include: gate
--- include: leases
+-- include: ends
 local slot, job, attempt, epoch = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 if not is_open() then return refuse() end

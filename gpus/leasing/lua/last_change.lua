@@ -3,7 +3,7 @@
 -- Args: clock, server
 -- Returns: seconds since a lease of it last began or ended, or nil
 -- include: gate
--- include: slots
+-- include: rest
 if not is_open() then return refuse() end
 local server, last = read_server(ARGV[2]), nil
 if not server then return nil end

@@ -4,13 +4,13 @@
 -- Args: clock, slot, attempt
 -- Returns: 1 if the slot is quarantined now, else 0
 -- include: gate
--- include: leases
+-- include: drop
+-- include: lists
+-- include: note
 local name, attempt = ARGV[2], ARGV[3]
 
 if not is_open() then return refuse() end
-local server_name, index = split_slot(name)
-local server = note_server(server_name, '', index)
-local slot = read_slot(name) or new_slot(name, server.pool)
+local slot, server = note_slot(name, '')
 if slot.state == 'quarantined' then return 1 end
 local is_held = slot.state == 'leased' or slot.state == 'adoptable' or slot.state == 'settling'
 if is_held and slot.attempt ~= attempt then return 0 end

@@ -1,11 +1,14 @@
 -- Why: ends a lease, corrects its tenant's charge and, if asked, gives the slot to the next ticket in the same
 --   step, so that a slot never stands idle for a round trip. Sent twice it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, mode, worker, real GPU-seconds or '', next attempt or '',
---   rest µs or '', lease µs, head start µs per priority level
+-- Args: clock, slot, job, attempt, epoch, mode (settle, suspect), worker, real GPU-seconds or '', next attempt
+--   or '', rest µs or '', lease µs, head start µs per priority level
 -- Returns: the next lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
+-- include: charge
+-- include: settle
+-- include: rest
 local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
 local lease_us, head_start_us = tonumber(ARGV[11]), tonumber(ARGV[12])
@@ -21,24 +24,11 @@ local server_name, index = split_slot(name)
 local server = read_server(server_name)
 hide_slot(slot, server)
 
-if mode == 'adopt' then
-  pass_lease(slot, '', epoch)
-  make_adoptable(slot)
-  return nil
-end
-
-if mode == 'free' then
-  drop_lease(slot, seconds or 0)
-  if rest_us then rest(server, now + rest_us) end
-  idle_slot(slot)
-  return nil
-end
-
 local pool = load_pool(slot.pool)
 local real = correct_charge(pool, slot, seconds)
 forget_lease(slot)
 settle(slot, worker, lease_us)
-if rest_us then rest(server, now + rest_us) end
+if rest_us then rest_server(server, now + rest_us) end
 if mode == 'suspect' then
   save_pool(pool)
   set_state(slot, 'quarantined')
@@ -56,5 +46,4 @@ if next_attempt ~= '' and whole and is_usable(server, index) and server.pool == 
 end
 save_pool(pool)
 set_state(slot, 'settling')
-write_lease(slot)
 return nil

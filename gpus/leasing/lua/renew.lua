@@ -6,6 +6,7 @@
 -- Returns: the places (from 0) of those that are not held any more
 -- include: gate
 -- include: restore
+-- include: adoptable
 local worker, lease_us, running = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local FIELDS = 11
 
@@ -21,10 +22,11 @@ local function renew(slot_name, job, attempt, epoch)
     if slot.state == 'adoptable' then unmake_adoptable(slot) end
   elseif slot.worker == '' and slot.state == 'leased' then
     pass_lease(slot, worker, epoch)
+    save_slot(slot)
   else
     return false
   end
-  redis.call('ZADD', key.expiry(), now + lease_us, attempt)
+  extend_lease(attempt, lease_us)
   return true
 end
 

@@ -3,7 +3,11 @@
 -- Args: clock, slot, job, attempt, epoch, verdict (adoptable, quarantined, free)
 -- Returns: 1 if the verdict was carried out, else 0
 -- include: gate
--- include: leases
+-- include: ends
+-- include: drop
+-- include: idle
+-- include: adoptable
+-- include: floor
 local name, job, attempt, epoch, verdict = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 if not is_whole() then return refuse() end

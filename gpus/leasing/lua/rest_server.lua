@@ -3,8 +3,8 @@
 -- Args: clock, server, µs
 -- Returns: 1
 -- include: gate
--- include: slots
+-- include: rest
 if not is_open() then return refuse() end
 local server = read_server(ARGV[2])
-if server and not server.gone then rest(server, now + tonumber(ARGV[3])) end
+if server and not server.gone then rest_server(server, now + tonumber(ARGV[3])) end
 return 1

@@ -3,7 +3,8 @@
 -- Args: clock, then per end: slot, job, attempt, epoch
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
--- include: leases
+-- include: ends
+-- include: idle
 -- include: wakes
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end

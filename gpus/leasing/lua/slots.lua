@@ -4,7 +4,8 @@
 -- Returns: per slot: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held s, expires in s};
 --   '' where there is none
 -- include: gate
--- include: leases
+-- include: rest
+-- include: floor
 if not is_open() then return refuse() end
 local server, views = read_server(ARGV[2]), {}
 if not server then return views end

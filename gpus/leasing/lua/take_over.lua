@@ -4,6 +4,7 @@
 -- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
 -- include: gate
 -- include: leases
+-- include: adoptable
 local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local new_epoch, lease_us = tonumber(ARGV[7]), tonumber(ARGV[8])
 
@@ -12,7 +13,7 @@ local taken = held_under(name, job, attempt, new_epoch)
 if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
 local slot = held_under(name, job, attempt, epoch)
 if not slot or (slot.state == 'leased' and slot.worker ~= worker and slot.worker ~= '') then return 0 end
-if slot.state == 'adoptable' then unmake_adoptable(slot) end
 pass_lease(slot, worker, new_epoch)
-redis.call('ZADD', key.expiry(), now + lease_us, attempt)
+if slot.state == 'adoptable' then unmake_adoptable(slot) else save_slot(slot) end
+extend_lease(attempt, lease_us)
 return 1

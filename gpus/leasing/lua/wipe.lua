@@ -4,7 +4,7 @@
 -- Args: clock, owner, roughly how many keys at most
 -- Returns: 1 when the old index is gone, else 0
 -- include: gate
--- include: servers
+-- include: classes
 -- include: time
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 

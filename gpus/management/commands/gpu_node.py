@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import wait_for_stop_signal
+from gpus.node.process import stop_signal
 from gpus.node.server import Node
 
 
@@ -19,6 +19,7 @@ class Command(BaseCommand):
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        stopped = stop_signal()
         try:
             node = Node(config_from(options))
             node.start()
@@ -26,6 +27,6 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.stdout.write(f"{node.url} serves {node.config.slots} slots")
         self.stdout.flush()
-        wait_for_stop_signal()
+        stopped.wait()
         node.drain(options["grace"])
         node.stop()

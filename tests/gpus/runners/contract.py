@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,17 +30,9 @@ from gpus.node.server import Node
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
 from gpus.runners.registry import runner_for
+from tests.gpus.node.caller import eventually
 
 _numbers = itertools.count(1)
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 20.0) -> Any:
-    """The first true answer; fails if none comes."""
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.005)
-    return found
 
 
 class Bench:

@@ -10,7 +10,8 @@ from gpus.node.server import Node
 from gpus.protocol import ModelSpec, ModelType
 from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
-from tests.gpus.runners.contract import Bench, RunnerContract, eventually
+from tests.gpus.node.caller import eventually
+from tests.gpus.runners.contract import Bench, RunnerContract
 
 MODEL = ModelSpec(
     "m",
@@ -96,7 +97,7 @@ class TestAsyncHttpRunner(RunnerContract):
             bench.runner.poll(bench.request(), "never/heard of it?", abort=Abort())
         assert raised.value.gone
 
-    def test_an_answer_to_the_start_that_cannot_be_read_leaves_doubt(self, bench: Bench) -> None:
+    def test_a_poll_that_cannot_be_read_leaves_doubt(self, bench: Bench) -> None:
         bench.node.faults.order({"fault": "wrong_json", "on": "status"})
         request = bench.request({"seconds": 60})
         with pytest.raises(RunFailed) as raised:

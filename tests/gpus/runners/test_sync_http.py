@@ -10,10 +10,11 @@ import pytest
 from gpus.errors import Interrupted, RunFailed, RunTimedOut
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
-from gpus.protocol import ModelSpec
-from gpus.runners.base import Abort, Accepted, RunRequest
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.base import Abort, Accepted, Finished, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpus.runners.contract import Bench, RunnerContract, eventually
+from tests.gpus.node.caller import eventually
+from tests.gpus.runners.contract import Bench, RunnerContract
 
 MODEL = ModelSpec("m", "m", cancel_endpoint_template="/cancel/{job_id}")
 
@@ -68,6 +69,41 @@ class TestSyncModelOnAServerThatAnswersLater:
         with _bench("async") as bench, pytest.raises(RunFailed, match="poll_endpoint_template") as raised:
             bench.drive(bench.request({"seconds": 60}))
         assert raised.value.suspect
+
+
+def test_what_is_on_the_wire(serve) -> None:
+    server = serve(lambda visit: (visit.read_request(), visit.answer()))
+    secret = {"x-job-id": "another", "Authorization": "Bearer s3cret"}
+    request = RunRequest(
+        "j1",
+        "a1",
+        MODEL,
+        Endpoint("gpu-1", server.url, headers=secret),
+        {"prompt": "\u20ac"},
+        "gpu-1/0",
+        7,
+        push_url="http://dispatcher/push",
+        push_token="t0ken",
+    )
+    assert runner_for(MODEL).start(request, abort=Abort()) == Finished(1)
+    head, _, body = server.requests[0].decode().partition("\r\n\r\n")
+    assert set(head.split("\r\n")[1:]) == {
+        f"Host: 127.0.0.1:{server.port}",
+        "Accept-Encoding: identity",
+        f"Content-Length: {len(body)}",
+        "Authorization: Bearer s3cret",
+        "Accept: application/json",
+        "Content-Type: application/json",
+        "X-Source: dispatcher",
+        "X-Job-Id: j1",
+        "X-Attempt: a1",
+        "Idempotency-Key: a1",
+        "X-Slot: gpu-1/0",
+        "X-Fence: 7",
+        "X-Callback-Url: http://dispatcher/push",
+        "X-Callback-Token: t0ken",
+    }
+    assert body == '{"prompt":"\\u20ac"}'
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -227,6 +228,16 @@ def test_reading_stops_at_the_size_limit(transport, serve, head):
     assert server.hung_up.wait(5)
 
 
+def test_an_answer_that_announces_too_much_is_not_waited_for(transport, serve):
+    def script(visit):
+        visit.read_request()
+        visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n")
+        visit.wait_for_hang_up()
+
+    with pytest.raises(ResponseTooLarge):
+        post(transport, serve(script).url)
+
+
 def test_an_answer_of_just_the_limit_is_taken(transport, serve):
     def script(visit):
         visit.read_request()
@@ -292,24 +303,38 @@ def test_an_abort_that_came_first_sends_nothing(transport, serve):
     assert server.visits == 0
 
 
-def test_an_abort_ends_a_connect_that_nobody_answers(transport):
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        address = listener.getsockname()
-        crowd = []
-        for _ in range(4):  # the queue is full: the kernel lets further ones wait
-            one = socket.socket()
+@pytest.fixture
+def deaf_url():
+    """An address whose queue is full: the kernel lets further callers wait."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as crowd:
+        for _ in range(4):
+            one = crowd.enter_context(socket.socket())
             one.setblocking(False)
-            one.connect_ex(address)
-            crowd.append(one)
-        abort = Abort()
-        registered = threading.Event()
-        set_reader = abort.set_reader
-        abort.set_reader = lambda end: (set_reader(end), registered.set())  # type: ignore[method-assign]
-        threading.Thread(target=lambda: (registered.wait(5), abort.fire()), daemon=True).start()
-        with pytest.raises(Interrupted):
-            post(transport, f"http://127.0.0.1:{address[1]}/", connect_timeout_seconds=LONG, abort=abort)
-        for one in crowd:
-            one.close()
+            one.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+
+
+def test_an_abort_ends_a_connect_that_nobody_answers(transport, deaf_url):
+    abort = Abort()
+    registered = threading.Event()
+    set_reader = abort.set_reader
+    abort.set_reader = lambda end: (set_reader(end), registered.set())  # type: ignore[method-assign]
+    threading.Thread(target=lambda: (registered.wait(5), abort.fire()), daemon=True).start()
+    with pytest.raises(Interrupted):
+        post(transport, deaf_url, connect_timeout_seconds=LONG, abort=abort)
+
+
+def test_an_abort_just_before_the_connect_ends_it_too(transport, deaf_url):
+    """There is nothing to shut down at that moment."""
+    abort = Abort()
+    abort.set_reader = lambda end: abort.fire()  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        post(transport, deaf_url, connect_timeout_seconds=LONG, abort=abort)
+
+
+def test_a_connect_that_nobody_answers_is_given_up(transport, deaf_url):
+    with pytest.raises(ConnectFailed, match="timed out"):
+        post(transport, deaf_url, connect_timeout_seconds=0.1)
 
 
 def test_a_late_abort_does_not_end_the_next_run_on_the_same_connection(transport, serve):

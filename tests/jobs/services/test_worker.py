@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import redis
+
 from gpus.leasing.store import RedisLeases
+from gpus.models import QuarantinedSlot
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
-
-from gpus.models import QuarantinedSlot
 from gpus.protocol import SystemClock
 from jobs.models import Attempt, Job
 from jobs.services.finish import push_tickets

@@ -1,6 +1,7 @@
 -- The moment slot and ticket come together: the ticket leaves the line, its tenant is charged, the lease begins.
 -- include: pick
 -- include: leases
+-- include: lists
 
 local FIRST_EPOCH = 1
 

@@ -29,7 +29,9 @@ local key = {
   serving = function(pool, model) return prefix .. 'serving:' .. pool .. ':' .. model end,
   open = function(pool, class) return prefix .. 'open:' .. pool .. ':' .. class end,
   free = function(pool, class, host) return prefix .. 'free:' .. pool .. ':' .. class .. ':' .. host end,
-  warm = function(pool, class, model, host) return prefix .. 'warm:' .. pool .. ':' .. class .. ':' .. model .. ':' .. host end,
+  warm = function(pool, class, model, host)
+    return prefix .. 'warm:' .. pool .. ':' .. class .. ':' .. model .. ':' .. host
+  end,
 
   line = function(queue, model, tenant) return prefix .. 'line:' .. queue .. ':' .. model .. ':' .. tenant end,
   models = function(queue, tenant) return prefix .. 'models:' .. queue .. ':' .. tenant end,

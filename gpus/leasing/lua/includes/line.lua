@@ -9,19 +9,6 @@ local function member_of(job, priority) return (priority - 1) % 3 .. job end
 local function job_of(member) return member:sub(2) end
 local function level_of(member) return tonumber(member:sub(1, 1)) end
 
--- A mark is what must be remembered of few tickets only: 'skips:server to avoid'.
-local function set_mark(pool, member, skips, avoid)
-  pool.marked = pool.marked + redis.call('HSET', key.marks(pool.name), member, skips .. ':' .. avoid)
-end
-
--- How often the ticket was skipped, and the server it avoids ('': none).
-local function read_mark(pool, member)
-  local mark = pool.marked > 0 and redis.call('HGET', key.marks(pool.name), member)
-  if not mark then return 0, '' end
-  local skips, avoid = mark:match('^(%d+):(.*)$')
-  return tonumber(skips), avoid
-end
-
 -- False if it stands in line already.
 local function add_ticket(pool, queue, model, tenant, member, score)
   if redis.call('ZADD', key.line(queue.at, model, tenant), 'NX', score, member) == 0 then return false end
@@ -60,13 +47,4 @@ local function remove_ticket(pool, queue, model, tenant, member)
     redis.call('ZREM', key.heads(queue.at), tenant)
   end
   return left
-end
-
--- Tickets of these models (',a,b,'), over all bands.
-local function waiting_for(pool_name, models)
-  local total = 0
-  for model in models:gmatch('[^,]+') do
-    total = total + (tonumber(redis.call('HGET', key.depth(pool_name), model)) or 0)
-  end
-  return total
 end

@@ -4,6 +4,7 @@
 -- include: keys
 -- include: time
 -- include: line
+-- include: marks
 -- include: estimate
 
 local BAND_WAITS = 15  -- dispatches (jobs, not seconds) of higher bands that a waiting band lets pass
@@ -114,8 +115,9 @@ local function best_ticket(pool, models, server)
   for place, queue in ipairs(queues_in_order(pool)) do
     local ticket = head_of(pool, queue, models)
     if ticket and server and avoided_server(pool, ticket) == server then
+      local other = behind(pool, queue, models, server)
       skip(pool, ticket)
-      ticket = behind(pool, queue, models, server)
+      ticket = other
     end
     if ticket then return ticket, place end
   end

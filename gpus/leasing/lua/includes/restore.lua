@@ -1,7 +1,10 @@
 -- Puts a lease back into an index that is being rebuilt, told by the database or by its living holder. Of two
 -- attempts on one slot the one that was leased later is right: the other one's end is on its way.
 -- include: line
--- include: leases
+-- include: lists
+-- include: charge
+-- include: ends
+-- include: note
 
 -- The fields that the store writes for a lease, and its worker.
 local function read_claim(fields, first, worker)
@@ -11,12 +14,6 @@ local function read_claim(fields, first, worker)
     priority = tonumber(fields[first + 7]), fence = tonumber(fields[first + 8]),
     leased_us = tonumber(fields[first + 9]), estimate = tonumber(fields[first + 10]), worker = worker,
   }
-end
-
-local function slot_for(claim)
-  local name, index = split_slot(claim.slot)
-  local server = note_server(name, claim.pool, index)
-  return read_slot(claim.slot) or new_slot(claim.slot, server.pool), server
 end
 
 local function put_claim(slot, claim, server)
@@ -33,14 +30,15 @@ local function reconcile(slot, claim, lease_us)
     return claim.worker == '' or claim.worker == slot.worker
   end
   pass_lease(slot, claim.worker, claim.epoch)
-  redis.call('ZADD', key.expiry(), now + lease_us, slot.attempt)
+  save_slot(slot)
+  extend_lease(slot.attempt, lease_us)
   return true
 end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
 local function restore_lease(claim, lease_us)
   if redis.call('HEXISTS', key.settling(), claim.attempt) == 1 then return true end
-  local slot, server = slot_for(claim)
+  local slot, server = note_slot(claim.slot, claim.pool)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
@@ -63,7 +61,7 @@ end
 
 -- An end that waits for its commit in its process. Its slot stays shut if nothing else is known of it.
 local function restore_end(claim, lease_us)
-  local slot, server = slot_for(claim)
+  local slot, server = note_slot(claim.slot, claim.pool)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end
@@ -74,8 +72,8 @@ local function restore_end(claim, lease_us)
   put_claim(ending, claim, server)
   settle(ending, claim.worker, lease_us)
   if is_idle then
+    slot.fence, slot.warm = math.max(slot.fence, claim.fence), claim.model
     set_state(slot, 'settling')
-    redis.call('HSET', key.slot(slot.name), 'fence', math.max(slot.fence, claim.fence), 'lease', pack_lease(slot))
   end
   return true
 end

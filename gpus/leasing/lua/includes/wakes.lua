@@ -1,8 +1,7 @@
 -- How many wakes make sense. `pending` counts, per host, those that were sent and not used yet; the fill forgets
 -- it, so that a lost wake costs one period.
 -- include: keys
--- include: line
--- include: servers
+-- include: classes
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
@@ -15,6 +14,15 @@ local function use_wake(pool, host)
 end
 
 local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', key.open(pool, class), host)) or 0 end
+
+-- Tickets of these models (',a,b,'), over all bands.
+local function waiting_for(pool_name, models)
+  local total = 0
+  for model in models:gmatch('[^,]+') do
+    total = total + (tonumber(redis.call('HGET', key.depth(pool_name), model)) or 0)
+  end
+  return total
+end
 
 -- Slots of this host that a claim could fill now, and all that it could be given.
 local function claimable(pool, host)

@@ -1,0 +1,20 @@
+-- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit.
+-- Keys: KEYS[1] prefix
+-- Args: clock, slot, job, attempt, epoch, worker, real GPU-seconds, rest µs or ''
+-- Returns: 1 if it was the worker's, else 0
+-- include: gate
+-- include: drop
+-- include: idle
+-- include: rest
+local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local seconds, rest_us = tonumber(ARGV[7]), tonumber(ARGV[8])
+
+if not is_open() then return refuse() end
+local slot = held_under(name, job, attempt, epoch)
+if not slot or (slot.worker ~= worker and slot.worker ~= '') then return 0 end
+local server = read_server((split_slot(name)))
+hide_slot(slot, server)
+drop_lease(slot, seconds)
+if rest_us then rest_server(server, now + rest_us) end
+idle_slot(slot)
+return 1

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from gpus.node.config import NodeConfig
+from gpus.node.server import Node
+from tests.gpus.node.caller import Caller
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Caller]]:
+    """``start(slots=1, …)``: a running simulator with these settings; it ends with the test."""
+    with ExitStack() as stack:
+
+        def begin(**settings: Any) -> Caller:
+            if "handlers" not in settings:
+                settings.setdefault("handler", "gpus.node.simulator:run")
+            caller = Caller(Node(NodeConfig(**settings)))
+            stack.callback(caller.threads.shutdown)
+            stack.enter_context(caller.node)
+            return caller
+
+        yield begin

@@ -1,0 +1,47 @@
+"""What model owners may write."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from gpus.node.handlers import BadInput, RunContext
+
+release = threading.Event()
+
+
+def only_payload(payload: Any) -> Any:
+    return {"got": payload}
+
+
+def with_context(payload: Any, ctx: RunContext) -> Any:
+    return {"job": ctx.job_id, "attempt": ctx.attempt_id, "model": ctx.model}
+
+
+def picky(payload: Any) -> Any:
+    raise BadInput("not like this")
+
+
+def broken(payload: Any) -> Any:
+    return payload["missing"]
+
+
+def out_of_memory(payload: Any) -> Any:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def not_json(payload: Any) -> Any:
+    return {1, 2}
+
+
+def not_a_number(payload: Any) -> Any:
+    return float("nan")
+
+
+def stubborn(payload: Any) -> Any:
+    """Does not look whether it was cancelled."""
+    release.wait(30)
+    return "finished all the same"
+
+
+not_a_function = 1

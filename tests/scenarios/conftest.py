@@ -1,0 +1,49 @@
+"""One running system for all scenarios of a test process: a start costs four seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from dispatcher_project.embedded import find_valkey
+from tests.scenarios.judges import Judge
+from tests.scenarios.running import System
+
+_running = pytest.StashKey[System]()
+
+
+@pytest.fixture(scope="session")
+def shared_system(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[System]:
+    if find_valkey() is None:
+        pytest.skip("no Valkey or Redis server binary")
+    system = System(tmp_path_factory.mktemp("s") / "var")
+    request.config.stash[_running] = system
+    yield system
+    system.stop()
+
+
+@pytest.fixture
+def system(shared_system: System, django_db_blocker: DjangoDbBlocker) -> Iterator[System]:
+    """Every scenario ends with the laws."""
+    yield shared_system
+    Judge(shared_system, django_db_blocker).assert_laws()
+
+
+@pytest.fixture
+def judge(system: System, django_db_blocker: DjangoDbBlocker) -> Judge:
+    return Judge(system, django_db_blocker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
+    """A scenario that fails shows the last lines of every process."""
+    report = yield
+    system = item.config.stash.get(_running, None)
+    if report.failed and system is not None and "system" in getattr(item, "fixturenames", ()):
+        report.sections += [(f"{name}.log", lines) for name, lines in system.logs()]
+    return report

@@ -1,0 +1,46 @@
+"""Looks into the database and the leases of a running system from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+from django.db.utils import ConnectionHandler
+from pytest_django import DjangoDbBlocker
+
+from dispatcher_project.settings.base import database
+from gpus.leasing.store import redis_leases
+from tests.builders import make_ports
+from tests.laws import assert_laws
+from tests.scenarios.running import System
+
+
+class Judge:
+    """blocker: pytest-django's, who otherwise lets no test near a database that is not the test's."""
+
+    def __init__(self, system: System, blocker: DjangoDbBlocker) -> None:
+        self._system = system
+        self._blocker = blocker
+
+    @contextmanager
+    def rows(self) -> Iterator[None]:
+        """Inside it the models are the system's."""
+        own = connections["default"]
+        theirs = ConnectionHandler({"default": database(self._system.facts["database_url"])})["default"]
+        with self._blocker.unblock():
+            connections["default"] = theirs
+            try:
+                yield
+            finally:
+                theirs.close()
+                connections["default"] = own
+
+    def assert_laws(self) -> None:
+        """Every job must be over by now."""
+        leases = redis_leases(self._system.facts["redis_url"], "main")
+        peaks = {server.name: server.node.health()["max_running"] for server in self._system.servers}
+        with self.rows():
+            assert_laws(
+                drained=True, ports=make_ports(leases), accepted=self._system.accepted, peak_running=peaks
+            )

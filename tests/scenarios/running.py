@@ -1,0 +1,166 @@
+"""A dispatcher that runs: `manage.py up` in processes of its own, with GPU servers of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.guard import marked_processes
+from tests.dispatcher_project.worker_bench import wait_for
+from tests.scenarios.client import Client
+from tests.scenarios.gpu_server import GpuServer
+from tests.scenarios.ports import free_port
+
+_KNOBS = {
+    "DISPATCHER_LEASE_SECONDS": "3",
+    "DISPATCHER_RENEW_SECONDS": "1",
+    "DISPATCHER_SWEEP_SECONDS": "1",
+    "DISPATCHER_PROBE_SECONDS": "1",
+    "DISPATCHER_RETRY_BASE_SECONDS": "0.1",
+    "DISPATCHER_DEPLOY_GRACE_SECONDS": "10",
+}
+"""Short, so that a scenario waits seconds where an operator would wait for a quarter of a minute."""
+_OURS = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "DISPATCHER_DATA_DIR")
+_TAIL_LINES = 20
+
+
+class System:
+    """folder: its data folder. broker_url: in place of its own Valkey."""
+
+    def __init__(self, folder: Path, *, broker_url: str = "") -> None:
+        self.folder = folder
+        self.servers: list[GpuServer] = []
+        self._database = _own_database()
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if name not in _OURS},
+            **_KNOBS,
+            **self._database,
+            **({"BROKER_URL": broker_url} if broker_url else {}),
+            "DISPATCHER_NO_BOOTSTRAP": "1",
+            "DISPATCHER_DATA_DIR": str(folder),
+        }
+        self._output = folder.parent / f"{folder.name}.out"
+        self._clients: list[Client] = []
+        command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(free_port())],
+                cwd=ROOT,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        wait_for(lambda: self._says().get("pids") or self.process.poll() is not None, seconds=60)
+        assert self.process.poll() is None, self._output.read_text()
+        self.facts = self._says()
+        self.operator = self.client(self.facts["api_key"])
+        self.tenant = self.client(self.facts["tenant_key"])
+
+    # -- what a scenario does -----------------------------------------------------------------------------
+
+    def client(self, key: str) -> Client:
+        client = Client(self.facts["url"], key)
+        self._clients.append(client)
+        return client
+
+    @property
+    def accepted(self) -> int:
+        return sum(client.accepted for client in self._clients)
+
+    def add_server(
+        self, model: str, *, slots: int = 1, mode: str = "sync", push: bool = False, **fields: Any
+    ) -> GpuServer:
+        """A new model on a new server. push: whether it pushes results or waits for the poll."""
+        server = GpuServer.start(model, slots=slots, mode=mode, push=push)
+        self.servers.append(server)
+        self.resize(server, slots, **(server.model_fields | fields))
+        return server
+
+    def resize(self, server: GpuServer, slots: int, **fields: Any) -> None:
+        """Registers it (again), with so many of its slots."""
+        self.operator.register(server.model, server.name, server.endpoint, slots, **fields)
+
+    def pid(self, child: str) -> int:
+        """0 while it is not there."""
+        return int(self._says().get("pids", {}).get(child, 0))
+
+    def signal(self, child: str, number: signal.Signals) -> int:
+        """Returns the pid that got it."""
+        pid = self.pid(child)
+        os.kill(pid, number)
+        return pid
+
+    def wait_for_successor(self, child: str, pid: int) -> None:
+        wait_for(lambda: self.pid(child) not in (0, pid), seconds=60, what=f"a new {child}")
+
+    @contextlib.contextmanager
+    def redis(self) -> Iterator[redis.Redis]:
+        with contextlib.closing(redis.Redis.from_url(self.facts["redis_url"])) as client:
+            yield client
+
+    def manage(self, *arguments: str) -> str:
+        """What `manage.py` prints, run beside it."""
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        """(name, last lines) of `up` and of each child."""
+        for path in (self._output, *sorted((self.folder / "log").glob("*.log"))):
+            lines = path.read_text(errors="replace").splitlines()
+            yield path.stem, "\n".join([line for line in lines if "request_" not in line][-_TAIL_LINES:])
+
+    def stop(self) -> None:
+        """As by Ctrl-C; fails if that leaves anything."""
+        try:
+            self.process.send_signal(signal.SIGINT)
+            assert self.process.wait(60) == 0, self._output.read_text()
+            assert marked_processes(f"{self.folder.resolve()}#") == []
+        finally:
+            self.process.kill()
+            self.process.wait()
+            for server in self.servers:
+                server.node.stop()
+            _drop(self._database)
+
+    def _says(self) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError):
+            return dict(json.loads((self.folder / "up.json").read_text()))
+        return {}
+
+
+def _own_database() -> dict[str, str]:
+    """DATABASE_URL of a new database on the server that tests are given; empty for the embedded SQLite."""
+    server = os.environ.get("DISPATCHER_TEST_DATABASE_URL", "")
+    if not server:
+        return {}
+    name = f"scenario_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+    before, question, query = server.partition("?")
+    return {"DATABASE_URL": f"{before.rpartition('/')[0]}/{name}{question}{query}"}
+
+
+def _drop(database: dict[str, str]) -> None:
+    if database:
+        name = database["DATABASE_URL"].partition("?")[0].rpartition("/")[2]
+        with psycopg.connect(os.environ["DISPATCHER_TEST_DATABASE_URL"], autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload]
