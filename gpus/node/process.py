@@ -13,11 +13,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def stop_signal() -> threading.Event:
-    """Set by SIGTERM or SIGINT. Call it in the main thread, before anybody is told that the node serves."""
+    """Set by SIGTERM or SIGINT; a second one ends the process at once. Call it in the main thread, before
+    anybody is told that the node serves."""
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
+        signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

@@ -91,6 +91,10 @@ def open_lease(
         # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
         _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
         return None
+    except LeasingUnavailable as error:
+        # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
+        log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
+        return None
 
 
 def _begin(

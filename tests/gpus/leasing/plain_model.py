@@ -77,11 +77,15 @@ class Server:
     name: str
     slots: int
     models: tuple[str, ...]
-    on: bool
+    desired: str
     host: str
     rests_until: int = 0
     rests: bool = False
     gone: bool = False
+
+    @property
+    def on(self) -> bool:
+        return self.desired == "on"
 
     @property
     def class_id(self) -> str:
@@ -404,7 +408,7 @@ class PlainLeases:
     def quarantine(self, name: str, attempt: str) -> None:
         server, _ = split_slot(name)
         if server not in self.servers:
-            self.servers[server] = Server(server, 0, (), False, "", gone=True)
+            self.servers[server] = Server(server, 0, (), "off", "", gone=True)
         slot = self.slots.setdefault(name, Slot(name, "", self.now))
         if slot.state == "quarantined":
             return
@@ -447,9 +451,9 @@ class PlainLeases:
     def _show(self, slot: Slot, server: Server) -> None:
         slot.listed = slot.state == "adoptable" or (slot.state == "free" and server.rests_until <= self.now)
 
-    def configure(self, name: str, slots: int, models: tuple[str, ...], on: bool, host: str) -> None:
+    def configure(self, name: str, slots: int, models: tuple[str, ...], desired: str, host: str) -> None:
         old = self.servers.get(name)
-        new = Server(name, slots, tuple(sorted(models)), on, host)
+        new = Server(name, slots, tuple(sorted(models)), desired, host)
         if old is not None:
             new.rests_until, new.rests = old.rests_until, old.rests
             if old == new:
@@ -469,7 +473,7 @@ class PlainLeases:
         for slot in self._of(name):
             if slot.state in ("free", "off", "quarantined"):
                 del self.slots[slot.name]
-        server.gone, server.on, server.slots = True, False, 0
+        server.gone, server.desired, server.slots = True, "off", 0
         if not self._of(name):
             del self.servers[name]
 

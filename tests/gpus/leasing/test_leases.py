@@ -110,6 +110,16 @@ def test_settled_sent_twice_frees_nothing_that_was_given_on(rig: Rig) -> None:
     assert rig.states() == ["leased"]
 
 
+def test_settled_needs_the_whole_ref(rig: Rig) -> None:
+    rig.server()
+    rig.push("j1")
+    lease = rig.must_claim()
+    rig.release(lease)
+    for wrong in ({"job_id": "other"}, {"epoch": 2}, {"slot": "s1/1"}):
+        rig.leases.settled([ref_of(lease, **wrong)])
+    assert rig.states() == ["settling"]
+
+
 def test_a_take_over_sent_twice_is_still_the_workers(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
@@ -262,7 +272,7 @@ def test_another_worker_cannot_end_a_lease(rig: Rig, mode: ReleaseMode) -> None:
     rig.push("j1")
     lease = rig.must_claim()
     rig.leases.release(lease.ref, mode, worker="w2")
-    assert rig.leases.is_held(lease.ref)
+    assert rig.states() == ["leased"]
 
 
 def test_only_a_clean_end_hands_the_slot_on(rig: Rig) -> None:

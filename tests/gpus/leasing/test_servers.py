@@ -99,6 +99,15 @@ def test_leases_on_a_forgotten_server_go_on_until_they_end(rig: Rig) -> None:
     assert rig.all_keys() & {"server:s1", "slot:s1/0", "servers"} == set()
 
 
+def test_a_forgotten_servers_quarantined_slots_are_forgotten_too(rig: Rig) -> None:
+    rig.server()
+    rig.leases.quarantine("s1/0", "old")
+    rig.leases.forget_server("s1")
+    assert rig.states() == []
+    rig.server()
+    assert rig.states() == ["free"]
+
+
 def test_a_forgotten_server_can_come_back_while_it_still_runs_something(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
@@ -173,6 +182,14 @@ def test_a_workers_host_gets_no_slot_of_others(rig: Rig) -> None:
     assert rig.claim(host="box-1") is None
 
 
+def test_a_slot_that_was_pinned_meanwhile_is_not_handed_on(rig: Rig) -> None:
+    rig.server()
+    rig.push("j1", "j2")
+    lease = rig.must_claim()
+    rig.server(host="box-1")
+    assert rig.release(lease, next_attempt_id="no") is None
+
+
 def test_wakes_go_to_the_hosts_that_can_work(rig: Rig) -> None:
     rig.server("s1", slots=2, host="box-1")
     rig.server("s2", slots=1, host="box-2")
@@ -221,8 +238,9 @@ def test_a_claim_that_finds_nothing_uses_up_its_wake(rig: Rig) -> None:
 def test_a_lost_wake_is_sent_again_by_the_fill(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1")
-    assert counts(rig.leases.fill()) == {(POOL, None): 1}
-    assert counts(rig.leases.fill()) == {(POOL, None): 1}
+    for _ in range(2):
+        assert counts(rig.leases.fill()) == {(POOL, None): 1}
+        assert rig.leases.depth(POOL).wakes_pending == 1
     rig.must_claim()
     assert rig.leases.fill() == ()
 

@@ -63,6 +63,21 @@ def test_a_node_serves_until_it_is_told_to_stop(command):
     assert code == 0
 
 
+def test_a_second_signal_does_not_wait_for_the_runs():
+    process = start("-m", "gpus.node", "--handler", SIMULATOR, "--port", "0", "--mode", "async")
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        request = urllib.request.Request(f"{url}/x", b'{"fault": "hang"}', method="POST")
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: get(f"{url}/health")["status"] == "draining")
+    finally:
+        code = stop(process)
+    assert code == -signal.SIGTERM
+
+
 def test_a_node_that_cannot_start_says_why():
     done = subprocess.run(
         [sys.executable, "-m", "gpus.node", "--handler", "nope:run"],
