@@ -12,6 +12,9 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
     version = sys.version.split()[0]
     sys.exit(f"manage.py needs Python 3.11 or newer; this is {version} ({sys.executable})")
 
+WITHOUT_SECRETS = ("help", "--help", "-h", "gpu_node")
+"""Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
+
 
 def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
@@ -36,11 +39,17 @@ def main() -> None:
     from dispatcher_project.supervisor.data_folder import adopt_running_environment
 
     adopt_running_environment()
-    # to list the commands nobody needs a secret key
-    settings = "base" if command in ("help", "--help", "-h") else "production"
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", f"dispatcher_project.settings.{settings}")
+    settings = "base" if command in WITHOUT_SECRETS else "production"
+    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
+        os.environ["DJANGO_SETTINGS_MODULE"] = f"dispatcher_project.settings.{settings}"
+    from django.conf import settings as configured
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
+    try:
+        _ = configured.INSTALLED_APPS  # Django hides a wrong setting behind "Unknown command"
+    except ImproperlyConfigured as error:
+        sys.exit(f"manage.py: {error}")
     execute_from_command_line(sys.argv)
 
 
