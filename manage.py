@@ -12,7 +12,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
     version = sys.version.split()[0]
     sys.exit(f"manage.py needs Python 3.11 or newer; this is {version} ({sys.executable})")
 
-WITHOUT_SECRETS = ("help", "--help", "-h", "gpu_node")
+WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node")
 """Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
 
 

@@ -7,7 +7,7 @@ import sys
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import stop_signal
+from gpus.node.process import StopSignal
 from gpus.node.server import Node
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpus.node", description=__doc__)
     add_arguments(parser)
     options = parser.parse_args()
-    stopped = stop_signal()
+    stopped = StopSignal()
     try:
         node = Node(config_from(vars(options)))
         node.start()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from gpus.node.config import ConfigError
-from gpus.node.process import die_with_parent, stop_signal
+from gpus.node.process import StopSignal, die_with_parent
 from gpus.node.simulator import DEFAULT_SECONDS, demo_fleet
 
 
@@ -26,7 +26,7 @@ def main() -> int:
     for model in DEFAULT_SECONDS:
         parser.add_argument(f"--{model}", type=int, default=2, metavar="SLOTS", help="0 leaves it out")
     options = parser.parse_args()
-    stopped = stop_signal()
+    stopped = StopSignal()
     slots = {model: getattr(options, model) for model in DEFAULT_SECONDS if getattr(options, model)}
     try:
         fleet = demo_fleet(slots, port_base=options.port_base, host=options.host)

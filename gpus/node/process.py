@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import signal
 import sys
-import threading
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 
 
-def stop_signal() -> threading.Event:
-    """Set by SIGTERM or SIGINT; a second one ends the process at once. Call it in the main thread, before
-    anybody is told that the node serves."""
-    stopped = threading.Event()
+class StopSignal:
+    """SIGTERM or SIGINT; a second one ends the process at once. Make it in the main thread, before anybody
+    is told that the node serves."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
+    def __init__(self) -> None:
+        # a handler may interrupt the very wait it ends: of queue and Event, only SimpleQueue bears that
+        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def wait(self) -> None:
+        self._came.get()
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    return stopped
+        self._came.put(number)
 
 
 def die_with_parent() -> None:

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import stop_signal
+from gpus.node.process import StopSignal
 from gpus.node.server import Node
 
 
@@ -19,12 +19,14 @@ class Command(BaseCommand):
         add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        stopped = stop_signal()
+        stopped = StopSignal()
         try:
             node = Node(config_from(options))
             node.start()
-        except (ConfigError, OSError) as error:
+        except ConfigError as error:
             raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"{error}: choose another --port or --host") from error
         self.stdout.write(f"{node.url} serves {node.config.slots} slots")
         self.stdout.flush()
         stopped.wait()
