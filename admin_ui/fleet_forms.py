@@ -31,6 +31,7 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Server
         fields = ("name", "pool", "slots", "desired", "host", "ca_pem")
+        labels = {"ca_pem": "CA certificate"}
 
     def clean_request_headers(self) -> dict[str, str] | None:
         text = self.cleaned_data["request_headers"].strip()

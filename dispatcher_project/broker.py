@@ -20,6 +20,7 @@ from collections import Counter
 from typing import Any
 
 from celery.app.amqp import AMQP
+from celery.app.amqp import Queues as CeleryQueues
 from kombu import Connection, transport
 from kombu.transport import redis as kombu_redis
 
@@ -79,8 +80,17 @@ class PromptConnection(Connection):
         return super().ensure_connection(errback, max_retries, **(pauses | options))
 
 
+class Queues(CeleryQueues):  # type: ignore[misc]
+    """RabbitMQ bounds its queues itself, if it is told when they are declared; Redis does not listen."""
+
+    def __setitem__(self, name: str, queue: Any) -> None:
+        queue.max_length = MAX_WAITING_HINTS
+        super().__setitem__(name, queue)
+
+
 class Amqp(AMQP):  # type: ignore[misc]
     Connection = PromptConnection
+    queues_cls = Queues
 
 
 TRANSPORTS = {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.logging import logging_config
 
@@ -89,7 +90,13 @@ TEMPLATES = [
 
 
 def database(url: str) -> dict[str, Any]:
-    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003)."""
+    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003).
+    Raises ImproperlyConfigured."""
+    scheme, found, _ = url.partition("://")
+    if not found or scheme not in ("sqlite", "postgres", "postgresql"):
+        raise ImproperlyConfigured(
+            f"DATABASE_URL must begin with postgresql:// or sqlite://, not {scheme if found else 'nothing'}://"
+        )
     entry = dict(env.db_url_config(url))
     if entry["ENGINE"] == "django.db.backends.sqlite3":
         entry["OPTIONS"] = {

@@ -75,11 +75,12 @@ def read_settings(env: environ.Env) -> DispatcherSettings:
             if isinstance(field.default, tuple):
                 found[field.name] = tuple(env.list(name))
             elif isinstance(field.default, float):
-                found[field.name] = env.float(name)
+                found[field.name] = float(env.str(name))  # env.float would read "1x" as 1
             elif isinstance(field.default, int):
-                found[field.name] = env.int(name)
+                found[field.name] = int(env.str(name))
             else:
                 found[field.name] = env.str(name)
-        except ValueError as error:
-            raise ImproperlyConfigured(f"{name}: {error}") from error
+        except ValueError:
+            kind = "number" if isinstance(field.default, float) else "whole number"
+            raise ImproperlyConfigured(f"{name} must be a {kind}, it is {env.str(name)!r}") from None
     return DispatcherSettings(**found)

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+NEW_WEBHOOK_SECRETS = "new_webhook_secrets"
+"""In secrets.json, {tenant: secret}: made at this start, taken out by `up` when it shows them."""
 _SOCKET_FOLDER_MAX = 80
 """A unix socket's path must stay under 108 bytes (104 on macOS), and ours have names of up to 20."""
 

@@ -26,9 +26,9 @@ class LogFile:
         self._size += len(data)
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines, as text."""
+        """The last lines of this run, as text."""
         with self.path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 64_000))
+            file.seek(max(self._begun, os.fstat(file.fileno()).st_size - 64_000))
             return file.read().decode(errors="replace").splitlines()[-lines:]
 
     def close(self) -> None:
@@ -37,6 +37,7 @@ class LogFile:
     def _open(self) -> None:
         self._file = self.path.open("ab", buffering=0)
         self._size = os.fstat(self._file.fileno()).st_size
+        self._begun = self._size
 
     def _rotate(self) -> None:
         self._file.close()

@@ -7,12 +7,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Ports, plan_of_up, settings_environment, url
-from .data_folder import ROOT, AlreadyRunning, DataFolder
+from .data_folder import NEW_WEBHOOK_SECRETS, ROOT, AlreadyRunning, DataFolder
 from .loop import StartFailed, Supervisor
 from .signs import port_is_free
 from .terminal import Terminal
@@ -94,6 +94,8 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         if not told_before:
             told_before = True
             terminal.plain(_welcome(facts, folder=folder, seconds=time.monotonic() - begun))
+            terminal.plain(_first_step(facts, demo=not options.no_demo))
+            _show_webhook_secrets(folder, terminal)
 
     supervisor = Supervisor(
         plan,
@@ -162,14 +164,29 @@ Ready after {seconds:.0f} s.
            tenant   {facts["tenant_key"]}
   Files    {folder.path}    (up.json, log/)
 
+Ctrl-C stops everything."""
+
+
+def _first_step(facts: Mapping[str, object], *, demo: bool) -> str:
+    if not demo:
+        return "\nGPU servers are registered in the admin, or as README.md shows.\n"
+    return f"""
 Try:
 
-  curl -s {address}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
+  curl -s {facts["url"]}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
     -H 'Content-Type: application/json' -H 'Prefer: wait=30' \\
     -d '{{"model": "zimg", "payload": {{"prompt": "a sunset"}}}}'
-
-Ctrl-C stops everything.
 """
+
+
+def _show_webhook_secrets(folder: DataFolder, terminal: Terminal) -> None:
+    """Those of tenants made at this start; they are kept nowhere in the clear."""
+    known = folder.read("secrets.json")
+    made: Mapping[str, str] = known.pop(NEW_WEBHOOK_SECRETS, {})
+    if made:
+        folder.write("secrets.json", known)
+        lines = [f"  {tenant:<8} {secret}" for tenant, secret in sorted(made.items(), reverse=True)]
+        terminal.plain("\n".join(["Callbacks are signed with these, shown only now:", "", *lines, ""]))
 
 
 def _port(text: str) -> int:

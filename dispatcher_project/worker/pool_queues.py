@@ -79,7 +79,10 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
         return self._queues is not None
 
     def start(self, consumer: Any) -> None:
-        self.follow(consumer)
+        # what RabbitMQ delivers before the loop runs finds nobody to take it: the loop itself consumes these
+        for queue in sorted(self._missing(consumer)):
+            queues = consumer.app.amqp.queues
+            consumer.task_consumer.add_queue(queues.select_add(queues[queue]))
         self._timer = consumer.timer.call_repeatedly(FOLLOW_SECONDS, self.follow, (consumer,))
 
     def stop(self, consumer: Any) -> None:
@@ -91,9 +94,15 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
         """One step."""
         if consumer.task_consumer is None or self._queues is None:
             return
-        wanted = self._queues()
-        consumed = {queue.name for queue in consumer.task_consumer.queues}
-        for queue in sorted(wanted - consumed):
+        unwanted = _consumed(consumer) - self._queues() - {consumer.app.conf.task_default_queue}
+        for queue in sorted(self._missing(consumer)):
             consumer.add_task_queue(queue)
-        for queue in sorted(consumed - wanted - {consumer.app.conf.task_default_queue}):
+        for queue in sorted(unwanted):
             consumer.cancel_task_queue(queue)
+
+    def _missing(self, consumer: Any) -> frozenset[str]:
+        return (self._queues() if self._queues else frozenset()) - _consumed(consumer)
+
+
+def _consumed(consumer: Any) -> frozenset[str]:
+    return frozenset(queue.name for queue in consumer.task_consumer.queues)

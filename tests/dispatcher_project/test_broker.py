@@ -8,6 +8,7 @@ from typing import Any
 
 import kombu
 import pytest
+from celery import Celery
 from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
@@ -119,6 +120,12 @@ def test_a_queue_that_nobody_reads_keeps_its_newest_hints(
         producer.publish(number, routing_key=queue.name, declare=[queue])
     assert producer.channel._size(queue.name) == 20
     assert producer.channel.basic_get(queue.name).decode() == 180
+
+
+def test_rabbitmq_is_told_the_same_bound() -> None:
+    app = Celery("test", amqp=broker.Amqp, set_as_current=False)
+    assert app.amqp.queues["gpu.zimg"].max_length == broker.MAX_WAITING_HINTS
+    assert app.amqp.queues.select_add("gpu.flux", exchange="gpu.flux").max_length == broker.MAX_WAITING_HINTS
 
 
 def test_a_command_is_sent_once_redis_py_retries_nothing(connect: Any) -> None:

@@ -6,10 +6,15 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
+from kombu.exceptions import OperationalError as BrokerError
+from redis.exceptions import RedisError
 
+from dispatcher_project.celery import app
 from dispatcher_project.supervisor.children import DEMO_FLEET
-from dispatcher_project.supervisor.data_folder import DataFolder
+from dispatcher_project.supervisor.data_folder import NEW_WEBHOOK_SECRETS, DataFolder
+from gpus.leasing.connect import connect
 from gpus.models import ModelConfig
 from gpus.services.registry import register_server
 from jobs.models import ApiKey, Tenant
@@ -26,12 +31,17 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        call_command("migrate", verbosity=0, interactive=False)
+        try:
+            call_command("migrate", verbosity=0, interactive=False)
+        except OperationalError as error:
+            raise CommandError(f"cannot use the database of DATABASE_URL: {error}") from None
+        _require_redis_and_broker()
         folder = DataFolder(Path(settings.DATA_DIR))
         known = folder.read("secrets.json")
         _keep_admin(known["admin_password"])
-        known["api_key"] = _kept_key(known.get("api_key"), "operator", ApiKey.Kind.OPERATOR)
-        known["tenant_key"] = _kept_key(known.get("tenant_key"), "demo", ApiKey.Kind.TENANT)
+        operator, demo = _tenant("operator", known), _tenant("demo", known)
+        known["api_key"] = _kept_key(known.get("api_key"), operator, ApiKey.Kind.OPERATOR)
+        known["tenant_key"] = _kept_key(known.get("tenant_key"), demo, ApiKey.Kind.TENANT)
         folder.write("secrets.json", known)
         _register(folder.read(DEMO_FLEET).get("servers", []))
 
@@ -43,12 +53,33 @@ def _keep_admin(password: str) -> None:
         users.create_superuser(_ADMIN, "", password)
 
 
-def _kept_key(known: str | None, tenant_name: str, kind: ApiKey.Kind) -> str:
+def _require_redis_and_broker() -> None:
+    """Later their absence is waited out; at the start it is most likely a wrong URL. Raises CommandError."""
+    try:
+        connect(settings.REDIS_URL).ping()
+    except (RedisError, ValueError) as error:
+        raise CommandError(f"cannot use the Redis of REDIS_URL: {error}") from None
+    with app.connection_for_write() as connection:
+        try:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+        except (BrokerError, *connection.connection_errors, *connection.channel_errors) as error:
+            raise CommandError(f"cannot use the broker of BROKER_URL: {error}") from None
+
+
+def _tenant(name: str, known: dict[str, Any]) -> Tenant:
+    """A new one's webhook secret stays in `known` until `up` has shown it, once."""
+    tenant = Tenant.objects.filter(name=name).first()
+    if tenant is None:
+        tenant, secret = create_tenant(name)
+        known.setdefault(NEW_WEBHOOK_SECRETS, {})[name] = secret
+    return tenant
+
+
+def _kept_key(known: str | None, tenant: Tenant, kind: ApiKey.Kind) -> str:
     """The key of the last start where this database still takes it, else a new one."""
     if known and ApiKey.objects.is_valid(known):
         return known
-    tenant = Tenant.objects.filter(name=tenant_name).first() or create_tenant(tenant_name)[0]
-    return create_key(tenant, kind, name=f"made by up for {tenant_name}")[1]
+    return create_key(tenant, kind, name=f"made by up for {tenant}")[1]
 
 
 def _register(entries: list[dict[str, Any]]) -> None:

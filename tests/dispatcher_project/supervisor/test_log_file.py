@@ -28,3 +28,14 @@ def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     log.write(b"one\ntwo\nthree\n")
     assert log.tail(2) == ["two", "three"]
     log.close()
+
+
+def test_the_tail_leaves_out_what_an_earlier_run_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "web.log"
+    earlier = LogFile(path)
+    earlier.write(b"old\n")
+    earlier.close()
+    log = LogFile(path)
+    log.write(b"new\n")
+    assert log.tail(5) == ["new"]
+    log.close()

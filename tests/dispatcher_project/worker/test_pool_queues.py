@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import pytest
+from celery import Celery
 from django.db import OperationalError
+from kombu import Queue
 
 from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
 from gpus.models import Pool
@@ -81,6 +84,18 @@ def test_consumers_are_added_and_cancelled_and_the_waiting_queue_stays() -> None
     wanted.remove("gpu.zimg")
     step.follow(consumer)
     assert consumer.consumed == {"gpu", "gpu.flux"}
+
+
+def test_pools_known_at_the_start_are_left_to_the_loop_to_consume() -> None:
+    """RabbitMQ delivers as soon as a queue is consumed; a message that nobody can take ends the worker."""
+    app = Celery("test", broker="memory://", set_as_current=False)
+    with app.connection() as connection:
+        consumer = MagicMock(app=app, task_consumer=app.amqp.TaskConsumer(connection, queues=[Queue("gpu")]))
+        with patch.object(consumer.task_consumer, "consume") as consume:
+            PoolQueues(consumer, pool_queues=lambda: frozenset({"gpu.zimg"})).start(consumer)
+        assert {queue.name for queue in consumer.task_consumer.queues} == {"gpu", "gpu.zimg"}
+    assert not consume.called
+    assert not consumer.add_task_queue.called
 
 
 def test_a_worker_without_pools_has_no_such_step() -> None:

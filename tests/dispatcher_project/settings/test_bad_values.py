@@ -1,0 +1,34 @@
+"""A wrong setting is named in one sentence."""
+
+from __future__ import annotations
+
+import environ
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from dispatcher_project.settings.base import database
+from dispatcher_project.settings.dispatcher import read_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DISPATCHER_LEASE_SECONDS", "1x5", "must be a number, it is '1x5'"),
+        ("DISPATCHER_WORKER_THREADS", "6.5", "must be a whole number, it is '6.5'"),
+        ("DISPATCHER_POISON_DEATHS", "-1", "must not be negative"),
+        ("DISPATCHER_LEASE_SECONDS", "10", "DISPATCHER_RENEW_SECONDS must be less than half"),
+        ("DISPATCHER_CALLBACK_NETWORKS", "10.0.0.0/99", "DISPATCHER_CALLBACK_NETWORKS: "),
+    ],
+)
+def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ImproperlyConfigured, match=says) as error:
+        read_settings(environ.Env())
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["foo", "mysql://somebody:secret@db/x"])
+def test_a_database_we_do_not_know_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="DATABASE_URL must begin with") as error:
+        database(url)
+    assert "secret" not in str(error.value)
