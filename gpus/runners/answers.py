@@ -64,11 +64,12 @@ def read_news(body: Any) -> Finished | StillRunning:
     raise Unreadable("The answer has neither a status nor a result.")
 
 
-def read_cancel(response: Response, *, known: bool) -> bool:
+def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bool:
     """Whether the server says that the run does not run. known: it gave the run an id before; if not, a
-    bare 404 may only mean that the request is still on its way."""
+    bare 404 may only mean that the request is still on its way. guessed: nobody said that this is the path to
+    cancel at, so nothing but the protocol's own ``running`` is believed."""
     is_gone = response.status in _GONE
-    if is_gone and known:
+    if is_gone and known and not guessed:
         return True
     if not _is_success(response) and not is_gone:
         return False
@@ -80,7 +81,7 @@ def read_cancel(response: Response, *, known: bool) -> bool:
         return False
     if isinstance(body.get("running"), bool):
         return not body["running"]
-    return str(body.get("status", "")).lower() in _STOPPED
+    return not guessed and str(body.get("status", "")).lower() in _STOPPED
 
 
 def _outcome(body: Mapping[str, Any]) -> Finished | StillRunning:

@@ -26,6 +26,7 @@ from gpus.runners.transport import HttpTransport
 CONNECT_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 10.0
 CANCEL_SECONDS = 5.0
+DEFAULT_CANCEL = "/cancel/{job_id}"
 _CANCEL_BYTES = 64 * 1024
 
 
@@ -80,12 +81,11 @@ class HttpRunner:
             raise
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        """Without a template of the model, the protocol's own path is tried."""
         template = run.model.cancel_endpoint_template
-        if not template:
-            return False
         response = self._request(
             "POST",
-            _fill(template, run, remote_id or run.job_id),
+            _fill(template or DEFAULT_CANCEL, run, remote_id or run.job_id),
             run,
             headers={**_identity(run), "Content-Type": "application/json"},
             body=b"{}",
@@ -93,7 +93,7 @@ class HttpRunner:
             max_bytes=_CANCEL_BYTES,
             abort=None,
         )
-        return read_cancel(response, known=remote_id is not None)
+        return read_cancel(response, known=remote_id is not None, guessed=not template)
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return read_news(body)

@@ -231,9 +231,9 @@ class RunnerContract:
             bench.drive(request)
         assert bench.node.runs() == []
 
-    def test_a_server_without_a_way_to_cancel_has_stopped_nothing(self, bench: Bench) -> None:
+    def test_without_a_template_the_protocols_own_path_cancels(self, bench: Bench) -> None:
         request = bench.request(model=dataclasses.replace(bench.model, cancel_endpoint_template=None))
-        assert bench.runner.cancel(request, None) is False
+        assert bench.runner.cancel(request, None) is True
 
     def test_secrets_do_not_go_to_another_address(self, bench: Bench) -> None:
         away = dataclasses.replace(bench.model, cancel_endpoint_template="http://127.0.0.1:1/cancel/{id}")

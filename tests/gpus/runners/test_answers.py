@@ -161,5 +161,18 @@ def test_only_a_server_that_says_so_has_stopped(body, status, known, stopped):
     assert read_cancel(answer(body, status), known=known) is stopped
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "stopped"),
+    [
+        ({"running": False}, 200, True),
+        ({"status": "not_running", "running": False}, 404, True),
+        ({"detail": "Not Found"}, 404, False),
+        ({"status": "success", "result": "a run of its own"}, 200, False),
+    ],
+)
+def test_at_a_guessed_path_only_the_protocols_own_word_is_believed(body, status, stopped):
+    assert read_cancel(answer(body, status), known=True, guessed=True) is stopped
+
+
 def test_an_empty_answer_to_a_cancel_proves_nothing():
     assert read_cancel(Response(204), known=True) is False
