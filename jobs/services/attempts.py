@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpus.runners.answers import DONE, FAILED
 from jobs.models import PushedResult
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import attempt_of_token
 
 
 def accept_push(job_id: str, token: str, body: Mapping[str, Any], *, ports: Ports) -> bool:
-    """False: the token is not of this dispatcher. Durable before it returns; a second push of the same
-    attempt changes nothing. A push may be earlier than its attempt's row, or later than its end: only the
+    """False: the token is not of this dispatcher. Durable before it returns; the first final
+    push of an attempt stays. A push may be earlier than its attempt's row, or later than its end: only the
     holder of the attempt finishes it, so neither does harm."""
     attempt_id = attempt_of_token(token)
     if attempt_id is None:
         return False
-    PushedResult.objects.get_or_create(
+    pushed, is_first = PushedResult.objects.get_or_create(
         attempt_id=attempt_id,
         defaults={"job_id": job_id, "body": dict(body), "received_at": ports.clock.now()},
     )
+    if not is_first and not _is_final(pushed.body) and _is_final(body):
+        PushedResult.objects.filter(attempt_id=attempt_id).update(body=dict(body))
     ports.announce([job_id])
     return True
+
+
+def _is_final(body: Mapping[str, Any]) -> bool:
+    return str(body.get("status", "")).lower() in DONE | FAILED

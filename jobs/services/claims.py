@@ -18,6 +18,7 @@ from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
+from jobs.services import finish
 from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
 
@@ -61,10 +62,12 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
     leases = worker.ports.leases(fleet_name)
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
+        attempt_id = new_id()
         try:
-            lease = leases.claim(pool, worker=worker.name, attempt_id=new_id(), host=host)
+            lease = leases.claim(pool, worker=worker.name, attempt_id=attempt_id, host=host)
         except LeasingUnavailable as error:
             log.info("claim_refused", pool=pool, error=str(error))
+            worker.unanswered[fleet_name, pool, host] = attempt_id  # it may have been granted all the same
             return None
         if lease is None:
             return None
@@ -72,6 +75,29 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
         if claimed is not None:
             return claimed
     return None
+
+
+def return_unanswered(worker: GpuWorker) -> None:
+    """Claims whose answer was lost, asked again under the same attempt: the script tells what it granted.
+    Nothing ran under such a lease: it must not run out and be counted as a death (the watcher calls it)."""
+    for (fleet_name, pool, host), attempt_id in list(worker.unanswered.items()):
+        leases = worker.ports.leases(fleet_name)
+        try:
+            lease = leases.claim(pool, worker=worker.name, attempt_id=attempt_id, host=host)
+            if lease is not None:
+                give_back_unrun(worker, leases, lease)
+        except LeasingUnavailable:
+            continue
+        worker.unanswered.pop((fleet_name, pool, host), None)
+
+
+def give_back_unrun(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
+    """A lease that nobody here knew of: the slot is free at once, the ticket is back in its place."""
+    mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
+    leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
+    job = Job.objects.filter(id=lease.job_id, state=JobState.QUEUED).defer("payload", "result").first()
+    if job is not None and not lease.adopted:
+        finish.push_tickets(job.fleet, job.pool, [job.ticket], worker.ports)
 
 
 def open_lease(
@@ -94,6 +120,11 @@ def open_lease(
     except LeasingUnavailable as error:
         # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
         log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
+        return None
+    except Exception:  # a secret that can't be read, a bug: not the job's fault, and no death
+        log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
+        mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
+        _give_back(worker, leases, lease, mode, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
 
 
@@ -123,7 +154,7 @@ def _begin(
     if spec.at_most_once or worker.must_await_starts(fleet_name, leases):
         refused = _await_start(started)
         if refused is not None:
-            settlement.refuse_start(leases, lease, refused, proven_free=True)
+            settlement.refuse_start(leases, lease, refused, spec, proven_free=True)
             return None
     return claimed
 
@@ -159,6 +190,9 @@ def _adopt(
     if spec is None or endpoint is None:
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
+    job = (
+        Job.objects.filter(id=lease.job_id).values("max_retries", "deadline_at", "cancel_requested_at").get()
+    )
     epoch, now = attempt["epoch"], worker.ports.clock.now()
     with transaction.atomic():
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
@@ -166,9 +200,6 @@ def _adopt(
         return None
     lease = replace(lease, epoch=epoch + 1, adopted=False)
     worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    job = (
-        Job.objects.filter(id=lease.job_id).values("max_retries", "deadline_at", "cancel_requested_at").get()
-    )
     log.info(
         "attempt_adopted", job_id=lease.job_id, attempt=lease.attempt_id, epoch=lease.epoch, slot=lease.slot
     )

@@ -26,6 +26,8 @@ from django.db import (
 log = structlog.get_logger()
 
 MAX_BATCH = 200
+MAX_REFUSALS = 5
+_UNWRITTEN = object()
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 
 
@@ -36,6 +38,9 @@ class Write:
 
     apply: Callable[[], Any]
     done: Future[Any] = field(default_factory=Future)
+    alone: Any = _UNWRITTEN
+    """Its outcome or exception once it was written in a transaction of its own."""
+    refusals: int = 0
 
 
 class Writer(Protocol):
@@ -69,6 +74,7 @@ class GroupCommitWriter:
         self._queue: deque[Write] = deque()
         self._some = threading.Condition()
         self._stopping = False
+        self._ended = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
 
@@ -87,6 +93,9 @@ class GroupCommitWriter:
     def submit(self, apply: Callable[[], Any]) -> Future[Any]:
         write = Write(apply)
         with self._some:
+            if self._ended:
+                write.done.set_exception(RuntimeError("the writer has ended"))
+                return write.done
             self._queue.append(write)
             self._some.notify()
         return write.done
@@ -106,6 +115,7 @@ class GroupCommitWriter:
                 while not self._queue and not self._stopping:
                     self._some.wait()
                 if not self._queue:
+                    self._ended = True
                     break
                 if not self._stopping and len(self._queue) < MAX_BATCH:
                     self._some.wait(self._gather_seconds)
@@ -141,30 +151,44 @@ class GroupCommitWriter:
 
 def write_batch(batch: Sequence[Write]) -> list[Any]:
     """One transaction for all; if the database refuses it, one for each. Returns an outcome or the
-    exception per write. Raises OperationalError or InterfaceError when the database is not there."""
-    try:
-        with transaction.atomic():
-            return [write.apply() for write in batch]
-    except (OperationalError, InterfaceError):
-        if len(batch) > 1 and _is_there():  # a deadlock or a time-out of one row, not an outage
-            return [_write_one(write) for write in batch]
-        raise
-    except Exception as error:
-        if len(batch) == 1:
-            log.error("write_refused", error=str(error).strip(), kind=type(error).__name__)
-            return [error]
-    return [_write_one(write) for write in batch]
+    exception per write. Raises OperationalError or InterfaceError when the database is not there: what was
+    written alone by then keeps its outcome."""
+    if all(write.alone is _UNWRITTEN for write in batch):
+        try:
+            with transaction.atomic():
+                return [write.apply() for write in batch]
+        except (OperationalError, InterfaceError):
+            if not _is_there():
+                raise
+        except Exception as error:
+            log.info("batch_refused", writes=len(batch), error=str(error).strip())
+    gone: BaseException | None = None
+    for write in batch:
+        if write.alone is _UNWRITTEN:
+            gone = _write_alone(write) or gone
+    if gone is not None:
+        raise gone
+    return [write.alone for write in batch]
 
 
-def _write_one(write: Write) -> Any:
+def _write_alone(write: Write) -> BaseException | None:
+    """None: it has an outcome now. An error that may pass (a lock, a deadlock, an outage) is returned, but a
+    write that meets it time and again on a database that answers is refused: the others must not wait."""
     try:
         with transaction.atomic():
-            return write.apply()
-    except (OperationalError, InterfaceError):
-        raise
+            write.alone = write.apply()
+    except (OperationalError, InterfaceError) as error:
+        if not _is_there():
+            return error
+        write.refusals += 1
+        if write.refusals < MAX_REFUSALS:
+            return error
+        write.alone = error
     except Exception as error:
-        log.error("write_refused", error=str(error).strip(), kind=type(error).__name__)
-        return error
+        write.alone = error
+    if isinstance(write.alone, BaseException):
+        log.error("write_refused", error=str(write.alone).strip(), kind=type(write.alone).__name__)
+    return None
 
 
 def _is_there() -> bool:

@@ -14,23 +14,28 @@ from typing import TYPE_CHECKING
 
 import structlog
 from django.conf import settings
+from django.db import connection
 
-from gpus.errors import GpuBusy
+from gpus.errors import ConnectFailed, GpuBusy, Interrupted
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import RunRequest
 from gpus.services.health import evidence_for
 from jobs.ids import new_id
 from jobs.models import PushedResult
+from jobs.retry import Ending
 from jobs.services import finish
 from jobs.services.claims import Claimed, open_lease
 from jobs.services.push_tokens import push_token
-from jobs.services.runs import AttemptRun, HandedOver, Order, Over, Remote, Wait, limit_seconds
+from jobs.services.runs import AttemptRun, run_seconds
+from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from jobs.transitions import End, StartOutcome
 
 if TYPE_CHECKING:
     from jobs.services.worker import GpuWorker
 
 log = structlog.get_logger()
+
+LONG_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +52,24 @@ class WorkReport:
     error_code: str = ""
 
 
-def run_claimed(worker: GpuWorker, claimed: Claimed, *, go_on: bool) -> tuple[Claimed | None, WorkReport]:
-    """Runs a claimed attempt to its end. go_on: also claim the next ticket for the same slot."""
+def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[Claimed | None, WorkReport]:
+    """Runs a claimed attempt to its end; if that is before `until` (monotonic), also claims the next ticket
+    for the same slot."""
     lease = claimed.lease
     run = make_run(worker, claimed)
     with worker.running(lease, run):
-        over = _drive(worker, lease, run)
+        try:
+            over = _drive(worker, lease, run)
+        except Exception as error:  # whatever broke, the lease must not be renewed without a run
+            log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
+            over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
     seconds = run.elapsed_seconds + claimed.ran_seconds
     following = None
     if isinstance(over, HandedOver):
         worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
         outcome, code = "handed_over", ""
     else:
-        following = _end(worker, claimed, over, seconds=seconds, go_on=go_on)
+        following = _end(worker, claimed, over, seconds=seconds, until=until)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"
     log.info(
@@ -94,7 +104,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         request,
         worker.runner_for(spec),
         worker.ports.clock,
-        limit_seconds=max(0.0, limit_seconds(request) - claimed.ran_seconds),
+        limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
         deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
         is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
         pushed=lambda: (
@@ -111,6 +121,8 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
 
 
 def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+    if lease.estimate_seconds >= LONG_SECONDS:
+        connection.close()  # the wait for the GPU needs none
     while True:
         run.woken.clear()
         step = run.step()
@@ -123,22 +135,24 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
             return step
 
 
-def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, go_on: bool) -> Claimed | None:
+def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, until: float) -> Claimed | None:
     """Releases first, then queues the end: a crash in between leaves a settling lease that the sweep ends."""
     lease, leases, ending = claimed.lease, claimed.leases, over.ending
     settlement = worker.settlement
     refused = claimed.refused
     if refused is not None:
-        settlement.refuse_start(leases, lease, refused, proven_free=not ending.suspect)
+        settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=not ending.suspect)
         return None
-    charge = 0.0 if isinstance(ending.error, GpuBusy) or not ending.sent else seconds
+    was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
+    charge = 0.0 if was_refused else seconds
     asked_at = worker.ports.clock.monotonic()
+    go_on = asked_at < until and not ending.suspect and worker.may_claim()
     following = settlement.release(
         leases,
         lease,
         ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
         gpu_seconds=charge,
-        next_attempt_id=new_id() if go_on and not ending.suspect and worker.may_claim() else None,
+        next_attempt_id=new_id() if go_on else None,
         rest_seconds=worker.rest_seconds(lease.server, ending.error),
     )
     settlement.write_end(

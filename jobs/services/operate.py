@@ -16,6 +16,7 @@ from jobs.models import Job
 from jobs.services.finish import after_end, push_tickets
 from jobs.services.ports import Ports
 from jobs.states import JobState
+from jobs.transitions import Ended
 
 log = structlog.get_logger()
 
@@ -32,19 +33,21 @@ class CancelOutcome(StrEnum):
 def cancel_job(job_id: str, *, ports: Ports) -> CancelOutcome:
     """Raises Job.DoesNotExist, NotCancellable. Asked twice, it answers the same.
 
-    The ticket goes first: with it gone, no worker can start the job. Without Redis the database alone
-    decides: a claim that comes later loses its start.
+    The ticket goes first: with it gone, no worker can start the job. A ticket that a worker holds already is
+    running, whatever the row says yet. Without Redis the database alone decides: a claim that comes later
+    loses its start.
     """
     job = Job.objects.defer("payload", "result").get(id=job_id)
     if job.state == JobState.CANCELLED:
         return CancelOutcome.CANCELLED
-    if job.state == JobState.QUEUED:
-        _take_out_of_line(job, ports)
+    is_held = job.state == JobState.QUEUED and not _take_out_of_line(job, ports)
     now = ports.clock.now()
     with transaction.atomic():
-        ended = transitions.end_waiting(
-            job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
-        )
+        ended = Ended(won=False)
+        if not is_held:
+            ended = transitions.end_waiting(
+                job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
+            )
         requested = not ended.won and transitions.request_cancel(job_id, now)
     if ended.won:
         after_end(ended, ports)
@@ -52,7 +55,7 @@ def cancel_job(job_id: str, *, ports: Ports) -> CancelOutcome:
     if requested:
         ports.announce([job_id])
         return CancelOutcome.REQUESTED
-    if ended.job is not None and ended.job.state == JobState.CANCELLED:
+    if Job.objects.filter(id=job_id, state=JobState.CANCELLED).exists():
         return CancelOutcome.CANCELLED
     raise NotCancellable()
 
@@ -87,11 +90,14 @@ def dismiss_dead_letter(job_id: str, *, ports: Ports) -> None:
         raise NotDeadLetter()
 
 
-def _take_out_of_line(job: Job, ports: Ports) -> None:
+def _take_out_of_line(job: Job, ports: Ports) -> bool:
+    """False: a worker holds it."""
+    leases = ports.leases(job.fleet)
     try:
-        ports.leases(job.fleet).remove(job.pool, job.ticket)
+        return leases.remove(job.pool, job.ticket) or not leases.has_tickets(job.pool, [job.ticket])[0]
     except LeasingUnavailable as error:
         log.warning("ticket_not_removed", job_id=job.id, error=str(error))
+        return True
 
 
 def _dead_letter_ids(jobs: QuerySet[Job]) -> Iterable[str]:

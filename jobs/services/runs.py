@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import structlog
@@ -16,65 +14,14 @@ import structlog
 from gpus.errors import GpuError, Interrupted, LeaseLost, RunCancelled, RunTimedOut, ServerFailed, ServerLost
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
-from jobs.errors import DEADLINE_EXCEEDED
+from gpus.runners.json_body import Unreadable
 from jobs.retry import Ending
+from jobs.services.steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()
 
 STOP_AGAIN_SECONDS = 2.0
 POLL_BACKOFF_CAP_SECONDS = 30.0
-
-
-class DeadlineExceeded(GpuError):
-    """The job's deadline passed while it ran."""
-
-    code = DEADLINE_EXCEEDED
-    counts = False
-    retryable = False
-
-
-class Order(StrEnum):
-    """What others ask of a run. The first of these that is set wins, in this order."""
-
-    LOST = "lost"
-    """The lease is somebody else's."""
-    STOP = "stop"
-    """The start was refused by the database: nothing of this run may count."""
-    CANCEL = "cancel"
-    INTERRUPT = "interrupt"
-    """The grace of a deploy is over, or the operator switched the server off."""
-    HAND_OVER = "hand_over"
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Call `step` again after this long, or at once when woken."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """The server accepted the run: commit this id, then go on stepping."""
-
-    remote_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """Somebody else goes on with the remote id; nothing ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The attempt's end. evidence: what proved the slot free, where something did."""
-
-    ending: Ending
-    result: Any = None
-    evidence: str = ""
-
-
-Step = Wait | Remote | HandedOver | Over
 
 
 class AttemptRun:
@@ -104,6 +51,8 @@ class AttemptRun:
         self.woken = threading.Event()
         self._runner, self._clock = runner, clock
         self._limit_at = self.began + limit_seconds
+        # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
+        self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
         self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._orders: set[Order] = set()
@@ -230,11 +179,19 @@ class AttemptRun:
     def _read_pushed(self) -> Over | None:
         if not self._look_for_push:
             return None
+        try:
+            body = self._pushed()
+        except Exception as error:  # the database is away: the push is durable, look again at the next step
+            log.warning("push_not_read", job_id=self.request.job_id, error=str(error).strip())
+            return None
         self._look_for_push = False
-        body = self._pushed()
         if body is None:
             return None
-        outcome = self._runner.read_pushed(self.request, body)
+        try:
+            outcome = self._runner.read_pushed(self.request, body)
+        except Unreadable as error:  # it says nothing: polling goes on
+            log.warning("push_unreadable", job_id=self.request.job_id, error=error.message)
+            return None
         return Over(Ending(), outcome.result, "result pushed") if isinstance(outcome, Finished) else None
 
     def _fail(self, error: GpuError) -> Step:
@@ -258,17 +215,23 @@ class AttemptRun:
             return Over(Ending(error, suspect=error.suspect), evidence="failure pushed")
 
     def _stop(self, error: GpuError, *, until_proven: bool = False) -> Step:
-        """Asks the server to stop. until_proven: the end waits for a proof, up to the run limit."""
+        """Asks the server to stop. until_proven: the end waits for a proof, up to the run limit. A result
+        that was pushed before wins."""
         if not self._started:
             return Over(Ending(error, sent=False), evidence="never sent")
+        if not isinstance(error, LeaseLost):
+            self._look_for_push = True
+            pushed = self._read_pushed_quietly()
+            if pushed is not None:
+                return pushed
         if self._ask_to_stop():
             return Over(Ending(error), evidence="server confirmed the cancel")
-        evidence = self._prove_free()
+        evidence = self._evidence()
         if evidence:
             return Over(Ending(error), evidence=evidence)
         if not until_proven:
             return Over(Ending(error, suspect=True))
-        if self._clock.monotonic() >= self._limit_at:
+        if self._clock.monotonic() >= self._over_at:
             return Over(Ending(error), evidence="the model's run limit has passed")
         return Wait(STOP_AGAIN_SECONDS)
 
@@ -279,11 +242,18 @@ class AttemptRun:
             log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
             return False
 
+    def _evidence(self) -> str | None:
+        try:
+            return self._prove_free()
+        except Exception as error:  # no proof without the database that knows the server
+            log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
+            return None
+
     def _is_past_deadline(self) -> bool:
         return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at
 
 
-def limit_seconds(request: RunRequest) -> float:
+def run_seconds(request: RunRequest) -> float:
     """The longest this run may take: the run limit, and for polled models also `max_poll_time`."""
     model = request.model
     if model.model_type is ModelType.ASYNC:

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 from django.conf import settings
 
-from gpus import queries as fleet
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LeasingUnavailable, RunFailed
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
-from gpus.protocol import Lease, LeaseRef, ReleaseMode
+from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.models import Job
+from jobs.retry import Ending
 from jobs.services import finish
 from jobs.services.commits import GroupCommitWriter, Writer
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
+from jobs.states import JobState
 from jobs.transitions import End, Ended, Start, StartOutcome
 
 log = structlog.get_logger()
@@ -37,6 +38,17 @@ class EndWritten:
     ended: Ended
     leases: Leases
     ref: LeaseRef
+
+
+@dataclass(frozen=True, slots=True)
+class Unreleased:
+    """A release that Redis did not answer; sent again it is the same request."""
+
+    leases: Leases
+    lease: Lease
+    mode: ReleaseMode
+    gpu_seconds: float
+    next_attempt_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +72,8 @@ class Settlement:
             on_lost=on_lost,
         )
         self.writer: Writer = GroupCommitWriter(self._after_commit)
-        self._unreleased: dict[LeaseRef, tuple[Leases, Lease, ReleaseMode, float]] = {}
-        self._unsettled: dict[LeaseRef, Leases] = {}
+        self._unreleased: dict[LeaseRef, Unreleased] = {}
+        self._unsettled: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
         self.keeper.start()
@@ -96,7 +108,18 @@ class Settlement:
         ).add_done_callback(committed)
 
     def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
-        self.writer.submit(lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref))
+        self._submit_end(leases, lease, end).add_done_callback(
+            lambda done: None if done.exception() is None else self._end_unstorable(leases, lease, end)
+        )
+
+    def _submit_end(self, leases: Leases, lease: Lease, end: End) -> Future[Any]:
+        return self.writer.submit(lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref))
+
+    def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
+        """What the database refuses to store must still end: as a failure, in plain words."""
+        error = RunFailed("The run ended with something that the database can't store.")
+        plain = replace(end, ending=Ending(error, suspect=end.ending.suspect), result=None, evidence="")
+        self._submit_end(leases, lease, plain)
 
     def release(
         self,
@@ -121,21 +144,21 @@ class Settlement:
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
-            self._unreleased[lease.ref] = (leases, lease, mode, gpu_seconds)
+            self._unreleased[lease.ref] = Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id)
             return None
 
-    def refuse_start(self, leases: Leases, lease: Lease, outcome: StartOutcome, *, proven_free: bool) -> None:
+    def refuse_start(
+        self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
+    ) -> None:
         """The database did not accept the start. A slot that the database gave to another attempt, or
         whose GPU may be busy with the refused run, is quarantined."""
         log.warning("start_refused", job_id=lease.job_id, slot=lease.slot, outcome=str(outcome))
         suspect = not proven_free or outcome is StartOutcome.SLOT_TAKEN
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
         if suspect:
-            self._quarantine(leases, lease, f"start refused: {outcome}")
-        if outcome is StartOutcome.SLOT_TAKEN:
-            job = Job.objects.defer("payload", "result").filter(id=lease.job_id).first()
-            if job is not None:
-                finish.push_tickets(job.fleet, job.pool, [job.ticket], self.ports)
+            self._quarantine(leases, lease, spec, outcome)
+        elif lease.ref not in self._unreleased:
+            self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
         """Lets go of a run whose remote id is committed: whoever claims next goes on polling it."""
@@ -147,8 +170,7 @@ class Settlement:
         except LeasingUnavailable as error:
             log.warning("hand_over_left_to_expiry", slot=lease.slot, error=str(error))
 
-    def _quarantine(self, leases: Leases, lease: Lease, reason: str) -> None:
-        spec = fleet.model_spec(lease.model)
+    def _quarantine(self, leases: Leases, lease: Lease, spec: ModelSpec, outcome: StartOutcome) -> None:
         at = self.ports.clock.now()
 
         def apply() -> EndWritten:
@@ -157,30 +179,49 @@ class Settlement:
                 attempt_id=lease.attempt_id,
                 job_id=lease.job_id,
                 model=lease.model,
-                reason=reason,
+                reason=f"start refused: {outcome}",
                 at=at,
-                run_limit_seconds=spec.run_limit_seconds if spec else 600.0,
+                run_limit_seconds=spec.run_limit_seconds,
             )
-            return EndWritten(Ended(won=False), leases, lease.ref)
+            # a job that still waits lost its ticket to this lease
+            job = _waiting(lease.job_id)
+            return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
 
         self.writer.submit(apply)
 
     def release_again(self) -> None:
         """What Redis did not take before (the watcher calls it)."""
-        for ref, (leases, lease, mode, seconds) in list(self._unreleased.items()):
+        for ref, late in list(self._unreleased.items()):
             try:
-                leases.release(lease.ref, mode, worker=self.name, gpu_seconds=seconds)
+                following = late.leases.release(
+                    late.lease.ref,
+                    late.mode,
+                    worker=self.name,
+                    gpu_seconds=late.gpu_seconds,
+                    next_attempt_id=late.next_attempt_id,
+                )
+                if following is not None:  # its thread is long gone: nothing ran under it
+                    late.leases.release(following.ref, ReleaseMode.FREE, worker=self.name, gpu_seconds=0.0)
             except LeasingUnavailable:
-                break
+                continue
             self._unreleased.pop(ref, None)
+            if late.mode is ReleaseMode.FREE:
+                self.keeper.forget(ref)
+            if following is not None:
+                self._push_again(following.job_id)
         if self._unsettled:
             self._settle()
+
+    def _push_again(self, job_id: str) -> None:
+        job = _waiting(job_id)
+        if job is not None:
+            finish.push_tickets(job.fleet, job.pool, [job.ticket], self.ports)
 
     def _after_commit(self, outcomes: Sequence[Any]) -> None:
         ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
         self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
         for end in ends:
-            self._unsettled[end.ref] = end.leases
+            self._unsettled[end.ref] = end
             if not end.ended.won:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
@@ -189,13 +230,18 @@ class Settlement:
         finish.after_ends([end.ended for end in ends], self.ports)
 
     def _settle(self) -> None:
-        by_leases: dict[int, list[LeaseRef]] = {}
-        for ref, leases in list(self._unsettled.items()):
+        """Writer and watcher may both be here: settling twice changes nothing."""
+        by_leases: dict[int, list[EndWritten]] = {}
+        for ref, end in list(self._unsettled.items()):
             if ref not in self._unreleased:
-                by_leases.setdefault(id(leases), []).append(ref)
-        for refs in by_leases.values():
+                by_leases.setdefault(id(end.leases), []).append(end)
+        for ends in by_leases.values():
+            leases, refs = ends[0].leases, [end.ref for end in ends]
             try:
-                wakes = self._unsettled[refs[0]].settled(refs)
+                for end in ends:
+                    if end.ended.quarantined:  # after a rebuild, settling alone would open the slot
+                        leases.quarantine(end.ref.slot, end.ref.attempt_id)
+                wakes = leases.settled(refs)
             except LeasingUnavailable as error:
                 log.warning("settle_failed", refs=len(refs), error=str(error))
                 continue
@@ -203,6 +249,10 @@ class Settlement:
                 self._unsettled.pop(ref, None)
                 self.keeper.forget(ref)
             self.ports.send_wakes(wakes)
+
+
+def _waiting(job_id: str) -> Job | None:
+    return Job.objects.filter(id=job_id, state=JobState.QUEUED).defer("payload", "result").first()
 
 
 def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:

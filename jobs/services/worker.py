@@ -28,8 +28,9 @@ from jobs.services import claims, dispatch
 from jobs.services.dispatch import WorkReport
 from jobs.services.listener import Listener
 from jobs.services.ports import Ports
-from jobs.services.runs import AttemptRun, Order
+from jobs.services.runs import AttemptRun
 from jobs.services.settlement import Settlement
+from jobs.services.steps import Order
 
 log = structlog.get_logger()
 
@@ -52,10 +53,12 @@ class GpuWorker:
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
+        self._interrupted = threading.Event()
         self._stopped = threading.Event()
         self._nudged = threading.Event()
         self._paused_until = 0.0
         self._rests: dict[str, float] = {}
+        self.unanswered: dict[tuple[str, str, str | None], str] = {}
         self._generation_seen: dict[str, tuple[float, bool]] = {}
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
 
@@ -75,11 +78,10 @@ class GpuWorker:
         reports: list[WorkReport] = []
         claimed = claims.claim_next(self, fleet_name, pool, host)
         while claimed is not None:
-            # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker
-            go_on = clock.monotonic() < until
-            claimed, report = dispatch.run_claimed(self, claimed, go_on=go_on)
+            claimed, report = dispatch.run_claimed(self, claimed, until=until)
             reports.append(report)
             if claimed is None and not self._draining.is_set():
+                # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker
                 go_on = clock.monotonic() < until or not self.ports.send_wakes([Wakes(pool, host, 1)])
                 claimed = claims.claim_next(self, fleet_name, pool, host) if go_on else None
         return reports
@@ -91,6 +93,7 @@ class GpuWorker:
 
     def interrupt(self) -> None:
         """The grace is over: what still runs is stopped at its GPU and goes back into the line at no cost."""
+        self._interrupted.set()
         self.drain()
         self._order_all(Order.INTERRUPT)
 
@@ -141,6 +144,8 @@ class GpuWorker:
             self._runs[lease.attempt_id] = (lease, run)
         if self._draining.is_set():
             run.order(Order.HAND_OVER)
+        if self._interrupted.is_set():
+            run.order(Order.INTERRUPT)
         try:
             yield
         finally:
@@ -193,6 +198,7 @@ class GpuWorker:
     def look(self) -> None:
         """One look at everything in hand (a step: the simulator calls it)."""
         self.settlement.release_again()
+        claims.return_unanswered(self)
         with self._lock:
             runs = dict(self._runs)
         if not runs:

@@ -135,8 +135,10 @@ def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
     job = lock_job(end.job_id)
     attempt = Attempt.objects.filter(id=end.attempt_id).first()
-    if attempt is None and end.ending.suspect:  # its start was refused, but its run may still be busy
+    if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
+        # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")
+        return Ended(won=False, job=job, quarantined=True)
     if job is None or attempt is None or attempt.epoch != end.epoch or job.live_attempt != end.attempt_id:
         return Ended(won=False, job=job)
     if attempt.state not in LIVE_ATTEMPT_STATES:
@@ -179,7 +181,18 @@ def end_attempt(end: End) -> Ended:
         job.result = end.result
         fields.append("result")
     move_job(job, decision.job, end.at, data, *fields, "error_code", "error_message")
-    return Ended(won=True, job=job, decision=decision, callback_id=call_back(job, end.at))
+    return Ended(
+        won=True,
+        job=job,
+        decision=decision,
+        callback_id=call_back(job, end.at),
+        quarantined=end.ending.suspect,
+    )
+
+
+def _is_taken(slot: str) -> bool:
+    server, index = split_slot(slot)
+    return Attempt.objects.filter(server=server, slot=index, state__in=LIVE_ATTEMPT_STATES).exists()
 
 
 def _quarantine(end: End, *, model: str) -> None:

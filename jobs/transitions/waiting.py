@@ -15,12 +15,13 @@ from jobs.transitions.rows import call_back, lock_job, log_event, move_job
 @dataclass(slots=True)
 class Ended:
     """won: this call ended the attempt. job: its row as committed (without payload); callback_id: the
-    outbox row to deliver now."""
+    outbox row to deliver now. quarantined: its slot must not be given out."""
 
     won: bool
     job: Job | None = None
     decision: Decision | None = None
     callback_id: str | None = None
+    quarantined: bool = False
 
 
 def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
@@ -58,9 +59,9 @@ def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, messag
 
 
 def request_cancel(job_id: str, at: datetime) -> bool:
-    """Marks a running job; its worker does the rest."""
+    """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest."""
     job = lock_job(job_id)
-    if job is None or job.state != JobState.RUNNING:
+    if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED):
         return False
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at

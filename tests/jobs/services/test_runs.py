@@ -10,7 +10,8 @@ import pytest
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, Interrupted, RunTimedOut, ServerLost
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
-from jobs.services.runs import AttemptRun, HandedOver, Order, Over, Remote, Wait, limit_seconds
+from jobs.services.runs import AttemptRun, run_seconds
+from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from tests.builders import ManualClock
 
 ASYNC = ModelSpec(
@@ -67,7 +68,7 @@ class Bench:
             request,
             runner,
             self.clock,
-            limit_seconds=limit_seconds(request),
+            limit_seconds=run_seconds(request),
             deadline_seconds=deadline,
             is_fresh=lambda: self.fresh,
             pushed=lambda: self.push,

@@ -3,98 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import pytest
-import redis
 
-from gpus.leasing.store import RedisLeases
 from gpus.models import QuarantinedSlot
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
-from gpus.protocol import SystemClock
 from jobs.models import Attempt, Job
-from jobs.services.finish import push_tickets
 from jobs.services.operate import cancel_job
-from jobs.services.ports import Ports
 from jobs.services.worker import GpuWorker
 from jobs.states import AttemptState, JobState
-from tests.builders import Told, make_job, make_model, make_ports, make_server
+from tests.jobs.services.shop import eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 15.0) -> Any:
-    """The first true answer; fails if none comes."""
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
-    return found
-
-
-@dataclass
-class Shop:
-    """A fleet with one model on one node, and workers made on demand."""
-
-    leases: RedisLeases
-    ports: Ports
-    node: Node
-    told: Told
-    workers: list[GpuWorker]
-
-    def worker(self) -> GpuWorker:
-        worker = GpuWorker(self.ports)
-        worker.start()
-        self.workers.append(worker)
-        return worker
-
-    def submit(self, payload: dict[str, Any] | None = None, **values: Any) -> Job:
-        job = make_job("m", at=self.ports.clock.now(), payload=payload or {}, **values)
-        push_tickets("main", "m", [job.ticket], self.ports)
-        return job
-
-    def work(self, worker: GpuWorker) -> threading.Thread:
-        thread = threading.Thread(target=worker.work, args=("m",), daemon=True)
-        thread.start()
-        return thread
-
-
-@pytest.fixture
-def shop(valkey, fleet, request) -> Iterator[Shop]:
-    options = getattr(request, "param", {})
-    slots, mode = options.get("slots", 1), options.get("mode", "sync")
-    node = Node(NodeConfig(handler="gpus.node.simulator:run", slots=slots, port=0, mode=mode))
-    node.start()
-    model = make_model(
-        "m",
-        model_type=mode,
-        poll_endpoint_template="/status/{id}" if mode == "async" else None,
-        cancel_endpoint_template="/cancel/{job_id}",
-        poll_interval=0.05,
-    )
-    server = make_server("gpu-1", model=model, endpoint=f"{node.url}/generate", slots=slots)
-    told = Told()
-    leases = RedisLeases(redis.Redis.from_url(valkey.url), fleet)
-    assert leases.begin_rebuild("test")
-    while not leases.wipe("test"):
-        pass
-    leases.open_generation("test")
-    leases.configure_pool(model.pool.spec)
-    leases.configure_server(server.spec())
-    shop = Shop(leases, make_ports(leases, clock=SystemClock(), told=told), node, told, [])
-    yield shop
-    for worker in shop.workers:
-        worker.interrupt()
-        worker.stop(5)
-    node.stop()
-
-
-def state(job: Job) -> str:
-    return Job.objects.values_list("state", flat=True).get(id=job.id)
 
 
 def test_a_sync_job_completes(shop):
@@ -116,7 +36,8 @@ def test_an_async_job_is_polled_to_its_end(shop):
     assert Attempt.objects.get(job=job).remote_id != ""
 
 
-def test_one_thread_goes_straight_on_with_the_slot(shop):
+def test_one_thread_goes_straight_on_with_the_slot(shop, settings):
+    settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     jobs = [shop.submit({"seconds": 0.01}) for _ in range(20)]
     reports = shop.worker().work("m")
     eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))

@@ -1,0 +1,57 @@
+"""A fleet with one model on one real GPU server, workers made on demand, and signs to wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpus.leasing.store import RedisLeases
+from gpus.node.server import Node
+from jobs.models import Job
+from jobs.services.finish import push_tickets
+from jobs.services.ports import Ports
+from jobs.services.worker import GpuWorker
+from tests.builders import Told, make_job
+
+
+def eventually(look: Callable[[], Any], *, seconds: float = 15.0) -> Any:
+    """The first true answer; fails if none comes."""
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass
+class Shop:
+    """A fleet with one model on one node, and workers made on demand."""
+
+    leases: RedisLeases
+    ports: Ports
+    node: Node
+    told: Told
+    workers: list[GpuWorker]
+
+    def worker(self) -> GpuWorker:
+        worker = GpuWorker(self.ports)
+        worker.start()
+        self.workers.append(worker)
+        return worker
+
+    def submit(self, payload: dict[str, Any] | None = None, **values: Any) -> Job:
+        job = make_job("m", at=self.ports.clock.now(), payload=payload or {}, **values)
+        push_tickets("main", "m", [job.ticket], self.ports)
+        return job
+
+    def work(self, worker: GpuWorker) -> threading.Thread:
+        thread = threading.Thread(target=worker.work, args=("m",), daemon=True)
+        thread.start()
+        return thread
+
+
+def state(job: Job) -> str:
+    return Job.objects.values_list("state", flat=True).get(id=job.id)
