@@ -22,7 +22,7 @@ _DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
 
 
 def connect(url: str) -> Client:
-    """Connects lazily, except to a cluster, which is asked for its layout (raises RedisError).
+    """Connects lazily, except to a cluster, which is asked for its layout (raises `scripts.FAILURES`).
 
     ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://[:password@]host:port,host:port/master[/db]``,
     ``redis+cluster://[user:password@]host:port,host:port``. Raises ValueError for any other.

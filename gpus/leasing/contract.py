@@ -145,13 +145,15 @@ class Leases(Protocol):
 
     # -- repair --------------------------------------------------------------------------------------
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
-        """Leases past their time. After a gap between two calls of more than 3 × sweep_seconds (Redis
-        paused, beat down) it first gives all of them that gap, so that live keepers can renew."""
+        """Leases past their time, oldest first. After a gap between two calls of more than 3 × sweep_seconds
+        (Redis paused, beat down) nothing is past its time before a full lease time from now, so that live
+        keepers can renew."""
         ...
 
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
-        """Only if it is still expired under this ref. ADOPTABLE keeps the ticket out of the line; FREE
-        and QUARANTINED forget the lease (the caller has ended the attempt in the database)."""
+        """Only if it is still expired under this ref. ADOPTABLE keeps the ticket out of the line (refused for
+        an end whose slot was handed on); FREE and QUARANTINED forget the lease (the caller has ended the
+        attempt in the database)."""
         ...
 
     def quarantine(self, slot: str, attempt_id: str) -> None:
@@ -180,8 +182,9 @@ class Leases(Protocol):
     def generation_age_seconds(self) -> float | None: ...
 
     def begin_rebuild(self, owner: str) -> bool:
-        """True for the one that may rebuild now (again after 30 s without progress). The index is wiped
-        step by step, and nothing is leased until `open_generation`."""
+        """True for the one that may rebuild now (another after 30 s without a sign of life: this call by the
+        same owner, or `wipe`). The index is wiped step by step; until then every other call is refused,
+        afterwards all work but claims, until `open_generation`."""
         ...
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:

@@ -9,13 +9,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from redis.exceptions import RedisError
-
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys, wire
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
-from gpus.leasing.scripts import Client, Scripts
+from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.protocol import (
     ExpiredLease,
     ExpiryVerdict,
@@ -61,7 +59,7 @@ class RedisLeases:
         """Asks the server anew which run it is; whether its index is whole. Raises LeasingUnavailable."""
         try:
             self._scripts.load()
-        except RedisError as error:
+        except FAILURES as error:
             raise LeasingUnavailable(f"Redis does not answer: {error}") from error
         return self.generation() is not None
 
@@ -256,7 +254,7 @@ def redis_leases(url: str, fleet: str) -> RedisLeases:
         if which not in _stores:
             try:
                 client = connect(url)
-            except RedisError as error:
+            except FAILURES as error:
                 raise LeasingUnavailable(f"Redis does not answer: {error}") from error
             knobs = settings.DISPATCHER
             _stores[which] = RedisLeases(

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import redis
 
+from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.worker_bench import wait_for
@@ -61,9 +62,14 @@ class System:
                 env=self.environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
-        wait_for(lambda: self._says().get("pids") or self.process.poll() is not None, seconds=60)
-        assert self.process.poll() is None, self._output.read_text()
+        try:
+            wait_for(lambda: self._says() or self.process.poll() is not None, seconds=60, what="up.json")
+            assert self.process.poll() is None, self._output.read_text()
+        except BaseException:
+            self._end()
+            raise
         self.facts = self._says()
         self.operator = self.client(self.facts["api_key"])
         self.tenant = self.client(self.facts["tenant_key"])
@@ -135,11 +141,15 @@ class System:
             assert self.process.wait(60) == 0, self._output.read_text()
             assert marked_processes(f"{self.folder.resolve()}#") == []
         finally:
-            self.process.kill()
-            self.process.wait()
-            for server in self.servers:
-                server.node.stop()
-            _drop(self._database)
+            self._end()
+
+    def _end(self) -> None:
+        """Whatever happened: its guard ends what a killed `up` leaves."""
+        self.process.kill()
+        self.process.wait()
+        for server in self.servers:
+            server.node.stop()
+        _drop(self._database)
 
     def _says(self) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,7 @@ from tests.scenarios.gates import open_gate
 from tests.scenarios.judges import Judge
 from tests.scenarios.running import System
 
-pytestmark = [pytest.mark.scenario, pytest.mark.xdist_group("system")]
+pytestmark = pytest.mark.scenario
 AN_HOUR = 3600.0
 
 

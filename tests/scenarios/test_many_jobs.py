@@ -7,7 +7,7 @@ import pytest
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.running import System
 
-pytestmark = [pytest.mark.scenario, pytest.mark.xdist_group("system")]
+pytestmark = pytest.mark.scenario
 
 JOBS, SLOTS, SECONDS = 1000, 8, 0.1
 

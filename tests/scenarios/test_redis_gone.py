@@ -11,7 +11,7 @@ from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.gates import open_gate
 from tests.scenarios.running import System
 
-pytestmark = [pytest.mark.scenario, pytest.mark.xdist_group("system")]
+pytestmark = pytest.mark.scenario
 
 
 def test_a_flushed_redis_loses_no_job_and_runs_none_twice(system: System) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
 from jobs.models import Attempt
 from tests.dispatcher_project.worker_bench import wait_for
@@ -18,7 +19,7 @@ from tests.scenarios.gpu_server import GpuServer
 from tests.scenarios.judges import Judge
 from tests.scenarios.running import System
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database, pytest.mark.xdist_group("system")]
+pytestmark = [pytest.mark.scenario, pytest.mark.database]
 
 _SLOTS = 12
 
@@ -47,6 +48,7 @@ def second_host(system: System, server: GpuServer, tmp_path: Path) -> Iterator[s
             },
             stdout=log,
             stderr=log,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         )
     try:
         wait_for(lambda: ready.exists() or host.poll() is not None, seconds=30, what="the second host")

@@ -7,14 +7,14 @@
 -- include: time
 local owner, silence_us = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key.rebuild(), 'run_id', 'owner', 'at_us')
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us')
 if rebuild[1] == RUN_ID then
   if rebuild[2] == owner then
-    redis.call('HSET', key.rebuild(), 'at_us', now)
+    redis.call('HSET', key('rebuild'), 'at_us', now)
     return 1
   end
   if now - rebuild[3] < silence_us then return 0 end
 end
-redis.call('HSET', key.rebuild(), 'run_id', RUN_ID, 'owner', owner, 'at_us', now, 'phase', 'wiping')
-redis.call('DEL', key.generation())
+redis.call('HSET', key('rebuild'), 'run_id', RUN_ID, 'owner', owner, 'at_us', now, 'phase', 'wiping')
+redis.call('DEL', key('generation'))
 return 1

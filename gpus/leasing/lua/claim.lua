@@ -24,7 +24,7 @@ end
 use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
 end_rests(RESTS_AT_ONCE)
 
-local waiting = redis.call('ZRANGE', key.free(pool_name, 'adoptable', host), 0, 0)[1]
+local waiting = redis.call('ZRANGE', key('free', pool_name, 'adoptable', host), 0, 0)[1]
 if waiting then
   local slot = read_slot(waiting)
   pass_lease(slot, worker, slot.epoch, attempt)
@@ -36,7 +36,7 @@ end
 -- The classes with a free slot for this host, and the best ticket any of them could take.
 local pool, open, best, best_place = load_pool(pool_name), {}, nil, nil
 for _, class in ipairs(read_classes(pool_name)) do
-  if redis.call('EXISTS', key.free(pool_name, class[1], host)) == 1 then
+  if redis.call('EXISTS', key('free', pool_name, class[1], host)) == 1 then
     open[#open + 1] = class
     local ticket, place = best_ticket(pool, class[2])
     if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
@@ -59,12 +59,12 @@ local fitting = {}
 for _, class in ipairs(open) do
   if serves(class[2], best.model) then
     fitting[#fitting + 1] = class
-    local name = first_elsewhere(key.warm(pool_name, class[1], best.model, host))
+    local name = first_elsewhere(key('warm', pool_name, class[1], best.model, host))
     if name then return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us) end
   end
 end
 for _, class in ipairs(fitting) do
-  local name = first_elsewhere(key.free(pool_name, class[1], host))
+  local name = first_elsewhere(key('free', pool_name, class[1], host))
   if name then
     local slot, server = read_slot(name), read_server((split_slot(name)))
     local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
@@ -73,7 +73,7 @@ for _, class in ipairs(fitting) do
 end
 
 -- Only the server it avoids is free: that slot goes to the next one.
-local name = redis.call('ZRANGE', key.free(pool_name, fitting[1][1], host), 0, 0)[1]
+local name = redis.call('ZRANGE', key('free', pool_name, fitting[1][1], host), 0, 0)[1]
 local server = read_server((split_slot(name)))
 local ticket = best_ticket(pool, server.models, server.name)
 if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end

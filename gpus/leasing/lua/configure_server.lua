@@ -26,7 +26,7 @@ local server = {
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = old and old.rests_until or 0,
   gone = false,
 }
-redis.call('SADD', key.pools(), pool)
+redis.call('SADD', key('pools'), pool)
 save_server(server)
 enlist_server(server)
 
@@ -38,7 +38,7 @@ for index = 0, server.top - 1 do
     local was_free, state = slot.state == 'free', slot.state or 'off'
     if state == 'free' or state == 'off' then state = is_usable(server, index) and 'free' or 'off' end
     if slot.state and slot.home ~= pool then  -- counted there until now
-      redis.call('HINCRBY', key.states(slot.home), slot.state, -1)
+      redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
       slot.state = nil
     end
     slot.home = pool

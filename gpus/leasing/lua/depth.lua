@@ -6,5 +6,5 @@
 local pool = ARGV[2]
 
 if not is_open() then return refuse() end
-return { redis.call('HGETALL', key.depth(pool)), redis.call('HGETALL', key.pending(pool)),
-  redis.call('HGETALL', key.states(pool)) }
+return { redis.call('HGETALL', key('depth', pool)), redis.call('HGETALL', key('pending', pool)),
+  redis.call('HGETALL', key('states', pool)) }

@@ -10,13 +10,13 @@
 local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not is_whole() then return refuse() end
-local last = tonumber(redis.call('HGET', key.ticking(), 'at_us'))
-redis.call('HSET', key.ticking(), 'at_us', now)
-if last and now - last > gap_us then redis.call('HSET', key.ticking(), 'floor_us', now + lease_us) end
+local last = tonumber(redis.call('HGET', key('ticking'), 'at_us'))
+redis.call('HSET', key('ticking'), 'at_us', now)
+if last and now - last > gap_us then redis.call('HSET', key('ticking'), 'floor_us', now + lease_us) end
 if expiry_floor() > now then return {} end
 
 local rows = {}
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key.expiry(), '-inf', now, 'LIMIT', 0, limit)) do
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', now, 'LIMIT', 0, limit)) do
   local slot = find_lease(attempt)
   if slot then
     rows[#rows + 1] = { slot.pool, slot.name, slot.job, attempt, slot.epoch, slot.model, slot.tenant, 0,

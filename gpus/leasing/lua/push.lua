@@ -14,14 +14,14 @@ local FIELDS = 6
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
-redis.call('SADD', key.pools(), pool_name)
+redis.call('SADD', key('pools'), pool_name)
 local pool, classes = load_pool(pool_name), read_classes(pool_name)
 
 -- Hosts with free slots of a class, looked up once: {{host, count}, …}.
 local open = {}
 local function open_hosts(class)
   if open[class] then return open[class] end
-  local flat, hosts = redis.call('ZRANGE', key.open(pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
+  local flat, hosts = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
   for i = 1, #flat, 2 do hosts[#hosts + 1] = { flat[i], tonumber(flat[i + 1]) } end
   open[class] = hosts
   return hosts
@@ -45,8 +45,8 @@ local function position(queue, model, tenant, member)
   local ahead = 0
   for higher = 1, queue.band do ahead = ahead + pool.queues[higher].waiting end
   if pool.fifo then return ahead + queue.waiting end
-  local own = redis.call('ZRANK', key.line(queue.at, model, tenant), member) + 1
-  return ahead + math.min(queue.waiting, own * redis.call('ZCARD', key.turn(queue.at)))
+  local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
+  return ahead + math.min(queue.waiting, own * redis.call('ZCARD', key('turn', queue.at)))
 end
 
 local results, added = {}, {}
@@ -55,7 +55,7 @@ for i = 4, #ARGV, FIELDS do
     ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
   local queue, member = queue_of(pool, priority), member_of(job, priority)
   local outcome, at = HELD, 1
-  if redis.call('HEXISTS', key.held(), job) == 0 then
+  if redis.call('HEXISTS', key('held'), job) == 0 then
     local score = place + (priority - 1) % 3 * head_start_us
     outcome = DUPLICATE
     if add_ticket(pool, queue, model, tenant, member, score) then

@@ -6,5 +6,5 @@
 -- include: rest
 if not is_open() then return refuse() end
 local server = read_server(ARGV[2])
-if server and not server.gone then rest_server(server, now + tonumber(ARGV[3])) end
+if server then rest_server(server, now + tonumber(ARGV[3])) end
 return 1

@@ -4,5 +4,5 @@
 -- Returns: 1
 -- include: gate
 if not is_open() then return refuse() end
-for i = 2, #ARGV, 2 do redis.call('HSET', key.weights(), ARGV[i], ARGV[i + 1]) end
+for i = 2, #ARGV, 2 do redis.call('HSET', key('weights'), ARGV[i], ARGV[i + 1]) end
 return 1

@@ -14,7 +14,7 @@ each_slot(server, function(slot)
   local held, expires = '0', ''
   if slot.leased_us then held = tostring((now - slot.leased_us) / 1000000) end
   if slot.state == 'leased' or slot.state == 'settling' then
-    local at = tonumber(redis.call('ZSCORE', key.expiry(), slot.attempt))
+    local at = tonumber(redis.call('ZSCORE', key('expiry'), slot.attempt))
     expires = tostring((math.max(at, floor_us) - now) / 1000000)
   end
   views[#views + 1] = { slot.name, slot.home, slot.state, is_resting, slot.warm or '', slot.job or '',

@@ -8,83 +8,79 @@
 -- include: time
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key.rebuild(), 'run_id', 'owner', 'phase')
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'phase')
 if rebuild[1] ~= RUN_ID or rebuild[2] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
-redis.call('HSET', key.rebuild(), 'at_us', now)
+redis.call('HSET', key('rebuild'), 'at_us', now)
 if rebuild[3] == 'filling' then return 1 end
 
-local function drop(name)
-  redis.call('UNLINK', name)
-  budget = budget - 1
-end
+local function drop(name) budget = budget - redis.call('UNLINK', name) end
 
 -- Each of these goes on until the budget is spent, and says whether it came to its end.
 local function drop_lines(queue)
   while budget > 0 do
-    local tenants = redis.call('ZRANGE', key.turn(queue), 0, 99)
+    local tenants = redis.call('ZRANGE', key('turn', queue), 0, 99)
     if #tenants == 0 then return true end
     for _, tenant in ipairs(tenants) do
-      for _, model in ipairs(redis.call('ZRANGE', key.models(queue, tenant), 0, -1)) do
-        drop(key.line(queue, model, tenant))
+      for _, model in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
+        drop(key('line', queue, model, tenant))
       end
-      drop(key.models(queue, tenant))
-      redis.call('ZREM', key.turn(queue), tenant)
+      drop(key('models', queue, tenant))
+      redis.call('ZREM', key('turn', queue), tenant)
     end
   end
   return false
 end
 
 local function drop_class(pool, class, models)
-  for _, host in ipairs(redis.call('ZRANGE', key.open(pool, class), 0, -1)) do
-    drop(key.free(pool, class, host))
-    for model in models:gmatch('[^,]+') do drop(key.warm(pool, class, model, host)) end
+  for _, host in ipairs(redis.call('ZRANGE', key('open', pool, class), 0, -1)) do
+    drop(key('free', pool, class, host))
+    for model in models:gmatch('[^,]+') do drop(key('warm', pool, class, model, host)) end
   end
-  for model in models:gmatch('[^,]+') do drop(key.serving(pool, model)) end
-  drop(key.open(pool, class))
-  drop(key.class_servers(pool, class))
+  for model in models:gmatch('[^,]+') do drop(key('serving', pool, model)) end
+  drop(key('open', pool, class))
+  drop(key('class_servers', pool, class))
 end
 
 local function drop_pool(pool)
   for band = 0, 2 do
     local queue = pool .. ':' .. band
     if not drop_lines(queue) then return false end
-    for _, model in ipairs(redis.call('HKEYS', key.depth(pool))) do
-      drop(key.turn_of(queue, model))
-      drop(key.heads_of(queue, model))
+    for _, model in ipairs(redis.call('HKEYS', key('depth', pool))) do
+      drop(key('turn', queue, model))
+      drop(key('heads', queue, model))
     end
-    drop(key.heads(queue))
-    drop(key.paid(queue))
+    drop(key('heads', queue))
+    drop(key('paid', queue))
   end
   for _, class in ipairs(read_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, key_of in ipairs({ key.pool, key.classes, key.states, key.pending, key.depth, key.marks }) do
-    drop(key_of(pool))
-  end
-  redis.call('SREM', key.pools(), pool)
+  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'marks' }) do drop(key(kind, pool)) end
+  redis.call('SREM', key('pools'), pool)
   return true
 end
 
 local function drop_servers()
-  for _, name in ipairs(redis.call('SMEMBERS', key.servers())) do
+  for _, name in ipairs(redis.call('SMEMBERS', key('servers'))) do
     if budget <= 0 then return false end
     local server = read_server(name)
-    for index = 0, server.top - 1 do drop(key.slot(name .. '/' .. index)) end
-    drop(key.states(server.pool))  -- of a server that was never configured: no pool names it
-    redis.call('SREM', key.servers(), name)
-    drop(key.server(name))
+    if server then
+      for index = 0, server.top - 1 do drop(key('slot', name .. '/' .. index)) end
+      drop(key('states', server.pool))  -- of a server that was never configured: no pool names it
+    end
+    redis.call('SREM', key('servers'), name)
+    drop(key('server', name))
   end
   return true
 end
 
-for _, pool in ipairs(redis.call('SMEMBERS', key.pools())) do
+for _, pool in ipairs(redis.call('SMEMBERS', key('pools'))) do
   if not drop_pool(pool) then return 0 end
 end
 if not drop_servers() then return 0 end
-for _, key_of in ipairs({ key.weights, key.estimates, key.resting, key.leases, key.settling, key.held, key.expiry,
-  key.ticking }) do
-  drop(key_of())
+for _, kind in ipairs({ 'weights', 'estimates', 'resting', 'leases', 'settling', 'held', 'expiry', 'ticking' }) do
+  drop(key(kind))
 end
-redis.call('HSET', key.rebuild(), 'phase', 'filling')
+redis.call('HSET', key('rebuild'), 'phase', 'filling')
 return 1

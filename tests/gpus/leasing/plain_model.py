@@ -479,8 +479,6 @@ class PlainLeases:
 
     def rest(self, name: str, us: int) -> None:
         server = self.servers[name]
-        if server.gone:
-            return
         server.rests_until, server.rests = max(server.rests_until, self.now + us), True
         for slot in self._of(name):
             if slot.state == "free":

@@ -394,6 +394,6 @@ def test_the_scripts_answer_like_the_plain_model(client: Client) -> None:
     run_state_machine_as_test(
         type("Machine", (LeaseMachine,), {"client": client}),
         settings=settings(
-            max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

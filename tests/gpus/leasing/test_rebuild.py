@@ -245,6 +245,17 @@ def test_an_announced_end_is_not_restored_as_a_lease(lost: tuple[Rig, Lease, Lea
     assert rig.states() == ["free", "settling"]
 
 
+def test_a_late_end_of_an_earlier_attempt_does_not_let_the_job_into_line(rig: Rig) -> None:
+    early, late = database_lease("early", slot="s1/0"), database_lease("late", slot="s1/1", at_s=9)
+    begin(rig)
+    rig.server(slots=2)
+    assert rig.leases.restore_lease(late)
+    assert rig.leases.renew("w1", [], [early]) == []
+    rig.leases.settled([early.ref])
+    assert rig.states() == ["free", "leased"]
+    assert rig.push("job")[0].outcome is PushOutcome.HELD
+
+
 def test_of_two_epochs_of_one_attempt_the_higher_one_holds_it(rig: Rig) -> None:
     zombie, adopted = database_lease(), replace(database_lease(), epoch=2)
     begin(rig)

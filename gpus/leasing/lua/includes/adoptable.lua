@@ -3,7 +3,7 @@
 -- include: lists
 
 local function make_adoptable(slot)
-  redis.call('ZREM', key.expiry(), slot.attempt)
+  redis.call('ZREM', key('expiry'), slot.attempt)
   set_state(slot, 'adoptable')
   show_slot(slot, read_server((split_slot(slot.name))))
 end

@@ -11,7 +11,7 @@ end
 
 -- The pool's classes, most specialised first: {{class, models}, ...}.
 local function read_classes(pool)
-  local flat, classes = redis.call('HGETALL', key.classes(pool)), {}
+  local flat, classes = redis.call('HGETALL', key('classes', pool)), {}
   for i = 1, #flat, 2 do classes[#classes + 1] = { flat[i], flat[i + 1] } end
   if #classes > 1 then table.sort(classes, function(a, b) return a[1] < b[1] end) end
   return classes
@@ -19,11 +19,11 @@ end
 
 -- Puts the server into its class, and among those that serve its models if it is on.
 local function enlist_server(server)
-  redis.call('HSET', key.classes(server.pool), server.class, server.models)
-  redis.call('SADD', key.class_servers(server.pool, server.class), server.name)
+  redis.call('HSET', key('classes', server.pool), server.class, server.models)
+  redis.call('SADD', key('class_servers', server.pool, server.class), server.name)
   if server.desired ~= 'on' then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SADD', key.serving(server.pool, model), server.name)
+    redis.call('SADD', key('serving', server.pool, model), server.name)
   end
 end
 
@@ -31,10 +31,10 @@ end
 local function withdraw_server(server)
   if server.gone then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SREM', key.serving(server.pool, model), server.name)
+    redis.call('SREM', key('serving', server.pool, model), server.name)
   end
-  redis.call('SREM', key.class_servers(server.pool, server.class), server.name)
-  if redis.call('EXISTS', key.class_servers(server.pool, server.class)) == 0 then
-    redis.call('HDEL', key.classes(server.pool), server.class)
+  redis.call('SREM', key('class_servers', server.pool, server.class), server.name)
+  if redis.call('EXISTS', key('class_servers', server.pool, server.class)) == 0 then
+    redis.call('HDEL', key('classes', server.pool), server.class)
   end
 end

@@ -7,5 +7,5 @@ local function drop_lease(slot, seconds)
   save_pool(pool)
   forget_lease(slot)
   forget_job(slot.job, slot.attempt)
-  redis.call('ZREM', key.expiry(), slot.attempt)
+  redis.call('ZREM', key('expiry'), slot.attempt)
 end

@@ -3,18 +3,18 @@
 -- include: lists
 
 local function delete_slot(slot)
-  redis.call('HINCRBY', key.states(slot.home), slot.state, -1)
-  redis.call('DEL', key.slot(slot.name))
+  redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
+  redis.call('DEL', key('slot', slot.name))
 end
 
 -- Forgets a gone server once nothing holds any of its slots.
 local function bury_server(server)
   for index = 0, server.top - 1 do
-    if redis.call('EXISTS', key.slot(server.name .. '/' .. index)) == 1 then return end
+    if redis.call('EXISTS', key('slot', server.name .. '/' .. index)) == 1 then return end
   end
-  redis.call('DEL', key.server(server.name))
-  redis.call('SREM', key.servers(), server.name)
-  redis.call('ZREM', key.resting(), server.name)
+  redis.call('DEL', key('server', server.name))
+  redis.call('SREM', key('servers'), server.name)
+  redis.call('ZREM', key('resting'), server.name)
 end
 
 -- The slot is free, off, or gone with its server. True if it can be claimed now; also its server.

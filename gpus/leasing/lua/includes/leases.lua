@@ -6,7 +6,7 @@
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
-  local name = redis.call('HGET', key.leases(), attempt)
+  local name = redis.call('HGET', key('leases'), attempt)
   return name and read_slot(name) or nil
 end
 
@@ -26,32 +26,32 @@ local function lease_reply(slot, is_adopted)
     slot.fence, slot.leased_us, tostring(slot.estimate), is_adopted and 1 or 0 }
 end
 
-local function extend_lease(attempt, lease_us) redis.call('ZADD', key.expiry(), now + lease_us, attempt) end
+local function extend_lease(attempt, lease_us) redis.call('ZADD', key('expiry'), now + lease_us, attempt) end
 
 -- Stores the lease whose fields the slot has got. The fence grows with every lease, also when the index was lost
 -- in between: at_least is the clock, or what a lease that is restored had.
 local function begin_lease(slot, at_least, lease_us)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   set_state(slot, 'leased')
-  redis.call('HSET', key.leases(), slot.attempt, slot.name)
-  redis.call('HSET', key.held(), slot.job, slot.attempt)
+  redis.call('HSET', key('leases'), slot.attempt, slot.name)
+  redis.call('HSET', key('held'), slot.job, slot.attempt)
   extend_lease(slot.attempt, lease_us)
 end
 
 -- Changes who is on the other end of a lease; the caller saves the slot.
 local function pass_lease(slot, worker, epoch, asked)
-  if slot.asked then redis.call('HDEL', key.leases(), slot.asked) end
-  if asked then redis.call('HSET', key.leases(), asked, slot.name) end
+  if slot.asked then redis.call('HDEL', key('leases'), slot.asked) end
+  if asked then redis.call('HSET', key('leases'), asked, slot.name) end
   slot.worker, slot.epoch, slot.asked = worker, epoch, asked
 end
 
 -- Nobody can find the lease by its attempt any more.
 local function forget_lease(slot)
-  redis.call('HDEL', key.leases(), slot.attempt)
-  if slot.asked then redis.call('HDEL', key.leases(), slot.asked) end
+  redis.call('HDEL', key('leases'), slot.attempt)
+  if slot.asked then redis.call('HDEL', key('leases'), slot.asked) end
   slot.asked = nil
 end
 
 local function forget_job(job, attempt)
-  if redis.call('HGET', key.held(), job) == attempt then redis.call('HDEL', key.held(), job) end
+  if redis.call('HGET', key('held'), job) == attempt then redis.call('HDEL', key('held'), job) end
 end

@@ -11,40 +11,40 @@ local function level_of(member) return tonumber(member:sub(1, 1)) end
 
 -- False if it stands in line already.
 local function add_ticket(pool, queue, model, tenant, member, score)
-  if redis.call('ZADD', key.line(queue.at, model, tenant), 'NX', score, member) == 0 then return false end
+  if redis.call('ZADD', key('line', queue.at, model, tenant), 'NX', score, member) == 0 then return false end
   queue.waiting = queue.waiting + 1
-  redis.call('HINCRBY', key.depth(pool.name), model, 1)
+  redis.call('HINCRBY', key('depth', pool.name), model, 1)
   local tag = enter_turn(queue, tenant)
-  redis.call('ZADD', key.turn_of(queue.at, model), tag, tenant)
-  redis.call('ZADD', key.models(queue.at, tenant), 'LT', score, model)
-  redis.call('ZADD', key.heads_of(queue.at, model), 'LT', score, tenant)
-  redis.call('ZADD', key.heads(queue.at), 'LT', score, tenant)
+  redis.call('ZADD', key('turn', queue.at, model), tag, tenant)
+  redis.call('ZADD', key('models', queue.at, tenant), 'LT', score, model)
+  redis.call('ZADD', key('heads', queue.at, model), 'LT', score, tenant)
+  redis.call('ZADD', key('heads', queue.at), 'LT', score, tenant)
   return true
 end
 
 -- The models that its tenant still waits for in this queue (ZRANGE WITHSCORES), or nil if the ticket did not stand
 -- there. The caller says what the tenant pays: `withdraw_turn` if it waits for nothing more, or `pay_turn`.
 local function remove_ticket(pool, queue, model, tenant, member)
-  local line, models = key.line(queue.at, model, tenant), key.models(queue.at, tenant)
+  local line, models = key('line', queue.at, model, tenant), key('models', queue.at, tenant)
   if redis.call('ZREM', line, member) == 0 then return nil end
   queue.waiting = queue.waiting - 1
   if queue.waiting == 0 then queue.passed = 0 end
-  redis.call('HINCRBY', key.depth(pool.name), model, -1)
-  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key.marks(pool.name), member) end
+  redis.call('HINCRBY', key('depth', pool.name), model, -1)
+  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member) end
   local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
   if head[1] then
     redis.call('ZADD', models, head[2], model)
-    redis.call('ZADD', key.heads_of(queue.at, model), head[2], tenant)
+    redis.call('ZADD', key('heads', queue.at, model), head[2], tenant)
   else
     redis.call('ZREM', models, model)
-    redis.call('ZREM', key.heads_of(queue.at, model), tenant)
-    redis.call('ZREM', key.turn_of(queue.at, model), tenant)
+    redis.call('ZREM', key('heads', queue.at, model), tenant)
+    redis.call('ZREM', key('turn', queue.at, model), tenant)
   end
   local left = redis.call('ZRANGE', models, 0, -1, 'WITHSCORES')
   if left[1] then
-    redis.call('ZADD', key.heads(queue.at), left[2], tenant)
+    redis.call('ZADD', key('heads', queue.at), left[2], tenant)
   else
-    redis.call('ZREM', key.heads(queue.at), tenant)
+    redis.call('ZREM', key('heads', queue.at), tenant)
   end
   return left
 end

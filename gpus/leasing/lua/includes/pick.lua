@@ -38,7 +38,7 @@ end
 -- take it.
 local function avoided_server(pool, ticket)
   local skips, avoid = read_mark(pool, ticket.member)
-  if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', key.serving(pool.name, ticket.model)) > 1 then
+  if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', key('serving', pool.name, ticket.model)) > 1 then
     return avoid
   end
   return nil
@@ -50,7 +50,7 @@ local function skip(pool, ticket)
 end
 
 local function key_order_of(pool, queue, model)
-  return pool.fifo and key.heads_of(queue.at, model) or key.turn_of(queue.at, model)
+  return pool.fifo and key('heads', queue.at, model) or key('turn', queue.at, model)
 end
 
 -- The first tenant that waits for one of the models, and its first such model: {model, tenant, rank}.
@@ -60,7 +60,7 @@ local function search(pool, queue, models)
     local first = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES')
     if first[1] then
       local rank = tonumber(first[2])
-      local score = pool.fifo and rank or tonumber(redis.call('ZSCORE', key.models(queue.at, first[1]), model))
+      local score = pool.fifo and rank or tonumber(redis.call('ZSCORE', key('models', queue.at, first[1]), model))
       local one = { model = model, tenant = first[1], rank = rank, score = score }
       if not found or precedes(one, found) then found = one end
     end
@@ -70,17 +70,17 @@ end
 
 -- The queue's head among tickets of these models, or nil.
 local function head_of(pool, queue, models)
-  local order = pool.fifo and key.heads(queue.at) or key.turn(queue.at)
+  local order = pool.fifo and key('heads', queue.at) or key('turn', queue.at)
   local first = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
   local tenant, rank = first[1], tonumber(first[2])
   if not tenant then return nil end
-  local model = redis.call('ZRANGE', key.models(queue.at, tenant), 0, 0)[1]
+  local model = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
   if not serves(models, model) then
     local found = search(pool, queue, models)
     if not found then return nil end
     model, tenant, rank = found.model, found.tenant, found.rank
   end
-  local ticket = redis.call('ZRANGE', key.line(queue.at, model, tenant), 0, 0, 'WITHSCORES')
+  local ticket = redis.call('ZRANGE', key('line', queue.at, model, tenant), 0, 0, 'WITHSCORES')
   return {
     queue = queue, model = model, tenant = tenant, rank = rank, member = ticket[1], score = tonumber(ticket[2]),
   }
@@ -92,7 +92,7 @@ local function behind(pool, queue, models, server)
   for model in models:gmatch('[^,]+') do
     local tenants = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, WALK - 1, 'WITHSCORES')
     for t = 1, #tenants, 2 do
-      local line = redis.call('ZRANGE', key.line(queue.at, model, tenants[t]), 0, WALK - 1, 'WITHSCORES')
+      local line = redis.call('ZRANGE', key('line', queue.at, model, tenants[t]), 0, WALK - 1, 'WITHSCORES')
       for i = 1, #line, 2 do
         local score = tonumber(line[i + 1])
         local one = {

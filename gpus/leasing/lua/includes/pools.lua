@@ -7,7 +7,7 @@ local PATIENCE_US = 30000000
 -- name, fifo, patience (µs), marked (tickets with a mark), and queues[1..3] of {band, at, waiting, passed, virtual}:
 -- tickets in it, dispatches of higher bands it waited through, and the virtual time of its fair order.
 local function load_pool(name)
-  local packed = redis.call('GET', key.pool(name))
+  local packed = redis.call('GET', key('pool', name))
   local fifo, patience, marked, w0, v0, w1, p1, v1, w2, p2, v2 = false, PATIENCE_US, 0, 0, 0, 0, 0, 0, 0, 0, 0
   if packed then fifo, patience, marked, w0, v0, w1, p1, v1, w2, p2, v2 = cmsgpack.unpack(packed) end
   return {
@@ -21,7 +21,7 @@ end
 
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
-  redis.call('SET', key.pool(pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.marked, a.waiting, a.virtual,
+  redis.call('SET', key('pool', pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.marked, a.waiting, a.virtual,
     b.waiting, b.passed, b.virtual, c.waiting, c.passed, c.virtual))
 end
 

@@ -37,17 +37,17 @@ end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
 local function restore_lease(claim, lease_us)
-  if redis.call('HEXISTS', key.settling(), claim.attempt) == 1 then return true end
+  if redis.call('HEXISTS', key('settling'), claim.attempt) == 1 then return true end
   local slot, server = note_slot(claim.slot, claim.pool)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
     forget_lease(slot)
     forget_job(slot.job, slot.attempt)
-    redis.call('ZREM', key.expiry(), slot.attempt)
+    redis.call('ZREM', key('expiry'), slot.attempt)
   end
   hide_slot(slot, server)
-  redis.call('SADD', key.pools(), claim.pool)
+  redis.call('SADD', key('pools'), claim.pool)
   local pool = load_pool(claim.pool)
   local queue = queue_of(pool, claim.priority)
   local left = remove_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
@@ -65,7 +65,7 @@ local function restore_end(claim, lease_us)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end
-  redis.call('HSETNX', key.held(), claim.job, claim.attempt)
+  redis.call('HSETNX', key('held'), claim.job, claim.attempt)
   local is_idle = slot.state == nil or slot.state == 'free' or slot.state == 'off'
   local ending = is_idle and slot or new_slot(claim.slot, server.pool)
   if is_idle then hide_slot(slot, server) end

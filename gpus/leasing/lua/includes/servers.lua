@@ -10,7 +10,7 @@ end
 -- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: how many there ever were; rests_until:
 -- µs. gone: forgotten or never configured, kept while something still holds one of its slots.
 local function read_server(name)
-  local packed = redis.call('GET', key.server(name))
+  local packed = redis.call('GET', key('server', name))
   if not packed then return nil end
   local pool, host, models, class, slots, top, desired, rests_until, gone = cmsgpack.unpack(packed)
   return {
@@ -20,8 +20,8 @@ local function read_server(name)
 end
 
 local function save_server(server)
-  redis.call('SADD', key.servers(), server.name)
-  redis.call('SET', key.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
+  redis.call('SADD', key('servers'), server.name)
+  redis.call('SET', key('server', server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
     server.slots, server.top, server.desired, server.rests_until, server.gone))
 end
 

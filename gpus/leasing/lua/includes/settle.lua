@@ -2,7 +2,7 @@
 -- include: leases
 
 local function settle(slot, worker, lease_us)
-  redis.call('HSET', key.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
+  redis.call('HSET', key('settling'), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, worker, slot.estimate))
   extend_lease(slot.attempt, lease_us)
 end

@@ -6,7 +6,7 @@
 -- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended. Of the lease: pool:
 -- the one it was given for; asked: who asked to adopt it, until it is taken over; host: of its driver.
 local function read_slot(name)
-  local packed = redis.call('GET', key.slot(name))
+  local packed = redis.call('GET', key('slot', name))
   if not packed then return nil end
   local state, home, warm, fence, since_us, pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us,
     worker, asked, host = cmsgpack.unpack(packed)
@@ -18,7 +18,7 @@ local function read_slot(name)
 end
 
 local function save_slot(slot)
-  redis.call('SET', key.slot(slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
+  redis.call('SET', key('slot', slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
     slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority, slot.estimate,
     slot.leased_us, slot.worker, slot.asked, slot.host))
 end
@@ -29,8 +29,8 @@ local function new_slot(name, home) return { name = name, home = home, fence = 0
 -- since_us: when its last lease ended, if that was not now.
 local function set_state(slot, state, since_us)
   if slot.state ~= state then
-    if slot.state then redis.call('HINCRBY', key.states(slot.home), slot.state, -1) end
-    redis.call('HINCRBY', key.states(slot.home), state, 1)
+    if slot.state then redis.call('HINCRBY', key('states', slot.home), slot.state, -1) end
+    redis.call('HINCRBY', key('states', slot.home), state, 1)
   end
   slot.state, slot.since_us = state, since_us or now
   save_slot(slot)

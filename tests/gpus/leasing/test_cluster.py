@@ -1,0 +1,113 @@
+"""The same scripts on a Redis Cluster: every key of a fleet lies on one node."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from dispatcher_project.embedded import EmbeddedValkey, find_valkey
+from gpus.leasing.connect import connect
+
+from .rig import POOL, Rig
+
+NODES, SLOTS = 3, 16384
+
+
+def free_port() -> int:
+    """Whose cluster bus port (10,000 more) exists and is free too."""
+    while True:
+        with socket.socket() as one, socket.socket() as bus:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            try:
+                bus.bind(("127.0.0.1", port + 10_000))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of three nodes that share the slots."""
+    if find_valkey() is None:
+        pytest.skip("no Valkey or Redis server binary on this machine")
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    servers = [
+        EmbeddedValkey(Path(tmp_path_factory.mktemp("n")), append_only=False, port=free_port(), extra=options)
+        for _ in range(NODES)
+    ]
+    try:
+        for server in servers:
+            server.start()
+        nodes: list[Any] = [redis.Redis(port=server.port, decode_responses=True) for server in servers]
+        for number, node in enumerate(nodes):
+            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
+            node.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        for server in servers[1:]:
+            nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
+        wait_until_whole(nodes)
+        yield "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def wait_until_whole(nodes: list[Any]) -> None:
+    for _ in range(400):
+        infos = [node.execute_command("CLUSTER", "INFO") for node in nodes]
+        if all(
+            _field(info, "cluster_state") == "ok" and _field(info, "cluster_known_nodes") == str(NODES)
+            for info in infos
+        ):
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("the cluster did not form")
+
+
+def _field(info: Any, name: str) -> str:
+    return str(info[name]) if isinstance(info, dict) else dict(
+        line.split(":", 1) for line in str(info).split() if ":" in line
+    )[name]  # fmt: skip
+
+
+def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
+    client: Any = connect(cluster)
+    fleets = {
+        client.get_node_from_key(f"{{{name}}}").name: name for name in ("main", "b", "c", "d", "e", "f")
+    }
+    assert len(fleets) == NODES
+    for fleet in fleets.values():
+        rig = Rig(client, fleet).open()
+        rig.server(slots=2, models=("flux", "zimg"))
+        rig.push("j1", "j2", model="flux")
+        rig.push("j3", tenant="t2", model="zimg", avoid="s2")
+        lease = rig.must_claim()
+        following = rig.release(lease, gpu_seconds=2.0, next_attempt_id="next")
+        assert following is not None
+        rig.leases.settled([lease.ref])
+        assert rig.leases.renew("w1", [following], []) == []
+        rig.release(following, "adopt")
+        assert rig.must_claim(worker="w2").adopted
+        rig.wait(16)
+        assert [row.ref for row in rig.leases.expired()] == [following.ref]
+        assert rig.waiting() == 1
+        assert rig.leases.depth(POOL).slots == {"free": 1, "leased": 1}
+        rig.leases.begin_rebuild("again")
+        while not rig.leases.wipe("again", max_keys=10):
+            pass
+        assert rig.all_keys() == {"rebuild"}
+    client.close()
+
+
+def test_scripts_that_one_node_forgot_are_loaded_again(cluster: str) -> None:
+    client: Any = connect(cluster)
+    rig = Rig(client, "g").open()
+    client.get_redis_connection(client.get_node_from_key(rig.prefix)).script_flush()
+    assert rig.claim() is None
+    client.close()

@@ -1,0 +1,109 @@
+"""URLs for every way to run Redis, and one store per process, URL and fleet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.conf import settings
+
+from dispatcher_project.embedded import EmbeddedValkey, die_with_parent, find_valkey
+from gpus.errors import LeasingUnavailable
+from gpus.leasing import keys, store
+from gpus.leasing.connect import connect
+from gpus.leasing.store import redis_leases
+
+from .rig import Rig
+from .test_cluster import free_port
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "redis://:pw@h:7000/2",
+            {"host": "h", "port": 7000, "db": 2, "password": "pw", "socket_keepalive": True},
+        ),
+        ("rediss://h/1", {"host": "h", "db": 1}),
+        ("unix:///tmp/x.sock?db=3", {"path": "/tmp/x.sock", "db": 3}),
+    ],
+)
+def test_clients_never_retry_and_wait_two_seconds_at_most(url: str, expected: dict[str, Any]) -> None:
+    client: Any = connect(url)
+    options = client.connection_pool.connection_kwargs
+    assert expected.items() <= options.items()
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (2.0, 2.0)
+    assert client.get_retry().get_retries() == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "h:6379", "redis+sentinel://h:1,h:2", "redis+sentinel://h:1,h:2/"]
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"scheme|master"):
+        connect(url)
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path) -> Iterator[str]:
+    """A master that a real sentinel watches; the URL to find it by."""
+    master = EmbeddedValkey(tmp_path / "m", append_only=False, port=free_port())
+    port = free_port()
+    config = tmp_path / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nlogfile {tmp_path}/sentinel.log\n"
+        f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
+    )
+    with master:
+        process = subprocess.Popen(
+            [find_valkey() or "", str(config), "--sentinel"],
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+        try:
+            wait_for(port)
+            yield f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/mymaster/0"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for(port: int) -> None:
+    with redis.Redis(port=port, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.02), 300)) as client:
+        client.ping()
+
+
+def test_a_master_is_found_by_its_sentinels(valkey: EmbeddedValkey, sentinel: str) -> None:
+    client: Any = connect(sentinel)
+    assert client.get_retry().get_retries() == 0
+    rig = Rig(client, "main").open()
+    rig.server()
+    rig.push("j1")
+    assert rig.must_claim().job_id == "j1"
+    client.close()
+
+
+def test_a_cluster_that_does_not_answer_makes_leasing_unavailable() -> None:
+    with pytest.raises(LeasingUnavailable, match="does not answer"):
+        redis_leases("redis+cluster://127.0.0.1:1", "main")
+
+
+def test_a_store_is_made_once_per_process_url_and_fleet(
+    valkey: EmbeddedValkey, fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = redis_leases(valkey.url, fleet)
+    assert redis_leases(valkey.url, fleet) is one
+    assert redis_leases(valkey.url, f"{fleet}b") is not one
+    assert one._lease_us == settings.DISPATCHER.lease_seconds * 1_000_000
+    monkeypatch.setattr(store.os, "getpid", os.getppid)
+    assert redis_leases(valkey.url, fleet) is not one
+
+
+@pytest.mark.parametrize("fleet", ["", "a{b", "a}b", "a:b"])
+def test_a_fleets_name_must_not_break_its_hash_tag(fleet: str) -> None:
+    with pytest.raises(ValueError, match="fleet"):
+        keys.prefix(fleet)

@@ -1,0 +1,210 @@
+"""The loader's rules, and how a script reaches the server: by hash, once, and never under a wrong name."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus.errors import LeasingUnavailable
+from gpus.leasing import scripts
+from gpus.leasing.connect import connect
+from gpus.leasing.scripts import BadScript, read_script, resolve_includes, script_names
+from gpus.leasing.store import RedisLeases
+
+from .rig import Rig
+
+HEAD = "-- Why: w\n-- Keys: k\n-- Args: a\n-- Returns: r\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "includes").mkdir()
+    monkeypatch.setattr(scripts, "FOLDER", tmp_path)
+    read_script.cache_clear()
+    yield tmp_path
+    read_script.cache_clear()
+
+
+@pytest.mark.parametrize("part", scripts.CONTRACT)
+def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) -> None:
+    head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
+    (folder / "bad.lua").write_text(head + "\nreturn 1\n")
+    with pytest.raises(BadScript, match=f"bad.lua.*{part}"):
+        read_script("bad")
+
+
+def test_a_contract_below_the_head_does_not_count(folder: Path) -> None:
+    (folder / "bad.lua").write_text("-- Why: w\n\n" + HEAD + "return 1\n")
+    with pytest.raises(BadScript, match="Keys"):
+        read_script("bad")
+
+
+def test_an_include_is_put_in_once_where_it_is_first_asked_for(folder: Path) -> None:
+    (folder / "includes" / "a.lua").write_text("-- a\nlocal a = 1\n")
+    (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nlocal b = a\n")
+    (folder / "good.lua").write_text(HEAD + "-- include: b\n-- include: a\nreturn b\n")
+    text = read_script("good")
+    assert text.count("local a = 1") == 1
+    assert text.index("local a = 1") < text.index("local b = a") < text.index("return b")
+
+
+def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
+    with pytest.raises(BadScript, match=r"there is no nothing\.lua"):
+        resolve_includes("-- include: nothing", folder / "includes", set())
+    (folder / "includes" / "mute.lua").write_text("local a = 1\n")
+    with pytest.raises(BadScript, match="begin with a comment"):
+        resolve_includes("-- include: mute", folder / "includes", set())
+
+
+def test_functions_that_a_script_does_not_use_are_left_out(folder: Path) -> None:
+    (folder / "includes" / "a.lua").write_text(
+        "-- a\nlocal function used() return 1 end\n"
+        "local function by_nobody(x)\n  if x then\n    return used()\n  end\nend\n"
+        "local function by_the_unused() return 2 end\n"
+        "local function unused() return by_the_unused() end\n"
+    )
+    (folder / "good.lua").write_text(HEAD + "-- include: a\nreturn used()\n")
+    assert re.findall(r"function (\w+)", read_script("good")) == ["used"]
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_every_script_keeps_the_rules(name: str) -> None:
+    text = read_script(name)
+    assert "-- include:" not in text
+    for forbidden in ("'KEYS'", "'SCAN'", "'EXPIRE'", "'PEXPIRE'", "'EX'", "KEYS[2]"):
+        assert forbidden not in text
+    commands = [line for line in text.splitlines() if "redis.call('TIME')" in line]
+    assert len(commands) <= 1
+
+
+def test_keys_are_named_in_one_include_only() -> None:
+    for path in scripts.FOLDER.rglob("*.lua"):
+        if path.stem != "keys":
+            assert "prefix" not in path.read_text().replace("KEYS[1] prefix", ""), path
+
+
+def test_the_key_space_is_named_in_one_python_file_only() -> None:
+    root = Path(scripts.__file__).parents[2]
+    for package in ("gpus", "jobs", "admin_ui", "dispatcher_project", "benchmarks"):
+        for path in (*(root / package).rglob("*.py"), *(root / package).rglob("*.lua")):
+            if path != Path(scripts.__file__).with_name("keys.py"):
+                assert "gpuq:" not in path.read_text(), path
+
+
+def test_no_key_has_a_time_to_live(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3")
+    rig.release(rig.must_claim())
+    rig.leases.expired()
+    assert {rig.client.ttl(rig.prefix + name) for name in rig.all_keys()} == {-1}
+
+
+# -- on the wire ----------------------------------------------------------------------------------------
+
+
+class LossyProxy:
+    """Between client and server; when armed, it passes the next script on and loses the answer."""
+
+    def __init__(self, target: str, path: str) -> None:
+        self._target, self.path = target, path
+        self.lose, self._losing = 0, False
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                inner, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(inner,), daemon=True).start()
+
+    def _serve(self, inner: socket.socket) -> None:
+        with inner, socket.socket(socket.AF_UNIX) as outer:
+            outer.connect(self._target)
+            back = threading.Thread(target=self._answer, args=(outer, inner), daemon=True)
+            back.start()
+            while request := _receive(inner):
+                self._losing = bool(self.lose) and b"EVALSHA" in request
+                outer.sendall(request)
+            outer.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+    def _answer(self, outer: socket.socket, inner: socket.socket) -> None:
+        while answer := _receive(outer):
+            if self._losing:
+                self._losing, self.lose = False, self.lose - 1
+                inner.shutdown(socket.SHUT_RDWR)
+                return
+            inner.sendall(answer)
+
+
+def _receive(source: socket.socket) -> bytes:
+    try:
+        return source.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+@contextmanager
+def lossy(server: EmbeddedValkey, folder: Path) -> Iterator[LossyProxy]:
+    proxy = LossyProxy(server.socket, str(folder / "p.sock"))
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def test_a_lost_answer_is_never_asked_for_twice_by_the_client_itself(tmp_path: Path) -> None:
+    with EmbeddedValkey(tmp_path, append_only=False) as server, lossy(server, tmp_path) as proxy:
+        rig = Rig(connect(f"unix://{proxy.path}"), "main").open()
+        rig.server(slots=4)
+        rig.push("j1", "j2")
+        direct: Any = connect(server.url)
+        direct.config_resetstat()
+        proxy.lose = 1
+        with pytest.raises(LeasingUnavailable, match="does not answer"):
+            rig.claim("attempt")
+        assert direct.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        assert rig.must_claim("attempt").job_id == "j1"
+        assert rig.waiting() == 1
+
+
+def test_a_server_that_is_not_there_makes_leasing_unavailable(tmp_path: Path) -> None:
+    leases = RedisLeases(connect(f"unix://{tmp_path}/nobody.sock"), "main")
+    with pytest.raises(LeasingUnavailable, match="does not answer"):
+        leases.fill()
+    with pytest.raises(LeasingUnavailable, match="does not answer"):
+        leases.check()
+
+
+def test_a_client_that_answers_in_bytes_works_too(valkey: EmbeddedValkey, fleet: str) -> None:
+    import redis
+
+    client = redis.Redis.from_url(valkey.url)
+    leases = RedisLeases(client, fleet)
+    assert leases.begin_rebuild("x")
+    assert leases.wipe("x")
+    assert leases.open_generation("x") == leases.generation()
+    client.close()
+
+
+def test_the_docs_name_every_key() -> None:
+    text = (Path(scripts.__file__).parents[2] / "docs" / "leasing.md").read_text()
+    lua = "".join(path.read_text() for path in scripts.FOLDER.rglob("*.lua"))
+    kinds = set(re.findall(r"\bkey\('(\w+)'", lua))
+    assert len(kinds) > 20
+    assert {kind for kind in kinds if f"`{kind}" not in text} == set()
