@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
 
 from gpus.api.urls import registry_urls
 from jobs.api.documents import Document, Swagger
@@ -27,6 +28,9 @@ api_urls: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns = [
+    path(
+        "", RedirectView.as_view(url="/api/v1/docs")
+    ),  # who opens the bare address wants to know what this is
     *root_urls,
     path("api/v1/", include(api_urls)),
     re_path(r"^api/(?P<rest>.*)$", unknown_route),
