@@ -123,6 +123,7 @@ def open_lease(
         return None
     except Exception:  # a secret that can't be read, a bug: not the job's fault, and no death
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
+        worker.pause_claims()  # what broke once breaks again: the next wake tries
         mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
         _give_back(worker, leases, lease, mode, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
@@ -188,6 +189,7 @@ def _adopt(
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
     if spec is None or endpoint is None:
+        worker.pause_claims()  # an adoptable lease is offered again at once, also on a server that rests
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
     job = (

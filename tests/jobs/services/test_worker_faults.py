@@ -6,7 +6,7 @@ import time
 from dataclasses import replace as dc_replace
 
 import pytest
-from django.db import DataError, OperationalError
+from django.db import DataError, OperationalError, connection
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import QuarantinedSlot
@@ -128,6 +128,8 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
 def test_a_pushed_failure_that_can_not_be_stored(shop):
+    if connection.vendor == "postgresql":
+        pytest.skip("jsonb refuses such a text at the door already")
     import json
 
     from jobs.services.attempts import accept_push
