@@ -28,9 +28,7 @@ api_urls: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns = [
-    path(
-        "", RedirectView.as_view(url="/api/v1/docs")
-    ),  # for who opens the bare address
+    path("", RedirectView.as_view(url="/api/v1/docs")),  # for who opens the bare address
     *root_urls,
     path("api/v1/", include(api_urls)),
     re_path(r"^api/(?P<rest>.*)$", unknown_route),

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +30,9 @@ FOLDER = Path(__file__).parent / "lua"
 CONTRACT = ("Why", "Keys", "Args", "Returns")
 """What the head of each script must say."""
 
+LOAD_SECONDS = 2.0
+"""How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up."""
+
 Client = redis.Redis | redis.RedisCluster
 
 FAILURES = (RedisError, RedisClusterException)
@@ -35,6 +40,7 @@ FAILURES = (RedisError, RedisClusterException)
 
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]* end\n|.*?^end\n)", re.MULTILINE | re.DOTALL)
+_WORD = re.compile(r"\w+")
 _RUN_ID = re.compile(r"run_id:(\w*)")
 
 
@@ -84,9 +90,8 @@ def leave_out_unused(text: str) -> str:
     """Without the includes' functions that this script does not use: Lua makes each of them anew on every
     call, which costs more than the commands."""
     while True:
-        unused = [
-            found[0] for found in _FUNCTION.finditer(text) if len(re.findall(rf"\b{found[1]}\b", text)) == 1
-        ]
+        named = Counter(_WORD.findall(text))
+        unused = [found[0] for found in _FUNCTION.finditer(text) if named[found[1]] == 1]
         if not unused:
             return text
         for function in unused:
@@ -108,15 +113,16 @@ class Scripts:
         self._client = client
         self._prefix = prefix
         self._loaded: _Loaded | None = None
+        self._loading = threading.Lock()
 
     def run(self, name: str, *args: str | int | float) -> Any:
         """The script's answer: None, an int, a text, or lists of these."""
         try:
-            loaded = self._loaded or self.load()
+            loaded = self._loaded or self._load_once(None)
             try:
                 answer = self._send(loaded.hashes[name], args)
             except NoScriptError:  # it did not run: another run of the server, or SCRIPT FLUSH
-                answer = self._send(self.load().hashes[name], args)
+                answer = self._send(self._load_once(loaded).hashes[name], args)
         except ResponseError as error:
             raise LeasingUnavailable(str(error).removeprefix("UNAVAILABLE ")) from error
         except FAILURES as error:
@@ -144,6 +150,15 @@ class Scripts:
             pool.release(connection)
         self._loaded = _Loaded(run_id, hashes)
         return self._loaded
+
+    def _load_once(self, known: _Loaded | None) -> _Loaded:
+        """A worker's threads start together, and one of them loads for all. known: what does not work."""
+        if not self._loading.acquire(timeout=LOAD_SECONDS):
+            raise LeasingUnavailable("Redis does not answer: the scripts are still being loaded")
+        try:
+            return self._loaded if self._loaded and self._loaded is not known else self.load()
+        finally:
+            self._loading.release()
 
     def _send(self, script_hash: str, args: tuple[str | int | float, ...]) -> Any:
         return self._client.evalsha(script_hash, 1, self._prefix, *args)

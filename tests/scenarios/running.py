@@ -25,7 +25,7 @@ from tests.scenarios.gpu_server import GpuServer
 from tests.scenarios.ports import free_port
 
 _KNOBS = {
-    "DISPATCHER_LEASE_SECONDS": "3",
+    "DISPATCHER_LEASE_SECONDS": "4",
     "DISPATCHER_RENEW_SECONDS": "1",
     "DISPATCHER_SWEEP_SECONDS": "1",
     "DISPATCHER_PROBE_SECONDS": "1",

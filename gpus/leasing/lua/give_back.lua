@@ -11,7 +11,7 @@ local seconds, rest_us = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 if not is_open() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
-if not slot or (slot.worker ~= worker and slot.worker ~= '') then return 0 end
+if not slot or not is_holder(slot, worker) then return 0 end
 local server = read_server((split_slot(name)))
 hide_slot(slot, server)
 drop_lease(slot, seconds)

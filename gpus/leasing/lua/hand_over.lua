@@ -9,7 +9,7 @@ local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(AR
 
 if not is_open() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
-if not slot or slot.state ~= 'leased' or (slot.worker ~= worker and slot.worker ~= '') then return 0 end
+if not slot or slot.state ~= 'leased' or not is_holder(slot, worker) then return 0 end
 pass_lease(slot, '', epoch)
 make_adoptable(slot)
 return 1

@@ -16,7 +16,7 @@ local lease_us, head_start_us = tonumber(ARGV[11]), tonumber(ARGV[12])
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
-if not slot or (slot.worker ~= worker and slot.worker ~= '') then
+if not slot or not is_holder(slot, worker) then
   local given = next_attempt ~= '' and find_lease(next_attempt)
   return given and given.name == name and lease_reply(given, false) or nil
 end
@@ -27,7 +27,8 @@ hide_slot(slot, server)
 local pool = load_pool(slot.pool)
 local real = correct_charge(pool, slot, seconds)
 forget_lease(slot)
-settle(slot, worker, lease_us)
+slot.worker = worker
+settle(slot, lease_us)
 if rest_us then rest_server(server, now + rest_us) end
 if mode == 'suspect' then
   save_pool(pool)

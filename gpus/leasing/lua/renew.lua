@@ -18,13 +18,13 @@ local function renew(slot_name, job, attempt, epoch)
   local slot = held_under(slot_name, job, attempt, epoch)
   if not slot then
     if not end_under(slot_name, job, attempt, epoch) then return nil end
-  elseif slot.worker == worker then
-    if slot.state == 'adoptable' then unmake_adoptable(slot) end
-  elseif slot.worker == '' and slot.state == 'leased' then
+  elseif not is_holder(slot, worker) then
+    return false
+  elseif slot.state == 'adoptable' then
+    unmake_adoptable(slot)
+  elseif slot.worker == '' then
     pass_lease(slot, worker, epoch)
     save_slot(slot)
-  else
-    return false
   end
   extend_lease(attempt, lease_us)
   return true

@@ -12,7 +12,7 @@ if not is_open() then return refuse() end
 local taken = held_under(name, job, attempt, new_epoch)
 if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
 local slot = held_under(name, job, attempt, epoch)
-if not slot or (slot.state == 'leased' and slot.worker ~= worker and slot.worker ~= '') then return 0 end
+if not slot or (slot.state == 'leased' and not is_holder(slot, worker)) then return 0 end
 pass_lease(slot, worker, new_epoch)
 if slot.state == 'adoptable' then unmake_adoptable(slot) else save_slot(slot) end
 extend_lease(attempt, lease_us)

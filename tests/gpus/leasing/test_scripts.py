@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,23 @@ def test_a_lost_answer_is_never_asked_for_twice_by_the_client_itself(tmp_path: P
         assert direct.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
         assert rig.must_claim("attempt").job_id == "j1"
         assert rig.waiting() == 1
+
+
+def test_threads_that_come_together_load_the_scripts_once(tmp_path: Path) -> None:
+    with EmbeddedValkey(tmp_path, append_only=False) as server, ThreadPoolExecutor(16) as threads:
+        leases = RedisLeases(connect(server.url), "main")
+        together = threading.Barrier(16)
+
+        def ask(_: int) -> str | None:
+            together.wait()
+            return leases.generation()
+
+        for _ in range(2):
+            assert list(threads.map(ask, range(16))) == [None] * 16
+            direct: Any = connect(server.url)
+            assert direct.info("commandstats")["cmdstat_script|load"]["calls"] == len(script_names())
+            direct.script_flush()
+            direct.config_resetstat()
 
 
 def test_a_server_that_is_not_there_makes_leasing_unavailable(tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     monkeypatch.setattr(dispatch, "PushedResult", type("P", (), {"objects": Gone()}))
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=4)
+    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
     assert escaped is None
-    assert worker.settlement.keeper.held() == 0
+    eventually(lambda: worker.settlement.keeper.held() == 0)
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -66,7 +66,7 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     monkeypatch.setattr(claims, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
-    assert second.settlement.keeper.held() == 0  # else it is renewed for ever and nobody polls
+    eventually(lambda: second.settlement.keeper.held() == 0)  # else it is renewed for ever and nobody polls
 
 
 def _refused(shop, monkeypatch):
@@ -88,7 +88,7 @@ def _refused(shop, monkeypatch):
 
 def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
     worker = _refused(shop, monkeypatch)
-    eventually(lambda: worker.settlement.keeper.held() == 0, seconds=3)
+    eventually(lambda: worker.settlement.keeper.held() == 0, seconds=15)
 
 
 def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
@@ -107,7 +107,7 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
             worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     worker.look()
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free", seconds=3)
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free", seconds=15)
 
 
 def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypatch):
@@ -122,8 +122,8 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
 
     monkeypatch.setattr(transitions, "end_attempt", refuse)
     worker.work("m")
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=4)
-    assert worker.settlement.keeper.held() == 0
+    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
+    eventually(lambda: worker.settlement.keeper.held() == 0)
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -143,7 +143,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     body = json.loads('{"status": "failed", "error": "\\ud800"}')
     assert accept_push(job.id, push_token(attempt.id), body, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=4)
+    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
 
 
 class LossyLeases:

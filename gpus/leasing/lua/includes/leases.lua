@@ -20,6 +20,12 @@ local function held_under(slot_name, job, attempt, epoch)
   return nil
 end
 
+-- Whether the worker may speak for the lease: it holds it, or nobody does since it was restored from the database.
+-- One that was handed over is nobody's until it is claimed.
+local function is_holder(slot, worker)
+  return slot.worker == worker or (slot.worker == '' and slot.state == 'leased')
+end
+
 -- As an array, for the store: the fields of `Lease` in their order, leased_at in microseconds.
 local function lease_reply(slot, is_adopted)
   return { slot.pool, slot.name, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority,

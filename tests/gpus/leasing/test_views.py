@@ -1,0 +1,34 @@
+"""What operators and the lock sync see."""
+
+from __future__ import annotations
+
+from .rig import POOL, Rig
+
+
+def test_views_show_slots_and_depths(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3")
+    lease = rig.must_claim()
+    rig.wait(4)
+    view, free = rig.leases.slots("s1")
+    assert (view.slot, view.pool, view.state, view.warm_model) == ("s1/0", POOL, "leased", "flux")
+    assert (view.job_id, view.attempt_id, view.epoch, view.model) == ("j1", lease.attempt_id, 1, "flux")
+    assert (view.held_seconds, view.expires_in_seconds) == (4.0, 11.0)
+    assert (free.state, free.job_id, free.attempt_id, free.expires_in_seconds) == ("free", None, None, None)
+    depth = rig.leases.depth(POOL)
+    assert depth.waiting == {"flux": 2}
+    assert depth.slots == {"free": 1, "leased": 1}
+    assert rig.leases.slots("unknown") == []
+
+
+def test_the_last_change_is_the_last_beginning_or_end_of_a_lease(rig: Rig) -> None:
+    rig.server(slots=2)
+    assert rig.leases.last_lease_change_seconds("s1") == float("inf")
+    rig.push("j1")
+    lease = rig.must_claim()
+    rig.wait(3)
+    assert rig.leases.last_lease_change_seconds("s1") == 3.0
+    rig.release(lease, "suspect")
+    rig.wait(2)
+    rig.leases.free_slot(lease.slot)
+    assert rig.leases.last_lease_change_seconds("s1") == 2.0
