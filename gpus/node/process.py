@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
+_SLICE_SECONDS = 0.5
 
 
 class StopSignal:
@@ -23,7 +24,13 @@ class StopSignal:
             signal.signal(number, self._stop)
 
     def wait(self) -> None:
-        self._came.get()
+        """In slices: a signal that comes just before the wait blocks does not end it by itself."""
+        while True:
+            try:
+                self._came.get(timeout=_SLICE_SECONDS)
+            except queue.Empty:
+                continue
+            return
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
