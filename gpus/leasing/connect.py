@@ -60,23 +60,24 @@ def _by_sentinel(parts: SplitResult) -> redis.Redis:
         raise ValueError("a sentinel URL names its master: redis+sentinel://host:port,host:port/master/0")
     options = _options(keepalive=True)
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
-        _addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
+        addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
     )
     client: redis.Redis = sentinel.master_for(
-        master, db=int(database or 0), retry=_never(), **_credentials(parts)
+        master, db=int(database or 0), retry=_never(), **credentials(parts)
     )
     return client
 
 
 def _cluster(parts: SplitResult) -> redis.RedisCluster:
     node: Any = ClusterNode  # redis-py has no types for it
-    nodes = [node(host, port) for host, port in _addresses(parts, _DEFAULT_PORT)]
+    nodes = [node(host, port) for host, port in addresses(parts, _DEFAULT_PORT)]
     return redis.RedisCluster(
-        startup_nodes=nodes, retry=_never(), **_options(keepalive=True), **_credentials(parts)
+        startup_nodes=nodes, retry=_never(), **_options(keepalive=True), **credentials(parts)
     )
 
 
-def _addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+def addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
+    """Every host and port that the URL names."""
     found = []
     for address in parts.netloc.rpartition("@")[2].split(","):
         host, colon, port = address.rpartition(":")
@@ -84,7 +85,8 @@ def _addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
     return found
 
 
-def _credentials(parts: SplitResult) -> dict[str, Any]:
+def credentials(parts: SplitResult) -> dict[str, Any]:
+    """The URL's user and password, as far as it has them, as a client's options."""
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     named = {"username": unquote(user), "password": unquote(password)}
     return {name: value for name, value in named.items() if value}

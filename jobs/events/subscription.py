@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+
+from gpus.leasing.connect import addresses, credentials
 
 _OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5, "health_check_interval": 5}
 
@@ -19,26 +21,12 @@ def hearing_client(url: str, turn: int = 0) -> Redis:
     parts = urlsplit(url)
     options = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
     if parts.scheme == "redis+cluster":
-        addresses = _addresses(parts, 6379)
-        host, port = addresses[turn % len(addresses)]
-        return Redis(host=host, port=port, **_credentials(parts), **options)
+        nodes = addresses(parts, 6379)
+        host, port = nodes[turn % len(nodes)]
+        return Redis(host=host, port=port, **credentials(parts), **options)
     if parts.scheme == "redis+sentinel":
         master = parts.path.strip("/").partition("/")[0]
-        sentinel: Any = Sentinel(_addresses(parts, 26379), **_OPTIONS)  # type: ignore[no-untyped-call]
-        client: Redis = sentinel.master_for(master, **_credentials(parts), **options)
+        sentinel: Any = Sentinel(addresses(parts, 26379), **_OPTIONS)  # type: ignore[no-untyped-call]
+        client: Redis = sentinel.master_for(master, **credentials(parts), **options)
         return client
     return Redis.from_url(url, **options)
-
-
-def _addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
-    found = []
-    for address in parts.netloc.rpartition("@")[2].split(","):
-        host, colon, port = address.rpartition(":")
-        found.append((host, int(port)) if colon else (port, default_port))
-    return found
-
-
-def _credentials(parts: SplitResult) -> dict[str, Any]:
-    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    named = {"username": unquote(user), "password": unquote(password)}
-    return {name: value for name, value in named.items() if value}

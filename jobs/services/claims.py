@@ -95,9 +95,8 @@ def give_back_unrun(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
     """A lease that nobody here knew of: the slot is free at once, the ticket is back in its place."""
     mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
     leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
-    job = Job.objects.filter(id=lease.job_id, state=JobState.QUEUED).defer("payload", "result").first()
-    if job is not None and not lease.adopted:
-        finish.push_tickets(job.fleet, job.pool, [job.ticket], worker.ports)
+    if not lease.adopted:
+        finish.push_waiting(lease.job_id, worker.ports)
 
 
 def open_lease(

@@ -10,6 +10,7 @@ from django.conf import settings
 
 from gpus.errors import LeasingUnavailable
 from gpus.protocol import ModelSpec, Ticket
+from jobs.models import Job
 from jobs.retry import RetryPolicy
 from jobs.services.ports import Ports
 from jobs.states import JobState
@@ -59,3 +60,10 @@ def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports)
         log.warning("push_failed", pool=pool, tickets=len(tickets), error=str(error))
         return
     ports.send_wakes(pushed.wakes)
+
+
+def push_waiting(job_id: str, ports: Ports) -> None:
+    """Back into the line if it still waits: a lease that came to nothing took its ticket."""
+    job = Job.objects.filter(id=job_id, state=JobState.QUEUED).defer("payload", "result").first()
+    if job is not None:
+        push_tickets(job.fleet, job.pool, [job.ticket], ports)

@@ -208,14 +208,9 @@ class Settlement:
             if late.mode is ReleaseMode.FREE:
                 self.keeper.forget(ref)
             if following is not None:
-                self._push_again(following.job_id)
+                finish.push_waiting(following.job_id, self.ports)
         if self._unsettled:
             self._settle()
-
-    def _push_again(self, job_id: str) -> None:
-        job = _waiting(job_id)
-        if job is not None:
-            finish.push_tickets(job.fleet, job.pool, [job.ticket], self.ports)
 
     def _after_commit(self, outcomes: Sequence[Any]) -> None:
         ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]

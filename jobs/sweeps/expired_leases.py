@@ -20,10 +20,10 @@ from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot
 from gpus.protocol import ExpiredLease, ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
 from jobs import transitions
-from jobs.models import Attempt, Job
+from jobs.models import Attempt
 from jobs.services import finish
 from jobs.services.ports import Ports
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState
+from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 from jobs.sweeps.losses import Loss, lose_attempt, lose_unwritten, spec_of
 from jobs.transitions import Ended, StartOutcome
@@ -142,9 +142,7 @@ def _tell(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
     if ended.won:
         finish.after_end(ended, ports)
         return
-    job = Job.objects.filter(id=ref.job_id, state=JobState.QUEUED).defer("payload", "result").first()
-    if job is not None:
-        finish.push_tickets(job.fleet, job.pool, [job.ticket], ports)
+    finish.push_waiting(ref.job_id, ports)
 
 
 def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
