@@ -3,7 +3,7 @@
 -- Args: clock, server, pool, slots, desired state, host or '', models as ',a,b,' (sorted)
 -- Returns: wakes for slots that became free, flat: pool, host, count, …
 -- include: gate
--- include: rest
+-- include: room
 -- include: wakes
 local name, pool, count, desired, host, models = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
@@ -13,11 +13,14 @@ local old = read_server(name)
 if old and not old.gone and old.pool == pool and old.host == host and old.slots == count
   and old.desired == desired and old.models == models then return {} end
 
-local seen = {}
+local were_free = 0
 if old then
-  each_slot(old, function(slot, index)
+  each_slot(old, function(slot)
     hide_slot(slot, old)
-    seen[index] = slot
+    if slot.state == 'free' then
+      were_free = were_free + 1
+      set_state(slot, 'off', slot.since_us)
+    end
   end)
   withdraw_server(old)
 end
@@ -30,20 +33,19 @@ redis.call('SADD', key('pools'), pool)
 save_server(server)
 enlist_server(server)
 
-local freed = 0
 for index = 0, server.top - 1 do
-  local slot = seen[index]
-  if slot or index < count then
-    slot = slot or new_slot(name .. '/' .. index, pool)
-    local was_free, state = slot.state == 'free', slot.state or 'off'
-    if state == 'free' or state == 'off' then state = is_usable(server, index) and 'free' or 'off' end
-    if slot.state and slot.home ~= pool then  -- counted there until now
-      redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
-      slot.state = nil
+  local slot = read_slot(name .. '/' .. index)
+  if not slot then
+    if index < count then set_state(new_slot(name .. '/' .. index, pool), 'off') end
+  else
+    if slot.home ~= pool then
+      redis.call('HINCRBY', key('states', slot.home), slot.state, -1)  -- counted there until now
+      redis.call('HINCRBY', key('states', pool), slot.state, 1)
+      slot.home = pool
+      save_slot(slot)
     end
-    slot.home = pool
-    set_state(slot, state, slot.since_us)
-    if show_slot(slot, server) and not was_free then freed = freed + 1 end
+    show_slot(slot, server)
   end
 end
+local freed = arrange_slots(server) - were_free
 return whole and freed > 0 and wakes_for({ { pool, host, freed } }) or {}

@@ -7,6 +7,7 @@
 -- include: drop
 -- include: lists
 -- include: note
+-- include: room
 local name, attempt = ARGV[2], ARGV[3]
 
 if not is_open() then return refuse() end
@@ -21,4 +22,5 @@ if slot.state == 'leased' or slot.state == 'adoptable' then
 else
   set_state(slot, 'quarantined', slot.since_us)
 end
+if server.top > server.slots then arrange_slots(server) end
 return 1

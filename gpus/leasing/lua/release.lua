@@ -9,6 +9,7 @@
 -- include: charge
 -- include: settle
 -- include: rest
+-- include: room
 local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
 local lease_us, head_start_us = tonumber(ARGV[11]), tonumber(ARGV[12])
@@ -37,7 +38,7 @@ if mode == 'suspect' then
 end
 
 if real > 0 then learn_seconds(slot.model, slot.tenant, real) end
-if next_attempt ~= '' and whole and is_usable(server, index) and server.pool == slot.pool
+if next_attempt ~= '' and whole and has_room(server, index) and server.pool == slot.pool
   and server.host == slot.host and server.rests_until <= now then
   local ticket = best_ticket(pool, server.models, server_name)
   if ticket then

@@ -9,6 +9,8 @@ from gpus.protocol import split_slot
 
 from .plain_line import LEASE_US, Held, PlainLine, Server, Slot, Waiting
 
+IDLE = ("free", "off")
+
 
 class PlainLeases(PlainLine):
     """One pool. Times in microseconds."""
@@ -124,7 +126,7 @@ class PlainLeases(PlainLine):
             for who in (lease.tenant, None):
                 mean = self.means.get((lease.model, who), real)
                 self.means[lease.model, who] = mean + 0.2 * (real - mean)
-        usable = self._usable(server, slot) and server.host == lease.host and server.rests_until <= self.now
+        usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
         if following and usable and (found := self.best(server.models, server.name)):
             ticket = self._prefer_warm(found[1], slot, server)
             return self._give(slot, ticket, following, worker)
@@ -220,6 +222,7 @@ class PlainLeases(PlainLine):
             self._forget_job(slot.held)
             slot.since_us = self.now
         slot.state = "quarantined"
+        self._arrange(self.servers[server])
 
     def free_slot(self, name: str) -> None:
         slot = self.slots.get(name)
@@ -231,8 +234,25 @@ class PlainLeases(PlainLine):
     def _server(self, slot: Slot) -> Server:
         return self.servers[split_slot(slot.name)[0]]
 
-    def _usable(self, server: Server, slot: Slot) -> bool:
-        return not server.gone and server.on and split_slot(slot.name)[1] < server.slots
+    def _has_room(self, server: Server, slot: Slot) -> bool:
+        others = sum(one is not slot and one.state not in IDLE for one in self._of(server.name))
+        below = split_slot(slot.name)[1] < server.slots
+        return not server.gone and server.on and below and others < server.slots
+
+    def _arrange(self, server: Server) -> None:
+        """Of the idle slots below the count the lowest are free, as many as the held ones leave."""
+        if server.gone:
+            return
+        slots = sorted(self._of(server.name), key=lambda slot: split_slot(slot.name)[1])
+        room = server.slots - sum(slot.state not in IDLE for slot in slots) if server.on else 0
+        for slot in slots:
+            if slot.state in IDLE and split_slot(slot.name)[1] >= server.slots:
+                del self.slots[slot.name]
+            elif slot.state in IDLE:
+                was, slot.state = slot.state, "free" if room > 0 else "off"
+                room -= 1
+                if slot.state != was:
+                    self._show(slot, server)
 
     def _of(self, server: str) -> list[Slot]:
         return [slot for slot in self.slots.values() if split_slot(slot.name)[0] == server]
@@ -245,8 +265,8 @@ class PlainLeases(PlainLine):
             if not self._of(server.name):
                 del self.servers[server.name]
             return
-        slot.state = "free" if self._usable(server, slot) else "off"
-        self._show(slot, server)
+        slot.state = "off"
+        self._arrange(server)
 
     def _show(self, slot: Slot, server: Server) -> None:
         slot.listed = slot.state == "adoptable" or (slot.state == "free" and server.rests_until <= self.now)
@@ -262,9 +282,10 @@ class PlainLeases(PlainLine):
         for index in range(slots):
             self.slots.setdefault(f"{name}/{index}", Slot(f"{name}/{index}", "off", self.now))
         for slot in self._of(name):
-            if slot.state in ("free", "off"):
-                slot.state = "free" if self._usable(new, slot) else "off"
+            if slot.state in IDLE:
+                slot.state = "off"
             self._show(slot, new)
+        self._arrange(new)
 
     def forget(self, name: str) -> None:
         server = self.servers.get(name)

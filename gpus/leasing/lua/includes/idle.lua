@@ -1,11 +1,6 @@
 -- What becomes of a slot that nothing holds any more, and of a server whose last slot that was.
 -- include: keys
--- include: lists
-
-local function delete_slot(slot)
-  redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
-  redis.call('DEL', key('slot', slot.name))
-end
+-- include: room
 
 -- Forgets a gone server once nothing holds any of its slots.
 local function bury_server(server)
@@ -17,10 +12,9 @@ local function bury_server(server)
   redis.call('ZREM', key('resting'), server.name)
 end
 
--- The slot is free, off, or gone with its server. True if it can be claimed now; also its server.
+-- The slot is free, off, or gone with its server. True if a slot can be claimed now because of that; also its server.
 local function idle_slot(slot, since_us)
-  local name, index = split_slot(slot.name)
-  local server = read_server(name)
+  local server = read_server((split_slot(slot.name)))
   if server.gone then
     delete_slot(slot)
     bury_server(server)
@@ -28,6 +22,10 @@ local function idle_slot(slot, since_us)
   end
   slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant = nil, nil, nil, nil, nil, nil
   slot.priority, slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = nil, nil, nil, nil, nil, nil
-  set_state(slot, is_usable(server, index) and 'free' or 'off', since_us)
+  if server.top > server.slots then
+    set_state(slot, 'off', since_us)
+    return arrange_slots(server) > 0, server
+  end
+  set_state(slot, server.desired == 'on' and 'free' or 'off', since_us)
   return show_slot(slot, server), server
 end

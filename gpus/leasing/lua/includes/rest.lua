@@ -3,13 +3,6 @@
 -- include: time
 -- include: lists
 
-local function each_slot(server, act)
-  for index = 0, server.top - 1 do
-    local slot = read_slot(server.name .. '/' .. index)
-    if slot then act(slot, index) end
-  end
-end
-
 local function rest_server(server, until_us)
   each_slot(server, function(slot)
     if slot.state == 'free' then hide_slot(slot, server) end

@@ -5,6 +5,7 @@
 -- include: charge
 -- include: ends
 -- include: note
+-- include: room
 
 -- The fields that the store writes for a lease, and its worker.
 local function read_claim(fields, first, worker)
@@ -56,6 +57,7 @@ local function restore_lease(claim, lease_us)
   save_pool(pool)
   put_claim(slot, claim, server)
   begin_lease(slot, claim.fence, lease_us)
+  if server.top > server.slots then arrange_slots(server) end
   return true
 end
 
@@ -74,6 +76,7 @@ local function restore_end(claim, lease_us)
   if is_idle then
     slot.fence, slot.warm = math.max(slot.fence, claim.fence), claim.model
     set_state(slot, 'settling')
+    if server.top > server.slots then arrange_slots(server) end
   end
   return true
 end

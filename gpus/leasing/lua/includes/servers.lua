@@ -7,7 +7,7 @@ local function split_slot(slot)
   return server, tonumber(index)
 end
 
--- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: how many there ever were; rests_until:
+-- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: one above its highest slot; rests_until:
 -- µs. gone: forgotten or never configured, kept while something still holds one of its slots.
 local function read_server(name)
   local packed = redis.call('GET', key('server', name))
@@ -23,8 +23,4 @@ local function save_server(server)
   redis.call('SADD', key('servers'), server.name)
   redis.call('SET', key('server', server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
     server.slots, server.top, server.desired, server.rests_until, server.gone))
-end
-
-local function is_usable(server, index)
-  return not server.gone and server.desired == 'on' and index < server.slots
 end

@@ -35,3 +35,15 @@ local function set_state(slot, state, since_us)
   slot.state, slot.since_us = state, since_us or now
   save_slot(slot)
 end
+
+local function delete_slot(slot)
+  redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
+  redis.call('DEL', key('slot', slot.name))
+end
+
+local function each_slot(server, act)
+  for index = 0, server.top - 1 do
+    local slot = read_slot(server.name .. '/' .. index)
+    if slot then act(slot, index) end
+  end
+end
