@@ -9,6 +9,9 @@ import time
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 ID_LENGTH = 26
 
+clock, chance_bits = time.time, secrets.randbits
+"""Where time and chance come from; a simulator puts its own here."""
+
 _lock = threading.Lock()
 _last_milliseconds = -1
 _last_chance = 0
@@ -18,11 +21,11 @@ def new_id(now_seconds: float | None = None) -> str:
     """26 characters that sort by time of creation, and by order of creation within one process and
     millisecond: the jobs of a batch list in the order they were sent. Source: the ULID specification."""
     global _last_milliseconds, _last_chance
-    milliseconds = int((time.time() if now_seconds is None else now_seconds) * 1000)
+    milliseconds = int((clock() if now_seconds is None else now_seconds) * 1000)
     with _lock:
         if milliseconds == _last_milliseconds:
-            _last_chance += 1 + secrets.randbits(16)
+            _last_chance += 1 + chance_bits(16)
         else:
-            _last_milliseconds, _last_chance = milliseconds, secrets.randbits(79)
+            _last_milliseconds, _last_chance = milliseconds, chance_bits(79)
         number = (milliseconds << 80) | _last_chance
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))

@@ -79,12 +79,17 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
     return read_health(answer.body)
 
 
-def probe_all(asked: Iterable[tuple[Server, str]], *, transport: Transport | None = None) -> list[Health]:
+def probe_all(
+    asked: Iterable[tuple[Server, str]],
+    *,
+    transport: Transport | None = None,
+    at_once: int = PARALLEL_PROBES,
+) -> list[Health]:
     """Probes (server, model) pairs in parallel, answers in order."""
     pairs = list(asked)
-    if len(pairs) < 2:
+    if len(pairs) < 2 or at_once < 2:
         return [probe(server, model=model, transport=transport) for server, model in pairs]
-    with ThreadPoolExecutor(min(PARALLEL_PROBES, len(pairs)), thread_name_prefix="probe") as threads:
+    with ThreadPoolExecutor(min(at_once, len(pairs)), thread_name_prefix="probe") as threads:
         return list(threads.map(lambda pair: probe(pair[0], model=pair[1], transport=transport), pairs))
 
 

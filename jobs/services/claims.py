@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -152,24 +151,20 @@ def _begin(
     )
     claimed = Claimed(fleet_name, leases, lease, job, spec, endpoint, started)
     if spec.at_most_once or worker.must_await_starts(fleet_name, leases):
-        refused = _await_start(started)
+        refused = _await_start(worker, started)
         if refused is not None:
             settlement.refuse_start(leases, lease, refused, spec, proven_free=True)
             return None
     return claimed
 
 
-def _await_start(started: Future[StartOutcome]) -> StartOutcome | None:
-    """For those who may not send before the start is durable; None: it is. Meanwhile the writer keeps
-    trying and the keeper keeps the lease."""
-    while True:
-        try:
-            outcome = started.result(timeout=1.0)
-        except FutureTimeout:
-            continue
-        except Exception:
-            return StartOutcome.JOB_MOVED
-        return None if outcome is StartOutcome.STARTED else outcome
+def _await_start(worker: GpuWorker, started: Future[StartOutcome]) -> StartOutcome | None:
+    """For those who may not send before the start is durable; None: it is."""
+    worker.until_done(started)
+    if started.exception() is not None:
+        return StartOutcome.JOB_MOVED
+    outcome = started.result()
+    return None if outcome is StartOutcome.STARTED else outcome
 
 
 def _adopt(

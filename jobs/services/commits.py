@@ -59,6 +59,10 @@ class Writer(Protocol):
     def failing(self) -> bool: ...
 
 
+AfterCommit = Callable[[Sequence[Any]], None]
+MakeWriter = Callable[[AfterCommit], Writer]
+
+
 class GroupCommitWriter:
     """Writes in the order they came: a slot's finish always stands before its next start.
 
@@ -66,9 +70,7 @@ class GroupCommitWriter:
     offender gets its exception. While the database is away the batch is kept and tried again.
     """
 
-    def __init__(
-        self, after_commit: Callable[[Sequence[Any]], None], *, gather_seconds: float = 0.002
-    ) -> None:
+    def __init__(self, after_commit: AfterCommit, *, gather_seconds: float = 0.002) -> None:
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
@@ -123,6 +125,10 @@ class GroupCommitWriter:
             self._commit(batch)
         connection.close()
 
+    def _pause(self, seconds: float) -> None:
+        with self._some:
+            self._some.wait(seconds)
+
     def _commit(self, batch: list[Write]) -> None:
         tries = 0
         while True:
@@ -134,8 +140,7 @@ class GroupCommitWriter:
                 log.warning("commit_failed", writes=len(batch), error=str(error).strip())
                 close_old_connections()
                 connection.close()
-                with self._some:
-                    self._some.wait(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
+                self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
         self._failing = False
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import structlog
@@ -38,14 +37,15 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
 
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Sequence[PushResult]:
     global _no_push_until
-    started = time.monotonic()
+    started = ports.clock.monotonic()
     if started < _no_push_until:
         return ()
     try:
         pushed = ports.leases(fleet).push(pool, [job.ticket for job in jobs])
     except LeasingUnavailable as error:
-        if time.monotonic() - started > _SLOW_SECONDS:
-            _no_push_until = time.monotonic() + _REST_SECONDS
+        now = ports.clock.monotonic()
+        if now - started > _SLOW_SECONDS:
+            _no_push_until = now + _REST_SECONDS
         log.warning("tickets_not_pushed", pool=pool, jobs=len(jobs), error=str(error))
         return ()
     ports.send_wakes(pushed.wakes)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django.conf import settings
 
 from gpus.leasing.contract import Leases, Wakes
 from gpus.protocol import Clock, SystemClock
+from gpus.runners.base import Transport
+from gpus.runners.transport import HttpTransport
+from gpus.services.health import PARALLEL_PROBES
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class Ports:
     """clock: time. leases: the lease layer of a fleet. send_wakes: best effort, never raises.
     wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
     announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
+    transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     """
 
     clock: Clock
@@ -24,6 +28,8 @@ class Ports:
     send_wakes: Callable[[Sequence[Wakes]], int]
     wake_callbacks: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[str]], None]
+    transport: Transport = field(default_factory=HttpTransport)
+    parallel_probes: int = PARALLEL_PROBES
 
 
 @lru_cache(maxsize=1)

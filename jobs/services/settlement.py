@@ -22,7 +22,7 @@ from jobs import transitions
 from jobs.models import Job
 from jobs.retry import Ending
 from jobs.services import finish
-from jobs.services.commits import GroupCommitWriter, Writer
+from jobs.services.commits import GroupCommitWriter, MakeWriter, Writer
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
 from jobs.states import JobState
@@ -61,7 +61,14 @@ class JobTouched:
 class Settlement:
     """name: of the worker; what its leases are held under."""
 
-    def __init__(self, ports: Ports, *, name: str, on_lost: Callable[[LeaseRef], None]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        name: str,
+        on_lost: Callable[[LeaseRef], None],
+        writer: MakeWriter = GroupCommitWriter,
+    ) -> None:
         self.ports = ports
         self.name = name
         self.keeper = LeaseKeeper(
@@ -71,7 +78,7 @@ class Settlement:
             clock=ports.clock,
             on_lost=on_lost,
         )
-        self.writer: Writer = GroupCommitWriter(self._after_commit)
+        self.writer: Writer = writer(self._after_commit)
         self._unreleased: dict[LeaseRef, Unreleased] = {}
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 

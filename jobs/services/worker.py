@@ -10,7 +10,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -25,6 +28,7 @@ from gpus.runners.registry import runner_for
 from jobs.ids import new_id
 from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch
+from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
 from jobs.services.listener import Listener
 from jobs.services.ports import Ports
@@ -43,12 +47,17 @@ class GpuWorker:
     """name: unique to this process; it is what leases are held under."""
 
     def __init__(
-        self, ports: Ports, *, name: str = "", runners: Callable[[ModelSpec], Runner] = runner_for
+        self,
+        ports: Ports,
+        *,
+        name: str = "",
+        runners: Callable[[ModelSpec], Runner] | None = None,
+        writer: MakeWriter = GroupCommitWriter,
     ) -> None:
         self.ports = ports
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
-        self.runner_for = runners
-        self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost)
+        self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
+        self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.listener: Listener | None = None
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
@@ -157,6 +166,10 @@ class GpuWorker:
         if seconds > 1.0:
             connection.close()
         run.woken.wait(seconds)
+
+    def until_done(self, written: Future[Any]) -> None:
+        """For those who may not go on before a commit: the writer keeps trying, the keeper keeps the lease."""
+        wait_for_futures([written])
 
     def rest_seconds(self, server: str, error: GpuError | None) -> float | None:
         """How long a server that said it is busy, or can't be reached, gets nothing: what it asked for,

@@ -9,7 +9,7 @@ from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 from jobs.sweeps.rebuild import Progress, Rebuild
 
-_under_way: dict[str, Rebuild] = {}
+_under_way: dict[tuple[Ports, str], Rebuild] = {}
 
 
 def is_needed(ports: Ports) -> bool:
@@ -28,17 +28,18 @@ def sweep(ports: Ports) -> SweepCount:
     """repaired: indexes opened."""
 
     def step(fleet: str, leases: Leases) -> SweepCount:
+        mine = (ports, fleet)
         if leases.generation() is not None:
-            _under_way.pop(fleet, None)
+            _under_way.pop(mine, None)
             return SweepCount(1)
-        rebuild = _under_way.get(fleet)
-        if rebuild is None or rebuild.ports is not ports:
-            rebuild = _under_way[fleet] = Rebuild.of(fleet, leases, ports)
+        rebuild = _under_way.get(mine)
+        if rebuild is None:
+            rebuild = _under_way[mine] = Rebuild.of(fleet, leases, ports)
         progress = rebuild.step()
         while progress is Progress.WIPING:
             progress = rebuild.step()
         if progress is Progress.OPEN:
-            _under_way.pop(fleet, None)
+            _under_way.pop(mine, None)
             return SweepCount(1, 1)
         return SweepCount(1, notes=(f"{fleet}: {progress}",))
 

@@ -39,7 +39,9 @@ def sweep(ports: Ports) -> SweepCount:
     for at in range(0, len(servers), CHUNK):
         chunk = servers[at : at + CHUNK]
         asked_at = ports.clock.now()
-        healths = probe_all((server, "") for server in chunk)
+        healths = probe_all(
+            ((server, "") for server in chunk), transport=ports.transport, at_once=ports.parallel_probes
+        )
         answers = [_Answer(server, health, asked_at) for server, health in zip(chunk, healths, strict=True)]
         count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, ports))
     return count

@@ -61,7 +61,11 @@ def sweep(ports: Ports) -> SweepCount:
         count += _free(group, outlived(group.suspects(), now), ports)
     asked = [group for group in groups if group.rows and _is_due(group, now)]
     began = ports.clock.monotonic()
-    answers = probe_all((group.server, group.model) for group in asked)
+    answers = probe_all(
+        ((group.server, group.model) for group in asked),
+        transport=ports.transport,
+        at_once=ports.parallel_probes,
+    )
     took = ports.clock.monotonic() - began
     for group, health in zip(asked, answers, strict=True):
         count += _judge(group, health, now, took, ports)
