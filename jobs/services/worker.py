@@ -90,9 +90,13 @@ class GpuWorker:
             claimed, report = dispatch.run_claimed(self, claimed, until=until)
             reports.append(report)
             if claimed is None and not self._draining.is_set():
-                # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker
-                go_on = clock.monotonic() < until or not self.ports.send_wakes([Wakes(pool, host, 1)])
-                claimed = claims.claim_next(self, fleet_name, pool, host) if go_on else None
+                if clock.monotonic() >= until:
+                    if self.ports.send_wakes([Wakes(pool, host, 1)]):
+                        break
+                    # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker,
+                    # but it is free only once its end is committed
+                    self.until_done(self.settlement.writer.submit(lambda: None))
+                claimed = claims.claim_next(self, fleet_name, pool, host)
         return reports
 
     def drain(self) -> None:

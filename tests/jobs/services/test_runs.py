@@ -185,6 +185,22 @@ def test_a_cancel_holds_the_slot_until_the_gpu_is_proven_free():
     assert over.evidence == "the server does not list the attempt"
 
 
+@pytest.mark.parametrize("order", [Order.CANCEL, Order.INTERRUPT])
+def test_a_request_that_was_just_cut_off_may_still_reach_the_server(order):
+    """It can stand in the accept queue: for a second, that the server doesn't run it proves nothing."""
+    runner = ScriptedRunner(starts=[Interrupted()], cancels=[False, False])
+    bench = Bench(runner)
+    runner.on_start = lambda abort: bench.run.order(order)
+    bench.evidence = "the server does not run it"
+    step = bench.run.step()
+    if order is Order.INTERRUPT:
+        assert step.ending.suspect, "the quarantine asks later"
+        return
+    assert isinstance(step, Wait)
+    bench.clock.move(1.0)
+    assert bench.run.step().evidence == "the server does not run it"
+
+
 def test_a_cancel_that_is_never_proven_ends_with_the_run_limit():
     runner = ScriptedRunner(starts=[Accepted("r1")], cancels=[False] * 100)
     bench = Bench(runner).accept()

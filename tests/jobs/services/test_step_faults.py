@@ -203,12 +203,13 @@ def test_a_pushed_progress_does_not_hide_the_pushed_result():
 
 def test_an_await_for_a_writer_that_has_ended_ends_too():
     from jobs.services.claims import _await_start
+    from jobs.services.worker import GpuWorker
 
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()
     writer.stop(2)
     future = writer.submit(lambda: None)  # a claim that was under way while the worker stopped
-    thread = threading.Thread(target=_await_start, args=(future,), daemon=True)
+    thread = threading.Thread(target=_await_start, args=(GpuWorker(make_ports()), future), daemon=True)
     thread.start()
     thread.join(2.5)
     assert not thread.is_alive()

@@ -12,6 +12,7 @@ from jobs.models import Attempt, Job
 from jobs.services.operate import cancel_job
 from jobs.services.worker import GpuWorker
 from jobs.states import AttemptState, JobState
+from tests.builders import make_ports
 from tests.jobs.services.shop import eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -101,8 +102,14 @@ def test_a_deploy_hands_the_run_over_and_the_gpu_runs_it_once(shop):
     assert len(shop.node.runs()) == 1
 
 
-def test_a_start_that_the_database_refuses_stops_its_run(shop):
-    """The client cancels between the claim and the commit of the start."""
+def test_a_thread_whose_hand_back_is_lost_keeps_claiming_behind_the_group_commit(shop, settings):
+    settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=0.0)
+    shop.ports = make_ports(shop.leases, clock=shop.ports.clock, told=shop.told, wake=False)
+    jobs = [shop.submit({"seconds": 0.05}) for _ in range(3)]
+    assert [report.job_id for report in shop.worker().work("m")] == [job.id for job in jobs]
+
+
+def test_a_ticket_of_a_job_that_was_cancelled_meanwhile_runs_nothing(shop):
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
     Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
