@@ -36,9 +36,16 @@ def main() -> None:
         from dispatcher_project.gate import main as gate
 
         sys.exit(gate(sys.argv[2:]))
-    from dispatcher_project.supervisor.data_folder import adopt_running_environment
+    if command == "prove":
+        from dispatcher_project.proving.main import main as prove
 
-    adopt_running_environment()
+        sys.exit(prove(sys.argv[2:]))
+    if command == "simulate":  # never on a real database, whatever the environment says
+        os.environ["DJANGO_SETTINGS_MODULE"] = "dispatcher_project.settings.simulation"
+    else:
+        from dispatcher_project.supervisor.data_folder import adopt_running_environment
+
+        adopt_running_environment()
     settings = "base" if command in WITHOUT_SECRETS else "production"
     if not os.environ.get("DJANGO_SETTINGS_MODULE"):
         os.environ["DJANGO_SETTINGS_MODULE"] = f"dispatcher_project.settings.{settings}"

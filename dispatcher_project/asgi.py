@@ -15,14 +15,17 @@ WSGI_THREADS = 16
 
 def make_application() -> Any:
     """One per event loop: the hub belongs to it."""
-    site = WSGIMiddleware(cast("Any", get_wsgi_application()), workers=WSGI_THREADS)
+    django = get_wsgi_application()
 
     from django.conf import settings
 
     from jobs.api.front import AsyncFront
+    from jobs.api.overdue import SiteInTime, unless_given_up
     from jobs.events.hub import EventHub
 
-    return AsyncFront(cast("Any", site), lambda: EventHub(settings.REDIS_URL))
+    threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
+    site = SiteInTime(cast("Any", threads), settings.DISPATCHER.answer_seconds)
+    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL))
 
 
 application = make_application()

@@ -20,7 +20,7 @@ from .embedded import die_with_parent
 from .supervisor.data_folder import ROOT
 
 DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
-ON_POSTGRESQL = "database or not scenario"
+ON_POSTGRESQL = "(database or not scenario) and not sqlite_only"
 """Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
 
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
@@ -101,14 +101,11 @@ def _static_checks() -> list[Outcome]:
 
 def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
     """Shows its output as it comes and keeps its summary line."""
-    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto", "--dist", "loadgroup")
-    colour = "yes" if sys.stdout.isatty() else "no"
-    command = [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
     _show(f"=== {name} ===")
     begun = time.monotonic()
     note = ""
     with subprocess.Popen(
-        command,
+        pytest_command(arguments),
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -122,6 +119,14 @@ def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str])
             if _PYTEST_SUMMARY.search(line):
                 note = _ESCAPES.sub("", line).strip("= \n")
     return Outcome(name, process.returncode, time.monotonic() - begun, note)
+
+
+def pytest_command(arguments: Sequence[str]) -> list[str]:
+    """In as many processes as there are cores, unless `arguments` say how many."""
+    # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
+    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto", "--dist", "worksteal")
+    colour = "yes" if sys.stdout.isatty() else "no"
+    return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
 
 
 @contextlib.contextmanager

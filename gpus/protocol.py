@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -243,10 +243,13 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's own clocks. skew_seconds: added to the wall clock, to see what a wrong one does."""
+
+    def __init__(self, skew_seconds: float = 0.0) -> None:
+        self._skew = timedelta(seconds=skew_seconds)
 
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return datetime.now(UTC) + self._skew
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -50,7 +50,8 @@ def fleet_of(pool: str) -> str:
 
 def fleets() -> list[str]:
     """The fleets in use; `main` always is one."""
-    return sorted({"main", *Pool.objects.order_by().values_list("fleet", flat=True).distinct()})
+    found: list[str] = _recent(("fleets",), _read_fleets)
+    return found
 
 
 def forget() -> None:
@@ -77,6 +78,10 @@ def _recent(key: tuple[str, ...], read: Callable[[], Any]) -> Any:
             _remembered.clear()
         _remembered[key] = (now + REMEMBER_SECONDS, value)
     return value
+
+
+def _read_fleets() -> list[str]:
+    return sorted({"main", *Pool.objects.order_by().values_list("fleet", flat=True).distinct()})
 
 
 def _read_model(name: str) -> ModelSpec | None:

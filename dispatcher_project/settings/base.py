@@ -89,8 +89,19 @@ TEMPLATES = [
 ]
 
 
+_POSTGRESQL_PATIENCE = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+"""libpq's own leave a thread waiting for a host that is gone for minutes to connect, for hours to answer."""
+
+
 def database(url: str) -> dict[str, Any]:
-    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003).
+    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003). The query of the
+    URL gives driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3`` (PostgreSQL).
     Raises ImproperlyConfigured."""
     scheme, found, _ = url.partition("://")
     if not found or scheme not in ("sqlite", "postgres", "postgresql"):
@@ -103,8 +114,10 @@ def database(url: str) -> dict[str, Any]:
             "timeout": 20,
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            **entry.get("OPTIONS", {}),
         }
     else:
+        entry["OPTIONS"] = {**_POSTGRESQL_PATIENCE, **entry.get("OPTIONS", {})}
         entry.setdefault("CONN_MAX_AGE", 60)
         entry["CONN_HEALTH_CHECKS"] = True
     return entry

@@ -25,6 +25,9 @@ class DispatcherSettings:
     max_payload_bytes: int = 1_000_000
     max_batch_jobs: int = 1000
     max_wait_seconds: float = 60.0
+    answer_seconds: float = 25.0
+    """After so long a client of `/queue` is told 503, whatever its request waits for. Longer than the 20 s of
+    SQLite: it is the last resort, because nobody knows then what becomes of the request."""
     retry_base_seconds: float = 1.0
     retry_cap_seconds: float = 30.0
     retry_jitter: float = 0.1

@@ -86,6 +86,7 @@ class Child:
             stderr=subprocess.STDOUT,
             preexec_fn=die_with_parent,  # noqa: PLW1509  (this process has one thread)
             start_new_session=True,
+            pass_fds=self.spec.inherits,
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()

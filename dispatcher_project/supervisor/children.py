@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from dispatcher_project.embedded import answers_ping, require_valkey, valkey_command
 
 from .data_folder import DataFolder
-from .signs import http_says_ok, port_is_open
+from .signs import LOOPBACK, http_says_ok, port_is_open
 from .spec import ChildSpec, Plan
 
 SETTINGS = "dispatcher_project.settings.up"
@@ -30,11 +32,16 @@ _LAST_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """demo: the first of the demo fleet's, which follow each other; None: no demo."""
+    """flower: listens already, for Flower to inherit. demo: where the demo fleet should be if that is free;
+    None: no demo."""
 
     web: int
-    flower: int
+    flower: socket.socket
     demo: int | None = None
+
+    @property
+    def flower_port(self) -> int:
+        return int(self.flower.getsockname()[1])
 
 
 def reachable(host: str) -> str:
@@ -107,12 +114,13 @@ def plan_of_up(
         ChildSpec(
             "flower",
             (
-                python, "-m", "celery", "--app", "dispatcher_project", "flower",
-                "--address=127.0.0.1", f"--port={ports.flower}",
+                python, "-m", "dispatcher_project.flower_socket", str(ports.flower.fileno()),
+                "--app", "dispatcher_project", "flower",
             ),
             # not on the command line: everybody on the machine can read that
             {**environment, "FLOWER_BASIC_AUTH": f"admin:{password}"},
-            ready=lambda: port_is_open("127.0.0.1", ports.flower),
+            ready=lambda: http_says_ok(LOOPBACK, ports.flower_port, "/healthcheck"),
+            inherits=(ports.flower.fileno(),),
         ),
     ]  # fmt: skip
     demo: tuple[ChildSpec, ...] = ()
@@ -150,10 +158,19 @@ def _demo(folder: DataFolder, environment: Mapping[str, str], port: int) -> Chil
             "gpus.node.demo",
             "--port-base",
             str(port),
+            "--move",
             "--ready-file",
             str(fleet),
             *slots,
         ),
         environment,
-        ready=lambda: fleet.exists() and port_is_open("127.0.0.1", port),
+        ready=lambda: _demo_serves(fleet),
     )
+
+
+def _demo_serves(fleet: Path) -> bool:
+    try:
+        servers = json.loads(fleet.read_text())["servers"]
+    except FileNotFoundError:
+        return False
+    return port_is_open(LOOPBACK, urlsplit(servers[0]["endpoint"]).port or 0)

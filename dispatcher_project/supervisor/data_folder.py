@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 NEW_WEBHOOK_SECRETS = "new_webhook_secrets"
 """In secrets.json, {tenant: secret}: made at this start, taken out by `up` when it shows them."""
+ADMIN_IS_ANOTHERS = "admin_is_anothers"
+"""In secrets.json: the database's admin does not have the password that stands there."""
 _SOCKET_FOLDER_MAX = 80
 """A unix socket's path must stay under 108 bytes (104 on macOS), and ours have names of up to 20."""
 

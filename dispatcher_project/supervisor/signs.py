@@ -1,10 +1,11 @@
-"""Cheap signs that a child is ready. Each is asked often, answers within a second and never raises."""
+"""Cheap signs that a child is ready, asked often, that answer within a second and never raise; and ports."""
 
 from __future__ import annotations
 
 import errno
 import socket
 
+LOOPBACK = "127.0.0.1"
 _TIMEOUT_SECONDS = 1.0
 
 
@@ -26,6 +27,24 @@ def http_says_ok(host: str, port: int, path: str) -> bool:
     except OSError:
         return False
     return status_line[8:11] == b" 20"
+
+
+def listen_near(wanted: int, *, but_not: int) -> socket.socket:
+    """A listening socket on loopback: at `wanted`, or at a free port if that is taken or is `but_not`.
+
+    Who only asks whether a port is free, and lets somebody bind it later, can be overtaken.
+    """
+    if wanted != but_not:
+        try:
+            return socket.create_server((LOOPBACK, wanted))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+    found = socket.create_server((LOOPBACK, 0))
+    if found.getsockname()[1] != but_not:
+        return found
+    with found:  # held meanwhile, so that the system gives another
+        return socket.create_server((LOOPBACK, 0))
 
 
 def port_is_free(host: str, port: int) -> bool:

@@ -15,6 +15,7 @@ class ChildSpec:
     step: it is no service but a step of the start: ready when it has ended with 0.
     silent_after_seconds: it says ``WATCHDOG=1`` more often than this, or it is restarted.
     stop_seconds: after the stop signal it has so long before SIGKILL.
+    inherits: file descriptors of ours that stay open in it, under the same numbers.
     """
 
     name: str
@@ -26,6 +27,7 @@ class ChildSpec:
     silent_after_seconds: float | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
+    inherits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

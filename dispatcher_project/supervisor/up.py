@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Ports, plan_of_up, settings_environment, url
-from .data_folder import NEW_WEBHOOK_SECRETS, ROOT, AlreadyRunning, DataFolder
+from .data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, ROOT, AlreadyRunning, DataFolder
 from .loop import StartFailed, Supervisor
-from .signs import port_is_free
+from .signs import LOOPBACK, listen_near, port_is_free
 from .terminal import Terminal
 
 _FLOWER_PORT = 5555
 _DEMO_PORT = 9001
 _LAST_PORT = 65535
 _ADMIN = "admin"
+_NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
+           a new one: python3 manage.py changepassword {_ADMIN}"""
 
 
 class CannotStart(Exception):
@@ -93,7 +94,9 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         folder.write("up.json", facts)
         if not told_before:
             told_before = True
-            terminal.plain(_welcome(facts, folder=folder, seconds=time.monotonic() - begun))
+            terminal.plain(
+                _welcome(facts, folder=folder, password=password, seconds=time.monotonic() - begun)
+            )
             terminal.plain(_first_step(facts, demo=not options.no_demo))
             _show_webhook_secrets(folder, terminal)
 
@@ -106,7 +109,8 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         on_pids=tell,
         leaves_no=[folder.path / name for name in only_while_running],
     )
-    supervisor.run()
+    with ports.flower:
+        supervisor.run()
 
 
 def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str, str]) -> dict[str, object]:
@@ -116,8 +120,8 @@ def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str
         "api_key": known["api_key"],
         "tenant_key": known["tenant_key"],
         "admin_user": _ADMIN,
-        "admin_password": known["admin_password"],
-        "flower_url": url("127.0.0.1", ports.flower),
+        "admin_password": None if known.get(ADMIN_IS_ANOTHERS) else known["admin_password"],
+        "flower_url": url(LOOPBACK, ports.flower_port),
         "redis_url": environment["REDIS_URL"],
         "database_url": environment["DATABASE_URL"],
     }
@@ -133,33 +137,24 @@ def _ports(options: argparse.Namespace) -> Ports:
         raise CannotStart(
             f"port {options.port} is taken: stop what listens there, or choose another with --port"
         )
-    taken = {options.port}
-    flower = _free_port(_FLOWER_PORT, taken)
-    demo = None if options.no_demo else _free_port(_DEMO_PORT, taken, count=len(DEMO_SLOTS))
-    return Ports(web=options.port, flower=flower, demo=demo)
+    # the fleet listens before the web does
+    in_its_way = options.port in range(_DEMO_PORT, _DEMO_PORT + len(DEMO_SLOTS))
+    demo = options.port + 1 if in_its_way else _DEMO_PORT
+    flower = listen_near(_FLOWER_PORT, but_not=options.port)
+    return Ports(options.port, flower, None if options.no_demo else demo)
 
 
-def _free_port(wanted: int, taken: set[int], *, count: int = 1) -> int:
-    """The first of `count` free ports in a row: `wanted`, or near what the system gives; put into `taken`."""
-    first = wanted
-    while not all(
-        port not in taken and port_is_free("127.0.0.1", port) for port in range(first, first + count)
-    ):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = min(probe.getsockname()[1], _LAST_PORT - count)
-    taken.update(range(first, first + count))
-    return first
-
-
-def _welcome(facts: dict[str, object], *, folder: DataFolder, seconds: float) -> str:
-    address = facts["url"]
+def _welcome(facts: Mapping[str, object], *, folder: DataFolder, password: str, seconds: float) -> str:
+    """password: Flower's, and the admin's unless the database had one before."""
+    address, admin = facts["url"], facts["admin_user"]
+    anothers = facts["admin_password"] is None
+    login = f"{admin} / {password}"
     return f"""
 Ready after {seconds:.0f} s.
 
   API      {address}/api/v1        docs {address}/api/v1/docs
-  Admin    {address}/admin/        {facts["admin_user"]} / {facts["admin_password"]}
-  Flower   {facts["flower_url"]}        same login
+  Admin    {address}/admin/        {_NOT_OURS if anothers else login}
+  Flower   {facts["flower_url"]}        {login if anothers else "same login"}
   Keys     operator {facts["api_key"]}
            tenant   {facts["tenant_key"]}
   Files    {folder.path}    (up.json, log/)

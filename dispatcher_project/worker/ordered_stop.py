@@ -35,14 +35,14 @@ class OrderedStop:
         busy: Callable[[], int] = lambda: 0,
         interrupt: Callable[[], None] = lambda: None,
         end_process: Callable[[int], Any] = os._exit,
-        last_seconds: float = LAST_SECONDS,
+        last_seconds: float | None = None,
     ) -> None:
         self._grace_seconds = grace_seconds
         self._drain = drain
         self._busy = busy
         self._interrupt = interrupt
         self._end_process = end_process
-        self._last_seconds = last_seconds
+        self._last_seconds = LAST_SECONDS if last_seconds is None else last_seconds
         # a signal handler may interrupt anything, also itself: only SimpleQueue.put is safe there
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()

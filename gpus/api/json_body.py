@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,9 +60,15 @@ class StrictJsonParser(BaseParser):
 
 
 def read_json(raw: bytes) -> Any:
-    """The value; raises Problem 400 for text that is not JSON, 422 for JSON that can't be stored."""
+    """The value; raises Problem 400 for text that is not JSON or names a key twice, 422 for JSON that can't
+    be stored."""
     try:
-        value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_read_float)
+        value = json.loads(
+            raw.decode(),
+            parse_constant=_refuse_constant,
+            parse_float=_read_float,
+            object_pairs_hook=_unique_keys,
+        )
     except RecursionError:
         raise _malformed("it is nested too deeply") from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors too
@@ -98,6 +105,16 @@ def _read_float(text: str) -> float:
     if math.isinf(number):
         raise ValueError("a number is too large")
     return number
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one name readers take either: what was meant nobody can know."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = json.dumps(counts.most_common(1)[0][0][:100])
+        raise Problem(400, "duplicate_key", f"The body has an object with more than one {twice}.")
+    return found
 
 
 def _malformed(why: str) -> Problem:

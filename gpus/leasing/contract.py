@@ -182,7 +182,7 @@ class Leases(Protocol):
     def generation_age_seconds(self) -> float | None: ...
 
     def begin_rebuild(self, owner: str) -> bool:
-        """True for the one that may rebuild now (another after 30 s without a sign of life: this call by the
+        """True for the one that may rebuild now (another after 6 s without a sign of life: this call by the
         same owner, or `wipe`). The index is wiped step by step; until then every other call is refused,
         afterwards all work but claims, until `open_generation`."""
         ...

@@ -30,8 +30,9 @@ FOLDER = Path(__file__).parent / "lua"
 CONTRACT = ("Why", "Keys", "Args", "Returns")
 """What the head of each script must say."""
 
-LOAD_SECONDS = 2.0
-"""How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up."""
+LOAD_SECONDS = 1.0
+"""How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
+the time-out of a load of its own after that (connect.py) a submit still ends in 3.5 s."""
 
 Client = redis.Redis | redis.RedisCluster
 
@@ -99,7 +100,7 @@ def leave_out_unused(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
     """The scripts as they are on one run of a server; hashes by name."""
 
     run_id: str
@@ -112,7 +113,7 @@ class Scripts:
     def __init__(self, client: Client, prefix: str) -> None:
         self._client = client
         self._prefix = prefix
-        self._loaded: _Loaded | None = None
+        self._loaded: Loaded | None = None
         self._loading = threading.Lock()
 
     def run(self, name: str, *args: str | int | float) -> Any:
@@ -129,7 +130,7 @@ class Scripts:
             raise LeasingUnavailable(f"Redis does not answer: {error}") from error
         return _as_text(answer)
 
-    def load(self) -> _Loaded:
+    def load(self) -> Loaded:
         """Asks the server for its run id and loads the scripts for it. Raises what is in FAILURES."""
         pool = self._node().connection_pool
         connection: Any = pool.get_connection()
@@ -148,10 +149,10 @@ class Scripts:
             raise
         finally:
             pool.release(connection)
-        self._loaded = _Loaded(run_id, hashes)
+        self._loaded = Loaded(run_id, hashes)
         return self._loaded
 
-    def _load_once(self, known: _Loaded | None) -> _Loaded:
+    def _load_once(self, known: Loaded | None) -> Loaded:
         """A worker's threads start together, and one of them loads for all. known: what does not work."""
         if not self._loading.acquire(timeout=LOAD_SECONDS):
             raise LeasingUnavailable("Redis does not answer: the scripts are still being loaded")

@@ -26,7 +26,7 @@ from gpus.protocol import (
     Ticket,
 )
 
-REBUILD_SILENCE_SECONDS = 30.0
+REBUILD_SILENCE_SECONDS = 6.0
 """Without a sign of life for so long, a rebuild may be taken over."""
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""

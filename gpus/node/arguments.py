@@ -26,6 +26,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--mode", choices=MODES, default="sync", help="answer with the result, or with an id to poll"
     )
     parser.add_argument(
+        "--no-push", action="store_true", help="never send results to the caller's X-Callback-Url"
+    )
+    parser.add_argument(
+        "--log", default="", help="append starts, ends and refusals to this file (JSON lines)"
+    )
+    parser.add_argument(
         "--direct-queue", type=int, default=10, help="direct callers that may wait (default: 10)"
     )
     parser.add_argument(
@@ -41,5 +47,7 @@ def config_from(options: Mapping[str, Any]) -> NodeConfig:
         host=options["host"],
         mode=options["mode"],
         direct_queue=options["direct_queue"],
+        push=not options["no_push"],
+        log_file=options["log"],
         **read_handlers(options["handler"]),
     )

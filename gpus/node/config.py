@@ -25,7 +25,8 @@ class NodeConfig:
     retry_after_seconds: what a refused dispatcher is told, whole seconds.
     keep_runs, keep_bytes, keep_seconds: how many ended runs are kept for polls and repeated requests, with
     how much of results, and how long; the latest `slots` runs are kept whatever their size.
-    log_runs: lines of ``GET /runs``. cancel_wait_seconds: how long a cancel waits for the handler to stop.
+    log_runs: lines of ``GET /runs``. log_file: where starts, ends and refusals of runs are appended, one JSON
+    object a line; empty: nowhere. cancel_wait_seconds: how long a cancel waits for the handler to stop.
     push: whether results are sent to ``X-Callback-Url``.
     """
 
@@ -42,6 +43,7 @@ class NodeConfig:
     keep_bytes: int = 64 * 1024 * 1024
     keep_seconds: float = 3600.0
     log_runs: int = 10_000
+    log_file: str = ""
     cancel_wait_seconds: float = 0.5
     max_body_bytes: int = 32 * 1024 * 1024
     push: bool = True

@@ -144,20 +144,24 @@ class Desk:
             return
         if order.fence < self._fences.get(order.slot, order.fence):
             self._tally.late_senders += 1
+            self._log.refuse(order, "stale_fence", running=len(self._active))
             raise Refused(409, "stale_fence", f"Slot {order.slot} was leased again since this was sent.")
         self._fences[order.slot] = order.fence
 
     def _check_room(self, order: RunOrder) -> None:
         if self._draining:
-            raise self._busy("The node is stopping.")
+            raise self._busy(order, "stopping", "The node is stopping.")
         full = len(self._active) >= self._config.slots
         if order.from_dispatcher and (full or self._waiting):
-            raise self._busy("A direct caller waits." if self._waiting else "All slots are busy.")
+            if self._waiting:
+                raise self._busy(order, "direct_caller", "A direct caller waits.")
+            raise self._busy(order, "full", "All slots are busy.")
         if full and len(self._waiting) >= self._config.direct_queue:
-            raise self._busy("All slots are busy and the queue of direct callers is full.")
+            raise self._busy(order, "full", "All slots are busy and the queue of direct callers is full.")
 
-    def _busy(self, message: str) -> Refused:
+    def _busy(self, order: RunOrder, why: str, message: str) -> Refused:
         self._tally.refused_503 += 1
+        self._log.refuse(order, why, running=len(self._active))
         return Refused(503, "busy", message)
 
     def _begin(self, run: Run) -> None:

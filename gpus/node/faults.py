@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = frozenset({"hang", "drop_reply", "restart", "slow", "wrong_json", "huge_reply", "fail", "cuda"})
+KINDS = frozenset(
+    {"hang", "drop_reply", "restart", "slow", "late", "idle", "wrong_json", "huge_reply", "fail", "cuda"}
+)
 """Besides these, any HTTP status from 300 to 599, as text or number: it is answered and nothing runs."""
 PLACES = ("run", "status", "health", "cancel")
 _REMEMBERED_JOBS = 10_000

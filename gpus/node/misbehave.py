@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpus.node.faults import status_of
 from gpus.node.runs import RunOrder
-from gpus.node.wire import CUT, Reply, reply_error
+from gpus.node.wire import CUT, Reply, reply_error, reply_json
 
 if TYPE_CHECKING:
     from gpus.node.server import Node
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
 _DRIP_SECONDS = 5.0
 _DRIP_PIECES = 50
+_LATE_SECONDS = 5.0
 _HUGE_BYTES = 64 * 1024 * 1024
 _CHUNK = 64 * 1024
 
@@ -33,8 +34,8 @@ def before_run(order: RunOrder, node: Node) -> tuple[RunOrder, Reply | None]:
     return dataclasses.replace(order, fault=fault), None
 
 
-def reply_of(fault: Mapping[str, Any], node: Node) -> Reply:
-    """The fault as the whole reply."""
+def reply_of(fault: Mapping[str, Any], node: Node, answer: Callable[[], Reply] | None = None) -> Reply:
+    """The fault as the whole reply. answer: the honest one, which a late server gives in the end."""
     status = status_of(fault)
     if status is not None:
         retry_after = fault.get("retry_after")
@@ -44,11 +45,22 @@ def reply_of(fault: Mapping[str, Any], node: Node) -> Reply:
     if kind == "restart":
         node.restart(down_seconds=float(fault.get("down_seconds", 0.0)))
         return CUT
+    if kind == "late" and answer is not None:
+        be_late(fault, node)
+        return answer()
+    if kind == "idle":
+        return reply_json({**node.health(), "active_jobs": 0, "jobs": []})
     if kind == "drop_reply":
         return CUT
     if kind == "hang":
         return Reply(hold=True)
     return with_result(fault, b'{"status": "error"}', node)
+
+
+def be_late(fault: Mapping[str, Any] | None, node: Node) -> None:
+    """Waits, if that is the fault."""
+    if fault and fault["fault"] == "late":
+        node.stopping.wait(float(fault.get("delay_seconds", _LATE_SECONDS)))
 
 
 def with_result(

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from gpus.node.desk import Refused
 from gpus.node.faults import BadOrder
 from gpus.node.handlers import Handler
-from gpus.node.misbehave import before_run, reply_of, with_result
+from gpus.node.misbehave import be_late, before_run, reply_of, with_result
 from gpus.node.push import push
 from gpus.node.runs import Run, RunOrder
 from gpus.node.wire import CUT, Reply, Request, reply_error, reply_json
@@ -80,6 +80,8 @@ class Routes:
             self._work_apart(run)
             if node.config.mode == "auto":
                 run.done.wait(node.config.answer_within_seconds)
+        if is_new:
+            be_late(run.order.fault, node)
         if is_new and run.order.fault and run.order.fault["fault"] == "drop_reply":
             return CUT
         if is_new and node.config.mode == "async":
@@ -148,7 +150,7 @@ class Routes:
 
     def _faulty(self, on: str, answer: Callable[[], Reply]) -> Reply:
         fault = self._node.faults.take(on) if self._node.simulates else None
-        return answer() if fault is None else reply_of(fault, self._node)
+        return answer() if fault is None else reply_of(fault, self._node, answer)
 
     def _order_fault(self, request: Request) -> Reply:
         if request.method == "DELETE":

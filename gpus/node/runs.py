@@ -14,6 +14,11 @@ from typing import Any
 from gpus.node.handlers import Handler, RunContext
 
 
+def make_id() -> str:
+    """A run's own name; a simulator puts its own maker here."""
+    return uuid.uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class RunOrder:
     """What a caller asks for. job_id, attempt_id, slot: empty from direct callers, fence is None.
@@ -42,7 +47,7 @@ class Run:
     """
 
     order: RunOrder
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = field(default_factory=lambda: make_id())
     began: bool = False
     outcome: str = ""
     answer: bytes = b""
@@ -85,10 +90,18 @@ class Tally:
 
 
 class RunLog:
-    """One line per run that held a slot, the latest `limit`; outlives a restart. Times: Unix seconds."""
+    """One line per run that held a slot, the latest `limit`; outlives a restart. Times: Unix seconds.
 
-    def __init__(self, limit: int) -> None:
+    file: gets a line at once for each start, end and refusal of a run, in the order in which they happened:
+    what `began` and never `ended` was running when the process died.
+    """
+
+    def __init__(self, limit: int, file: str = "") -> None:
         self._lines: deque[dict[str, Any]] = deque(maxlen=limit)
+        self._file = open(file, "a", buffering=1, encoding="utf-8") if file else None  # noqa: SIM115
+
+    def boot(self, boot_id: str) -> None:
+        self._write("boot", {"boot_id": boot_id, "at": time.time()})
 
     def begin(self, run: Run, boot_id: str) -> None:
         order = run.order
@@ -106,9 +119,21 @@ class RunLog:
             "outcome": None,
         }
         self._lines.append(run.line)
+        self._write("began", run.line)
 
     def end(self, run: Run) -> None:
         run.line.update(ended=time.time(), outcome=run.outcome)
+        self._write("ended", run.line)
+
+    def refuse(self, order: RunOrder, why: str, *, running: int) -> None:
+        """why: ``full``, ``direct_caller``, ``stopping`` or ``stale_fence``. running: held slots by then."""
+        line = {"job": order.job_id, "attempt": order.attempt_id, "slot": order.slot, "fence": order.fence}
+        source = "dispatcher" if order.from_dispatcher else "direct"
+        self._write("refused", {**line, "source": source, "why": why, "running": running, "at": time.time()})
+
+    def _write(self, what: str, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps({"what": what, **line}) + "\n")
 
     def lines(self) -> Iterator[str]:
         for line in list(self._lines):

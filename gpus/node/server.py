@@ -35,7 +35,7 @@ class Node:
         self.simulates = any(handler.simulates for handler in self._handlers.values())
         self.faults = FaultPlan()
         self.tally = Tally()
-        self.log = RunLog(config.log_runs)
+        self.log = RunLog(config.log_runs, config.log_file)
         self.desk = Desk(config, tally=self.tally, log=self.log)
         self.stopping = threading.Event()
         self._reopening: threading.Timer | None = None
@@ -64,6 +64,7 @@ class Node:
 
     def start(self) -> None:
         self._http.open()
+        self.log.boot(self.desk.boot_id)
 
     def stop(self) -> None:
         """At once: runs are cancelled, connections cut. Safe to call twice."""

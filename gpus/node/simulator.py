@@ -8,6 +8,8 @@ hang            the run never ends, unless cancelled
 drop_reply      the run goes on, the connection is cut before the reply to its POST
 restart         the node drops everything and boots anew; ``down_seconds``: refuses connections so long
 slow            the reply with the result drips over ``drip_seconds`` (5)
+late            the reply comes ``delay_seconds`` (5) late; by ``/faults`` also that of polls, probes, cancels
+idle            ``/health`` says that nothing runs; by ``/faults`` only
 wrong_json      the reply with the result is not JSON
 huge_reply      the reply with the result has ``reply_bytes`` (64 MiB)
 fail, cuda      the run fails; cuda: as a GPU fault

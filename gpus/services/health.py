@@ -1,4 +1,4 @@
-"""What a GPU server says of itself (`GET /health`), and what may be concluded from it about an attempt.
+"""What a GPU server says of itself (`GET /health`), and a sender's question about its own attempt.
 
 The server's answer is read with distrust: whatever does not have the expected shape is as if unsaid.
 """
@@ -8,42 +8,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from django.conf import settings
 
-from gpus.errors import GpuError
+from gpus.errors import GpuError, LeasingUnavailable
+from gpus.leasing.contract import Leases
 from gpus.models import Server
+from gpus.protocol import Clock, SystemClock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from gpus.services.evidence import Health, absence, spare_by_count
 from gpus.services.secrets import SecretUnreadable, decrypt
 
 MAX_BYTES = 1_000_000
 RECORD_SECONDS = 30.0
 """How often an unchanged state is written to the server's row."""
 PARALLEL_PROBES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """ok: it answered 200 with an object. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of
-    what it runs, None if it can't tell. error: why not ok."""
-
-    ok: bool
-    boot_id: str = ""
-    active_jobs: int | None = None
-    max_concurrent: int | None = None
-    jobs: frozenset[tuple[str, str]] | None = None
-    error: str = ""
-
-    def runs(self, attempt_id: str) -> bool | None:
-        """None: it can't tell."""
-        if self.jobs is None:
-            return None
-        return any(attempt == attempt_id for _, attempt in self.jobs)
 
 
 def probe(server: Server, *, model: str = "", transport: Transport | None = None) -> Health:
@@ -153,24 +136,45 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
     return True
 
 
-def evidence_for(server: str, attempt_id: str, *, transport: Transport | None = None) -> str | None:
-    """Asks the server whether an attempt, whose sender has just let go of it, still runs: the proof that it
-    does not, or None."""
-    machine = Server.objects.prefetch_related("placements").filter(name=server).first()
+def evidence_for(
+    server: str,
+    attempt_id: str,
+    *,
+    transport: Transport | None = None,
+    leases: Leases | None = None,
+    clock: Clock | None = None,
+) -> str | None:
+    """Asks the server whether an attempt, whose sender has let go of it, still runs: the proof that it does
+    not, or None. Whether that was long enough ago (`evidence.is_settled`) only the sender knows.
+
+    leases: of the server's fleet; those of this process if not given.
+    """
+    machine = Server.objects.select_related("pool").prefetch_related("placements").filter(name=server).first()
     if machine is None:
         return None
-    models = {url: model for model, url in health_urls(machine).items()}
-    proofs = [
-        absence(probe(machine, model=model, transport=transport), attempt_id) for model in models.values()
-    ]
+    clock = clock or SystemClock()
+    proofs = []
+    for model in {url: model for model, url in health_urls(machine).items()}.values():
+        asked_at = clock.monotonic()
+        health = probe(machine, model=model, transport=transport)
+        took = clock.monotonic() - asked_at
+        proofs.append(absence(health, attempt_id) or _none_by_count(machine, health, leases, took))
     return proofs[0] if proofs and all(proofs) else None
 
 
-def absence(health: Health, attempt_id: str) -> str | None:
-    """What of this one answer proves that the attempt does not run there."""
-    if health.jobs is not None:
-        return None if health.runs(attempt_id) else "the server does not run it"
-    return "the server runs nothing" if health.active_jobs == 0 else None
+def _none_by_count(server: Server, health: Health, leases: Leases | None, took: float) -> str | None:
+    """Only a zero: what the server's other leases run may have ended before their workers know."""
+    from gpus.leasing.store import redis_leases
+
+    if health.jobs is not None or health.active_jobs != 0:
+        return None
+    try:
+        leases = leases or redis_leases(settings.REDIS_URL, server.pool.fleet)
+        quiet = leases.last_lease_change_seconds(server.name) - took
+    except LeasingUnavailable:
+        return None
+    spare = spare_by_count(health, suspects=1, leases=0, quiet_seconds=quiet)
+    return "the server runs nothing" if spare else None
 
 
 def _count(value: Any) -> int | None:

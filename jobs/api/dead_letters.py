@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -47,7 +49,7 @@ class DeadLetters(OperatorView):
 class RetryDeadLetters(OperatorView):
     @described(
         "retry_dead_letters",
-        "Retry all failed jobs, or those that match",
+        "Retry failed jobs, all or those that match, up to a thousand per call",
         answers={200: "Retried"},
         refusals=(400, 403),
         parameters=_FILTERS,
@@ -58,7 +60,7 @@ class RetryDeadLetters(OperatorView):
         rows = dead_letters(
             model=text_parameter(request, "model"), error_code=text_parameter(request, "error_code")
         )
-        return Response({"retried": retry_dead_letters(rows, ports=self.ports)})
+        return Response(asdict(retry_dead_letters(rows, ports=self.ports)))
 
 
 class RetryDeadLetter(OperatorView):

@@ -19,6 +19,8 @@ log = structlog.get_logger()
 
 API_PREFIX = "/api/"
 _RETRY_AFTER_SECONDS = "5"
+_READ_ONLY = "25006"
+"""PostgreSQL's read_only_sql_transaction."""
 _CODES: dict[type[exceptions.APIException], str] = {
     exceptions.ParseError: "malformed_json",
     exceptions.AuthenticationFailed: "invalid_key",
@@ -43,12 +45,12 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, Refused):
         return _refusal(error)
-    if isinstance(error, (OperationalError, InterfaceError)):
+    if _is_database_away(error):
         log.error("database_unavailable", error=str(error).strip())
         return Problem(
             503,
             "database_unavailable",
-            "The database does not answer; nothing was accepted. Try again.",
+            "The database does not answer. Try again, under the same Idempotency-Key.",
             headers={"Retry-After": _RETRY_AFTER_SECONDS},
         )
     if isinstance(error, LeasingUnavailable):
@@ -64,6 +66,12 @@ def problem_of(error: Exception) -> Problem:
         return _from_framework(error)
     log.error("request_failed", exc_info=error)
     return Problem(500, "internal_error", "Something went wrong on our side.")
+
+
+def _is_database_away(error: Exception) -> bool:
+    """Also one that answers and takes no writes: after a failover, a standby that is not promoted yet."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    return isinstance(error, (OperationalError, InterfaceError)) or state == _READ_ONLY
 
 
 def answer(problem: Problem) -> HttpResponse:

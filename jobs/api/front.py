@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from gpus.api.problems import MEDIA_TYPE, Problem
+from gpus.api.problems import Problem
+from jobs.api.overdue import send_problem
 from jobs.api.parameters import PREFER_WAIT
 from jobs.api.representations import job_url
 from jobs.api.request_bodies import MAX_UNDECLARED_BYTES, BodyTooLong, RequestBody
@@ -23,6 +24,8 @@ from jobs.services.submitted import Outcome
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+LIVEZ = "/livez"
+"""Answered without a thread: when all wait for the database, the process lives all the same."""
 _NOT_REPEATED = (
     b"content-length",
     b"content-type",
@@ -44,6 +47,8 @@ class AsyncFront:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
+        elif scope["type"] == "http" and scope["path"] == LIVEZ:
+            await _say_alive(send)
         elif scope["type"] == "http":
             await self._serve(scope, receive, send)
         else:
@@ -71,7 +76,8 @@ class AsyncFront:
         try:
             length = await body.read_ahead()
         except BodyTooLong:
-            await _send_problem(send, Problem(413, "payload_too_large", _TOO_LONG))
+            refusal = Problem(413, "payload_too_large", _TOO_LONG, headers={"Connection": "close"})
+            await send_problem(send, refusal)
             return
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
         if body.chunked and length is not None:  # WSGI knows no body without a length
@@ -166,10 +172,10 @@ class _Answer:
 _TOO_LONG = f"A body of more than {MAX_UNDECLARED_BYTES} bytes needs a Content-Length."
 
 
-async def _send_problem(send: Send, problem: Problem) -> None:
-    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": problem.as_bytes(), "more_body": False})
+async def _say_alive(send: Send) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"status": "alive"}', "more_body": False})
 
 
 async def _nothing() -> Message:

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from gpus.errors import LeasingUnavailable
 from jobs.services import ports as wiring
-from jobs.sweeps import sweep_ages
+from jobs.sweeps import TICK, sweep_ages
 
 _migrated = False
 """Once all migrations are applied they stay so for this process' code."""
@@ -21,17 +21,17 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """503 until database, migrations and Redis (with a whole index) are there. The sweeps' age is only told:
-    a web process is no less ready when beat is silent."""
+    """503 until database, migrations and Redis (with a whole index) are there. How long ago beat's last tick
+    was done is only told: a web process is no less ready when beat is silent."""
     checks = {"database": _database(), "redis": _redis()}
     if checks["database"]["ok"]:
         checks["migrations"] = _migrations()
     ready = all(check["ok"] for check in checks.values())
-    ages = sweep_ages() if checks.get("migrations", {}).get("ok") else {}
+    tick = sweep_ages().get(TICK) if checks.get("migrations", {}).get("ok") else None
     body = {
         "status": "ready" if ready else "not ready",
         "checks": checks,
-        "last_sweep_seconds": round(min(ages.values()), 3) if ages else None,
+        "last_sweep_seconds": None if tick is None else round(tick, 3),
     }
     return JsonResponse(body, status=200 if ready else 503)
 

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME
+from jobs.services.operate import RETRIES_PER_CALL
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS
 from jobs.services.submitted import Outcome
 from jobs.states import AttemptState, JobState
@@ -216,5 +217,13 @@ def components() -> dict[str, Schema]:
         "Stats": _stats(),
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
         "Accepted": _object({"accepted": {"type": "boolean"}}),
-        "Retried": _object({"retried": {"type": "integer"}}),
+        "Retried": _object(
+            {
+                "retried": {"type": "integer", "maximum": RETRIES_PER_CALL},
+                "remaining": {
+                    "type": "integer",
+                    "description": "Failed jobs that match and are left: ask again for them.",
+                },
+            }
+        ),
     }

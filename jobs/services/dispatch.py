@@ -110,7 +110,13 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         pushed=lambda: (
             PushedResult.objects.filter(attempt_id=lease.attempt_id).values_list("body", flat=True).first()
         ),
-        prove_free=lambda: evidence_for(lease.server, lease.attempt_id, transport=worker.ports.transport),
+        prove_free=lambda: evidence_for(
+            lease.server,
+            lease.attempt_id,
+            transport=worker.ports.transport,
+            leases=claimed.leases,
+            clock=worker.ports.clock,
+        ),
         remote_id=claimed.remote_id,
     )
     if claimed.job["cancel_requested_at"] is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 import structlog
@@ -13,14 +13,16 @@ from gpus.errors import LeasingUnavailable
 from jobs import transitions
 from jobs.errors import CANCELLED, NotCancellable, NotDeadLetter
 from jobs.models import Job
-from jobs.services.finish import after_end, push_tickets
+from jobs.services.finish import after_end, after_ends
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.transitions import Ended
 
 log = structlog.get_logger()
 
-_BULK = 500
+RETRIES_PER_CALL = 1_000
+"""A request takes seconds, not minutes; whoever has more dead letters asks again."""
+_BULK = 100
 
 
 class CancelOutcome(StrEnum):
@@ -62,24 +64,31 @@ def cancel_job(job_id: str, *, ports: Ports) -> CancelOutcome:
 
 def retry_dead_letter(job_id: str, *, ports: Ports) -> None:
     """Opens a new round with its own budget. Raises NotDeadLetter."""
-    with transaction.atomic():
-        job = transitions.open_round(job_id, ports.clock.now())
+    job = _open_round(job_id, ports)
     if job is None:
         raise NotDeadLetter()
-    ports.announce([job_id])
-    push_tickets(job.fleet, job.pool, [job.ticket], ports)
+    after_end(Ended(won=True, job=job), ports)
 
 
-def retry_dead_letters(jobs: QuerySet[Job], *, ports: Ports) -> int:
-    """Each in its own short transaction; returns how many were retried."""
-    count = 0
-    for job_id in _dead_letter_ids(jobs):
-        try:
-            retry_dead_letter(job_id, ports=ports)
-            count += 1
-        except NotDeadLetter:
-            continue  # somebody else was first
-    return count
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """remaining: dead letters that match and were not retried by this call."""
+
+    retried: int
+    remaining: int
+
+
+def retry_dead_letters(jobs: QuerySet[Job], *, ports: Ports, at_most: int = RETRIES_PER_CALL) -> Retried:
+    """Each in its own short transaction; ask again for what remains. Those that failed longest ago come
+    first, so that one which fails again at once does not stand in the way of the others."""
+    letters = jobs.filter(state=JobState.FAILED, dismissed_at__isnull=True)
+    ids = list(letters.order_by("finished_at", "id").values_list("id", flat=True)[:at_most])
+    retried = 0
+    for at in range(0, len(ids), _BULK):
+        opened = [job for job_id in ids[at : at + _BULK] if (job := _open_round(job_id, ports)) is not None]
+        after_ends([Ended(won=True, job=job) for job in opened], ports)
+        retried += len(opened)
+    return Retried(retried, letters.count())
 
 
 def dismiss_dead_letter(job_id: str, *, ports: Ports) -> None:
@@ -100,16 +109,7 @@ def _take_out_of_line(job: Job, ports: Ports) -> bool:
         return True
 
 
-def _dead_letter_ids(jobs: QuerySet[Job]) -> Iterable[str]:
-    """Pages by id, so that a long list is neither held in memory nor shifted by what is retried."""
-    last = ""
-    while True:
-        page = list(
-            jobs.filter(state=JobState.FAILED, dismissed_at__isnull=True, id__gt=last)
-            .order_by("id")
-            .values_list("id", flat=True)[:_BULK]
-        )
-        if not page:
-            return
-        yield from page
-        last = page[-1]
+def _open_round(job_id: str, ports: Ports) -> Job | None:
+    """None: it is no dead letter (any more)."""
+    with transaction.atomic():
+        return transitions.open_round(job_id, ports.clock.now())

@@ -5,6 +5,7 @@ Orders from other threads (cancel, hand over, lease lost …) are flags; they en
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from gpus.errors import GpuError, Interrupted, LeaseLost, RunCancelled, RunTimed
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
+from gpus.services.evidence import is_settled
 from jobs.retry import Ending
 from jobs.services.steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
@@ -58,6 +60,7 @@ class AttemptRun:
         self._orders: set[Order] = set()
         self._abort = Abort()
         self._started = remote_id is not None
+        self._let_go_at = -math.inf  # of a request without an answer: monotonic
         self._look_for_push = remote_id is not None
         self._poll_failures = 0
         self._next_poll_at = self.began
@@ -127,7 +130,11 @@ class AttemptRun:
         if not self._is_fresh():
             return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
-        outcome = self._runner.start(self.request, abort=self._abort)
+        try:
+            outcome = self._runner.start(self.request, abort=self._abort)
+        except Exception:
+            self._let_go_at = self._clock.monotonic()
+            raise
         if isinstance(outcome, Finished):
             return Over(Ending(), outcome.result)
         return self._accepted(outcome)
@@ -243,6 +250,8 @@ class AttemptRun:
             return False
 
     def _evidence(self) -> str | None:
+        if not is_settled(self._clock.monotonic() - self._let_go_at):
+            return None
         try:
             return self._prove_free()
         except Exception as error:  # no proof without the database that knows the server

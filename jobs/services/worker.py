@@ -172,7 +172,7 @@ class GpuWorker:
         run.woken.wait(seconds)
 
     def until_done(self, written: Future[Any]) -> None:
-        """For those who may not go on before a commit: the writer keeps trying, the keeper keeps the lease."""
+        """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
         wait_for_futures([written])
 
     def rest_seconds(self, server: str, error: GpuError | None) -> float | None:

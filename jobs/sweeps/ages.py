@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from jobs.models import SweepRun
@@ -10,21 +11,33 @@ from jobs.sweeps.base import SweepCount
 
 
 def sweep_ages(now: datetime | None = None) -> dict[str, float]:
-    """Seconds by name; `tick` is beat's own. One that never ran is missing. Up to five seconds too old: the
-    rows are written no more often."""
+    """Seconds by name; `tick` is beat's own, any other may also have been run by hand. One that never ran is
+    missing. Up to five seconds too old: the rows are written no more often."""
     now = now or datetime.now(UTC)
     return {
         name: max(0.0, (now - at).total_seconds()) for name, at in SweepRun.objects.values_list("name", "at")
     }
 
 
-def write_runs(runs: Mapping[str, SweepCount], at: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The runs of a sweep since its row was written before. at: when the last of them ended."""
+
+    at: datetime
+    count: SweepCount
+
+
+def write_runs(runs: Mapping[str, Ran]) -> None:
     """One statement for all."""
     rows = [
         SweepRun(
-            name=name, at=at, looked=count.looked, repaired=count.repaired, note="; ".join(count.notes)[:500]
+            name=name,
+            at=ran.at,
+            looked=ran.count.looked,
+            repaired=ran.count.repaired,
+            note="; ".join(ran.count.notes)[:500],
         )
-        for name, count in runs.items()
+        for name, ran in runs.items()
     ]
     if rows:
         SweepRun.objects.bulk_create(

@@ -52,8 +52,9 @@ def sweep(ports: Ports) -> SweepCount:
     now = ports.clock.now()
     patience = 2 * settings.DISPATCHER.lease_seconds
     runs = _runs(now - timedelta(seconds=patience))
+    for gone in _leaseless_since.keys() - {run.attempt.id for run in runs}:
+        del _leaseless_since[gone]
     if not runs:
-        _leaseless_since.clear()
         return SweepCount()
 
     def step(fleet: str, leases: Leases) -> SweepCount:
@@ -70,7 +71,8 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _runs(started_before: datetime) -> list[_Run]:
-    running = Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by()
+    """The oldest jobs first: who is looked at stays so until it ends, and everybody's turn comes."""
+    running = Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by("id")
     jobs = {job.live_attempt: job for job in running[:LIMIT] if job.live_attempt}
     ids, found = list(jobs), []
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters

@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
+from django.conf import settings
 from django.db.models import F
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
-from gpus.services.health import Health, health_url, health_urls, is_restart, probe_all, record_health
+from gpus.services.evidence import Health, Suspect, answered, counted, outlived
+from gpus.services.health import health_url, health_urls, is_restart, probe_all, record_health
 from jobs.models import Attempt
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
-from jobs.sweeps.evidence import Suspect, answered, counted, outlived
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +136,8 @@ def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
         return {}  # this origin's count says nothing about which of the server's leases it runs
     held = sum(view.state in ("leased", "adoptable", "settling") for view in group.leases.slots(server))
     quiet = group.leases.last_lease_change_seconds(server) - took
-    return counted(group.suspects(), health, leases=held, quiet_seconds=quiet)
+    steady = settings.DISPATCHER.lease_seconds + 5.0
+    return counted(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
 
 
 def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:

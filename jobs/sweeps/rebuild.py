@@ -7,9 +7,10 @@ slots; the waiting jobs; then the index is whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 import structlog
 from django.conf import settings
@@ -30,7 +31,10 @@ from jobs.sweeps.mirror_registry import mirror_fleet
 
 log = structlog.get_logger(__name__)
 
+Row = TypeVar("Row")
+
 PAGE = 500
+SIGN_SECONDS = 1.0
 _LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
 
@@ -45,13 +49,14 @@ class Progress(StrEnum):
 @dataclass(slots=True)
 class Rebuild:
     """One fleet's rebuild by this process; `step` again until it says OPEN. A process that dies in it is
-    replaced by another after 30 s."""
+    replaced by another after 6 s without a sign of life."""
 
     fleet: str
     leases: Leases
     ports: Ports
     owner: str
     listening_since: float | None = None
+    seen_at: float = 0.0
 
     @classmethod
     def of(cls, fleet: str, leases: Leases, ports: Ports) -> Rebuild:
@@ -59,7 +64,7 @@ class Rebuild:
 
     def step(self) -> Progress:
         """Raises LeasingUnavailable; the next step goes on where this one was."""
-        if not self.leases.begin_rebuild(self.owner):
+        if not self._may_go_on():
             self.listening_since = None
             return Progress.BUSY_ELSEWHERE
         if not self.leases.wipe(self.owner):
@@ -75,6 +80,18 @@ class Rebuild:
         self._fill_and_open()
         return Progress.OPEN
 
+    def _may_go_on(self) -> bool:
+        """Also a sign of life: who gives none for six seconds is replaced."""
+        self.seen_at = self.ports.clock.monotonic()
+        return self.leases.begin_rebuild(self.owner)
+
+    def _slowly(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows, with signs of life between them: a large fleet takes longer than the silence."""
+        for row in rows:
+            if self.ports.clock.monotonic() - self.seen_at > SIGN_SECONDS:
+                self._may_go_on()
+            yield row
+
     def _was_emptied(self) -> bool:
         """Whether Redis lost everything again since this rebuild told it the registry."""
         told = (
@@ -83,7 +100,7 @@ class Rebuild:
         return told is not None and not self.leases.slots(told)
 
     def _fill_and_open(self) -> None:
-        restored = sum(self.leases.restore_lease(lease) for lease in _live_leases(self.fleet))
+        restored = sum(self.leases.restore_lease(lease) for lease in self._slowly(_live_leases(self.fleet)))
         quarantined = self._quarantine()
         pushed = sum(self._push(pool.name) for pool in fleet_queries.pools(fleet=self.fleet))
         generation = self.leases.open_generation(self.owner)
@@ -98,12 +115,12 @@ class Rebuild:
         self.ports.send_wakes(self.leases.fill())
 
     def _quarantine(self) -> int:
-        for server in Server.objects.filter(pool__fleet=self.fleet).order_by("name"):
+        for server in self._slowly(Server.objects.filter(pool__fleet=self.fleet).order_by("name")):
             for slot in range(server.slots):
                 _write_missing_quarantine(server, slot)
         rows = QuarantinedSlot.objects.filter(freed_at=None, server__pool__fleet=self.fleet).order_by("pk")
         open_rows = list(rows.values_list("server_id", "slot", "attempt_id"))
-        for server_name, slot, attempt_id in open_rows:
+        for server_name, slot, attempt_id in self._slowly(open_rows):
             self.leases.quarantine(slot_name(server_name, slot), attempt_id)
         return len(open_rows)
 
@@ -117,7 +134,7 @@ class Rebuild:
             if following is None:
                 return pushed
             place = following
-            self.leases.begin_rebuild(self.owner)  # a sign of life: a long line takes longer than 30 s
+            self._may_go_on()
 
 
 def lease_of(job: Job, attempt: Attempt) -> Lease:

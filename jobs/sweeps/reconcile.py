@@ -1,6 +1,7 @@
 """Waiting jobs without a ticket: the push after the commit failed, or Redis forgot.
 
-Tickets without a waiting job need no sweep: a claim drops them. A long line is walked over several runs.
+Tickets without a waiting job need no sweep: a claim drops them. A long line is walked over several runs. The
+jobs of a pool that is not registered any more wait for it like all others, in its line; a note says so.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from datetime import timedelta
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
 from gpus.protocol import Ticket
+from jobs.models import Job
 from jobs.services.ports import Ports
-from jobs.sweeps.base import SweepCount, sweep_fleets
+from jobs.states import JobState
+from jobs.sweeps.base import SweepCount, sweep_groups
 from jobs.sweeps.line import START, Place, waiting_tickets
 
 YOUNG_SECONDS = 2.0
@@ -25,14 +28,31 @@ _went_to: dict[str, Place] = {}
 def sweep(ports: Ports) -> SweepCount:
     """looked: waiting jobs. repaired: tickets pushed."""
     before = int((ports.clock.now() - timedelta(seconds=YOUNG_SECONDS)).timestamp() * 1_000_000)
+    gone = _pools_gone({pool.name for pool in fleet_queries.pools()})
 
-    def step(fleet: str, leases: Leases) -> SweepCount:
-        count = SweepCount()
+    def step(fleet: str) -> SweepCount:
+        count, leases = SweepCount(), ports.leases(fleet)
         for pool in fleet_queries.pools(fleet=fleet):
             count += _walk(pool.name, before, leases, ports)
+        for name, its_fleet in gone.items():
+            if its_fleet == fleet:
+                note = SweepCount(notes=(f"{name}: not registered any more, its jobs wait",))
+                count += note + _walk(name, before, leases, ports)
         return count
 
-    return sweep_fleets("reconcile", ports, step)
+    return sweep_groups("reconcile", sorted({*fleet_queries.fleets(), *gone.values()}), step)
+
+
+def _pools_gone(registered: set[str]) -> dict[str, str]:
+    """Pools of waiting jobs that nobody registered, with their fleets. One short read per pool that jobs wait
+    for: all waiting jobs would be too many to look at."""
+    waiting = Job.objects.filter(state=JobState.QUEUED.value).order_by("pool").values_list("pool", "fleet")
+    gone, last = {}, ""
+    while (found := waiting.filter(pool__gt=last).first()) is not None:
+        last, fleet = found
+        if last not in registered:
+            gone[last] = fleet
+    return gone
 
 
 def _walk(pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:

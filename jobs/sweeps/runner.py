@@ -16,7 +16,8 @@ import structlog
 from django.db import DatabaseError, connection
 
 from jobs.services.ports import Ports
-from jobs.sweeps.ages import write_runs
+from jobs.sweeps import TICK
+from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from jobs.sweeps.registry import Entry
 
@@ -43,13 +44,13 @@ class Runner:
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._began_at: dict[str, float] = {}
-        self._unwritten: dict[str, SweepCount] = {}
+        self._unwritten: dict[str, Ran] = {}
         self._said: dict[str, tuple[str, ...]] = {}
         self._written_at: float | None = None
 
     def tick(self) -> dict[str, SweepCount]:
         """Runs or starts what is due; what ran in this thread, by name. Another tick under way: nothing."""
-        if not self._enter("tick"):
+        if not self._enter(TICK):
             return {}
         try:
             done = {}
@@ -64,7 +65,7 @@ class Runner:
                 if count is not None:
                     done[name] = count
         finally:
-            self._leave("tick", SweepCount())
+            self._leave(TICK, SweepCount())
         self._write()
         return done
 
@@ -99,11 +100,14 @@ class Runner:
             return True
 
     def _leave(self, name: str, count: SweepCount | None) -> None:
-        """Only a run that came to its end makes the sweep's age young."""
+        """Only a run that came to its end makes the sweep's age young: of then, whenever it is written."""
         with self._lock:
             self._running.discard(name)
             if count is not None:
-                self._unwritten[name] = self._unwritten.get(name, SweepCount()) + count
+                before = self._unwritten.get(name)
+                self._unwritten[name] = Ran(
+                    self._ports.clock.now(), before.count + count if before else count
+                )
 
     def _run(self, name: str, entry: Entry) -> SweepCount | None:
         try:
@@ -137,7 +141,7 @@ class Runner:
             runs, self._unwritten = self._unwritten, {}
         self._written_at = now
         with suppress(DatabaseError):  # the ages grow, which is what they are for
-            write_runs(runs, self._ports.clock.now())
+            write_runs(runs)
 
 
 def _start_thread(work: Callable[[], None]) -> None:

@@ -1,7 +1,9 @@
 """`manage.py` with a stand-in for the GPU worker: `work` does what the next order in Redis says.
 
-Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key}. What the worker was
-asked goes to the list ``calls``. For tests of what surrounds it: queues, events, the ordered stop.
+Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key, "deaf": true}; `until`
+runs until that key is there. What the worker was asked goes to the list ``calls``. For tests of what
+surrounds it: queues, events, the ordered stop. Its heart beats twice a second, so that nobody waits long for
+a beat; STAND_IN_LAST_SECONDS shortens what interrupted runs get.
 """
 
 from __future__ import annotations
@@ -49,13 +51,16 @@ class StandInWorker:
         self._called("work", pool, host)
         self._busy += 1
         until = time.monotonic() + order.get("seconds", 0)
-        while time.monotonic() < until and not self._interrupted.wait(0.02):
+        while (time.monotonic() < until or self._waits(order)) and not self._interrupted.wait(0.02):
             pass
         if order.get("deaf"):
             threading.Event().wait()
         self._busy -= 1
         self._called("worked", pool)
         return [Report(**report) for report in order.get("reports", [])]
+
+    def _waits(self, order: dict[str, Any]) -> bool:
+        return "until" in order and not self._redis.exists(order["until"])
 
     def drain(self) -> None:
         self._called("drain")
@@ -79,10 +84,16 @@ def main() -> None:
     module.current_worker = lambda: worker
     sys.modules["jobs.services.worker"] = module
 
+    import django
     from django.core.management import execute_from_command_line
 
+    django.setup()
+    from dispatcher_project.worker import ordered_stop, run
     from jobs.services import ports
 
+    run.HEARTBEAT_SECONDS = 0.5
+    if last := os.environ.get("STAND_IN_LAST_SECONDS"):
+        ordered_stop.LAST_SECONDS = float(last)
     ports.production_ports = lambda: None  # type: ignore[assignment]
 
     execute_from_command_line(sys.argv)

@@ -7,9 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
-from dispatcher_project.gate import _PYTEST_SUMMARY, Outcome, summary
+from dispatcher_project.gate import (
+    _PYTEST_SUMMARY,
+    ON_POSTGRESQL,
+    Outcome,
+    pytest_command,
+    summary,
+)
 from dispatcher_project.supervisor.data_folder import ROOT
+from tests.jobs.api.test_openapi import test_the_running_app_keeps_the_contract as generated_requests
 
 
 def test_the_summary_ends_with_pytests_own_lines_and_the_verdict() -> None:
@@ -58,3 +66,16 @@ def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path, assertio
     verdict = "ok" if status == 0 else "FAILED"
     assert re.search(rf"^{verdict} +pytest on SQLite .*1 (passed|failed) in", done.stdout, re.MULTILINE)
     assert "mypy" not in done.stdout
+
+
+def test_pytest_balances_over_the_cores_unless_told_how_many() -> None:
+    assert pytest_command(["tests"])[3:7] == ["-n", "auto", "--dist", "worksteal"]
+    assert "--dist" not in pytest_command(["-n0", "tests"])
+
+
+def test_generated_requests_run_on_sqlite_only() -> None:
+    marked = {mark.name for mark in generated_requests.pytestmark}
+    chosen = Expression.compile(ON_POSTGRESQL)
+    assert not chosen.evaluate(lambda name, **_: name in marked)
+    assert chosen.evaluate(lambda name, **_: False), "tests without a mark run on both"
+    assert chosen.evaluate(lambda name, **_: name in {"scenario", "database"})

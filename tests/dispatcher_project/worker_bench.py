@@ -101,8 +101,12 @@ class WorkerBench:
         return self.log_file.read_text()
 
     def order(self, **order: Any) -> None:
-        """What the next `work` does: `seconds`, `reports`, `deaf`."""
+        """What the next `work` does: `seconds`, `until`, `reports`, `deaf`."""
         self.redis.rpush("orders", json.dumps(order))
+
+    def let(self, key: str) -> None:
+        """The run that was ordered `until` this key ends."""
+        self.redis.set(key, 1)
 
     def calls(self, name: str) -> list[list[Any]]:
         """What the stand-in was asked, by method name."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,11 @@ _TAIL_LINES = 20
 
 
 class System:
-    """folder: its data folder. broker_url: in place of its own Valkey."""
+    """folder: its data folder. broker_url: in place of its own Valkey. environment: of this one only."""
 
-    def __init__(self, folder: Path, *, broker_url: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, broker_url: str = "", environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.servers: list[GpuServer] = []
         self._database = _own_database()
@@ -51,6 +53,7 @@ class System:
             **({"BROKER_URL": broker_url} if broker_url else {}),
             "DISPATCHER_NO_BOOTSTRAP": "1",
             "DISPATCHER_DATA_DIR": str(folder),
+            **(environment or {}),
         }
         self._output = folder.parent / f"{folder.name}.out"
         self._clients: list[Client] = []

@@ -5,9 +5,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE
 
 from ._arguments import names, positive
+
+_QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE)
 
 
 class Command(BaseCommand):
@@ -23,6 +27,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from dispatcher_project.worker.run import run_queue_worker
 
+        # it would wait for ever where nobody sends anything
+        if unknown := [queue for queue in options["queues"] if queue not in _QUEUES]:
+            raise CommandError(f"unknown queue {', '.join(unknown)}: there are {' and '.join(_QUEUES)}")
         sys.exit(
             run_queue_worker(
                 options["queues"],

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from dispatcher_project.celery import app
 from dispatcher_project.supervisor.children import DEMO_FLEET
-from dispatcher_project.supervisor.data_folder import NEW_WEBHOOK_SECRETS, DataFolder
+from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpus.leasing.connect import connect
 from gpus.models import ModelConfig
 from gpus.services.registry import register_server
@@ -38,7 +38,7 @@ class Command(BaseCommand):
         _require_redis_and_broker()
         folder = DataFolder(Path(settings.DATA_DIR))
         known = folder.read("secrets.json")
-        _keep_admin(known["admin_password"])
+        known[ADMIN_IS_ANOTHERS] = not _keep_admin(known["admin_password"])
         operator, demo = _tenant("operator", known), _tenant("demo", known)
         known["api_key"] = _kept_key(known.get("api_key"), operator, ApiKey.Kind.OPERATOR)
         known["tenant_key"] = _kept_key(known.get("tenant_key"), demo, ApiKey.Kind.TENANT)
@@ -46,11 +46,14 @@ class Command(BaseCommand):
         _register(folder.read(DEMO_FLEET).get("servers", []))
 
 
-def _keep_admin(password: str) -> None:
-    """A password that an operator changed stays."""
+def _keep_admin(password: str) -> bool:
+    """Whether the admin, made now or before, has this password. One that an operator set stays."""
     users = get_user_model().objects
-    if not users.filter(username=_ADMIN).exists():
+    admin = users.filter(username=_ADMIN).first()
+    if admin is None:
         users.create_superuser(_ADMIN, "", password)
+        return True
+    return admin.check_password(password)
 
 
 def _require_redis_and_broker() -> None:

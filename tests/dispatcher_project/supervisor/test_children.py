@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,14 @@ def folder(tmp_path: Path) -> DataFolder:
 
 
 def plan(folder: DataFolder, *, demo: int | None = 9001, **environment: str) -> Plan:
-    return plan_of_up(
-        folder,
-        host="127.0.0.1",
-        ports=Ports(web=8000, flower=5555, demo=demo),
-        environment={"REDIS_URL": embedded_redis_url(folder), **environment},
-        password="open sesame",
-    )
+    with socket.create_server(("127.0.0.1", 0)) as flower:
+        return plan_of_up(
+            folder,
+            host="127.0.0.1",
+            ports=Ports(web=8000, flower=flower, demo=demo),
+            environment={"REDIS_URL": embedded_redis_url(folder), **environment},
+            password="open sesame",
+        )
 
 
 def names(stages: tuple[tuple[ChildSpec, ...], ...]) -> list[set[str]]:
@@ -75,6 +77,13 @@ def test_no_password_on_a_command_line(folder: DataFolder) -> None:
     assert not any("sesame" in word for spec in specs for word in spec.command)
     (flower,) = (spec for spec in specs if spec.name == "flower")
     assert flower.environment["FLOWER_BASIC_AUTH"] == "admin:open sesame"
+
+
+def test_flower_gets_a_socket_and_no_port_that_another_may_take(folder: DataFolder) -> None:
+    (flower,) = (spec for stage in plan(folder).start for spec in stage if spec.name == "flower")
+    (socket_number,) = flower.inherits
+    assert str(socket_number) in flower.command
+    assert not any("--port" in word for word in flower.command)
 
 
 def test_a_gpu_worker_gets_its_grace_before_sigkill(folder: DataFolder) -> None:

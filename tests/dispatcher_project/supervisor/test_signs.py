@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from dispatcher_project.supervisor.signs import http_says_ok, port_is_free, port_is_open
+from dispatcher_project.supervisor.signs import http_says_ok, listen_near, port_is_free, port_is_open
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -50,3 +50,14 @@ def test_open_and_free_are_opposites(port: int, closed_port: int) -> None:
 def test_a_foreign_address_is_an_error(closed_port: int) -> None:
     with pytest.raises(OSError, match="assign"):
         port_is_free("192.0.2.1", closed_port)
+
+
+def test_a_chosen_port_is_held(closed_port: int) -> None:
+    with listen_near(closed_port, but_not=1) as first, listen_near(closed_port, but_not=1) as second:
+        assert first.getsockname()[1] == closed_port
+        assert second.getsockname()[1] != closed_port
+
+
+def test_a_reserved_port_is_not_chosen(closed_port: int) -> None:
+    with listen_near(closed_port, but_not=closed_port) as found:
+        assert found.getsockname()[1] != closed_port

@@ -51,14 +51,15 @@ def test_a_gpu_worker_follows_pools_shows_its_jobs_and_ends_in_order(bench: Benc
     wait_for(lambda: bench.worked("late"))
     bench.remove_pool("zimg")
     wait_for(lambda: "Canceling queue gpu.zimg" in bench.log)
-    assert bench.app.control.ping(timeout=2)  # Flower asks like this
+    assert bench.app.control.ping(timeout=5, limit=1)  # Flower asks like this
 
-    bench.order(seconds=1.5)
+    bench.order(until="its end")
     bench.wake("late")
     wait_for(lambda: len(bench.calls("work")) == 4)
     worker.send_signal(signal.SIGTERM)
     wait_for(lambda: bench.calls("drain"))
     assert bench.worked("late") == 1  # drained at once, while it runs
+    bench.let("its end")
     assert worker.wait(20) == 0
     assert bench.worked("late") == 2  # it got its grace
     assert bench.calls("interrupt") == []
@@ -81,7 +82,7 @@ def test_after_the_grace_runs_are_interrupted_and_the_worker_ends(bench: Bench) 
 
 def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> None:
     bench.add_pool("zimg")
-    worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="0.1")
+    worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="0.1", STAND_IN_LAST_SECONDS="0.5")
     bench.order(deaf=True)
     bench.wake("zimg")
     wait_for(lambda: bench.calls("work"))
@@ -102,7 +103,7 @@ def test_a_gpu_worker_is_lean(bench: Bench) -> None:
 
 def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
     worker = bench.start("queue_worker", "--queues", "callbacks,sweeps", "--concurrency", "2")
-    queues = wait_for(lambda: bench.app.control.inspect(timeout=1).active_queues())
+    queues = wait_for(lambda: bench.app.control.inspect(timeout=1, limit=1).active_queues())
     assert {queue["name"] for queue in next(iter(queues.values()))} == {"callbacks", "sweeps"}
     worker.send_signal(signal.SIGTERM)
     started = time.monotonic()
@@ -116,6 +117,8 @@ def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
         (["gpu_worker", "--pool", "no such/name"], "is not a name"),
         (["gpu_worker", "--concurrency", "0"], "is not a positive number"),
         (["queue_worker"], "--queues"),
+        (["queue_worker", "--queues", "nope"], "^unknown queue nope: there are sweeps and callbacks$"),
+        (["queue_worker", "--queues", "sweeps,gpu.zimg"], "unknown queue gpu.zimg: there are"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_reason(arguments: list[str], says: str) -> None:

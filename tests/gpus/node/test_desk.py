@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -155,3 +156,28 @@ def test_a_drain_gives_up_after_its_grace(start):
     node = start(mode="async")
     node.dispatch(HANG)
     assert node.node.drain(0.05) is False
+
+
+def test_the_log_file_tells_starts_ends_and_refusals_in_their_order(start, tmp_path):
+    file = tmp_path / "node.jsonl"
+    node = start(slots=1, mode="async", log_file=str(file))
+    slot = {"X_Slot": "gpu/0", "Idempotency_Key": "first", "X_Job_Id": "a"}
+    run = node.dispatch(HANG, X_Fence="7", **slot).body["job_id"]
+    node.dispatch({}, X_Slot="gpu/0", X_Fence="8", X_Job_Id="b")
+    node.dispatch({}, X_Slot="gpu/0", X_Fence="6", X_Job_Id="c")
+    node.direct(HANG, X_Job_Id="d")
+    node.dispatch({}, X_Job_Id="e")
+    node.ask("POST", f"/cancel/{run}")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    told = [(line["what"], line.get("job"), line.get("why") or line.get("outcome")) for line in lines]
+    assert told == [
+        ("boot", None, None),
+        ("began", "a", None),
+        ("refused", "b", "full"),
+        ("refused", "c", "stale_fence"),
+        ("refused", "e", "direct_caller"),
+        ("ended", "a", "cancelled"),
+        ("began", "d", None),
+    ]
+    assert (lines[1]["slot"], lines[1]["fence"], lines[1]["attempt"]) == ("gpu/0", 7, "first")
+    assert lines[2]["running"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 
 import pytest
 
@@ -171,3 +172,21 @@ def _health_if_up(node):
         return node.health()
     except OSError:
         return None
+
+
+def test_a_late_server_runs_at_once_and_answers_later(start):
+    node = start(mode="async")
+    began = time.monotonic()
+    node.dispatch({"fault": "late", "delay_seconds": 0.4, "seconds": 0})
+    assert time.monotonic() - began >= 0.4
+    node.ask("POST", "/faults", {"fault": "late", "delay_seconds": 0.4, "on": "health"})
+    began = time.monotonic()
+    assert node.health()["active_jobs"] == 0
+    assert time.monotonic() - began >= 0.4
+
+
+def test_a_server_that_lies_says_that_nothing_runs(start):
+    node = start(mode="async")
+    node.dispatch({"fault": "hang"})
+    node.ask("POST", "/faults", {"fault": "idle", "on": "health"})
+    assert (node.health()["active_jobs"], node.health()["active_jobs"]) == (0, 1)

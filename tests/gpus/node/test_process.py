@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -116,6 +117,27 @@ def test_the_demo_fleet_serves_its_models_lean_and_without_django(tmp_path):
     finally:
         code = stop(process)
     assert code == 0
+
+
+def test_the_demo_fleet_moves_from_a_taken_port_and_comes_back_to_where_it_was_registered(tmp_path):
+    ready = tmp_path / "ready.json"
+
+    def serve(wanted: int) -> list[str]:
+        """Its endpoints when it was told to go there; over the file of the start before."""
+        before = ready.read_text() if ready.exists() else ""
+        command = ["-m", "gpus.node.demo", "--port-base", str(wanted), "--ready-file", str(ready)]
+        process = start(*command, "--move", "--trellis", "0", "--ltx2", "0")
+        try:
+            eventually(lambda: ready.exists() and ready.read_text() != before)
+        finally:
+            stop(process)
+        return [server["endpoint"] for server in json.loads(ready.read_text())["servers"]]
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        moved = serve(port - 1)  # its second server finds the port taken
+    assert not any(f":{port}/" in endpoint for endpoint in moved)
+    assert serve(port - 1) == moved
 
 
 def test_the_demo_fleet_ends_with_its_parent(tmp_path):

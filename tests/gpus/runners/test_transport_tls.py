@@ -10,7 +10,7 @@ import pytest
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut
 from gpus.runners.base import Abort
 from tests.gpus.runners.certificates import make_tls
-from tests.gpus.runners.test_transport import LONG, polite, post
+from tests.gpus.runners.posting import LONG, polite, post
 
 
 @pytest.fixture

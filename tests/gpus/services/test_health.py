@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
+from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.protocol import Clock
 from gpus.services.health import (
     Health,
     evidence_for,
@@ -19,6 +22,7 @@ from gpus.services.health import (
     record_health,
 )
 from gpus.services.secrets import encrypt
+from tests.builders import AbsentLeases, ManualClock
 from tests.gpus.services.health_server import HealthServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,13 +145,56 @@ def test_evidence_is_an_attempt_missing_from_the_list(gpu: HealthServer) -> None
     assert evidence_for("s", "a2") == "the server does not run it"
 
 
+class QuietFor:
+    """A lease layer: so long ago did a lease of any server last change."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def last_lease_change_seconds(self, server: str) -> float:
+        return self.seconds
+
+
+class SlowProbe(ManualClock):
+    """Every look at it is a second later."""
+
+    def monotonic(self) -> float:
+        self.move(1.0)
+        return super().monotonic()
+
+
+def evidence_by_count(leases: QuietFor | AbsentLeases, clock: Clock | None = None) -> str | None:
+    return evidence_for("s", "a", leases=cast(Leases, leases), clock=clock or ManualClock())
+
+
 @pytest.mark.django_db
 def test_evidence_by_count_is_only_a_zero(gpu: HealthServer) -> None:
     register(m=f"{gpu.url}/run")
     gpu.counts(1)
-    assert evidence_for("s", "a") is None
+    assert evidence_by_count(QuietFor(60.0)) is None
     gpu.counts(0)
-    assert evidence_for("s", "a") == "the server runs nothing"
+    assert evidence_by_count(QuietFor(60.0)) == "the server runs nothing"
+
+
+@pytest.mark.django_db
+def test_a_count_is_no_evidence_until_the_servers_leases_were_quiet_before_and_during_the_probe(
+    gpu: HealthServer,
+) -> None:
+    register(m=f"{gpu.url}/run")
+    gpu.counts(0)
+    assert evidence_by_count(QuietFor(4.9)) is None
+    assert evidence_by_count(QuietFor(5.0)) == "the server runs nothing"
+    assert evidence_by_count(QuietFor(5.9), SlowProbe()) is None
+    assert evidence_by_count(QuietFor(6.0), SlowProbe()) == "the server runs nothing"
+
+
+@pytest.mark.django_db
+def test_without_redis_a_count_is_no_evidence_and_a_list_still_is(gpu: HealthServer) -> None:
+    register(m=f"{gpu.url}/run")
+    gpu.counts(0)
+    assert evidence_by_count(AbsentLeases()) is None
+    gpu.runs()
+    assert evidence_by_count(AbsentLeases()) == "the server does not run it"
 
 
 @pytest.mark.django_db

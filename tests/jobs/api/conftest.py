@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from gpus import queries as registry
 from gpus.leasing.contract import Wakes
 from gpus.models import ModelConfig, Pool
-from gpus.protocol import SystemClock
+from gpus.protocol import Clock, SystemClock
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.services import placing
@@ -29,6 +29,7 @@ class World:
     leases: FakeLeases = field(default_factory=FakeLeases)
     wakes: list[Wakes] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
+    clock: Clock = field(default_factory=SystemClock)
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.wakes += wakes
@@ -37,7 +38,7 @@ class World:
     @property
     def ports(self) -> Ports:
         return Ports(
-            clock=SystemClock(),
+            clock=self.clock,
             leases=lambda fleet: self.leases,  # type: ignore[arg-type, return-value]
             send_wakes=self.send_wakes,
             wake_callbacks=lambda ids: None,

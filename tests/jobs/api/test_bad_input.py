@@ -106,6 +106,38 @@ def test_malformed_json_is_said_to_be_malformed(acme: Account, zimg: ModelConfig
     problem(answer, *((422, "validation_failed") if raw == "" else (400, "malformed_json")))
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"model": "zimg", "model": "flux", "payload": {}}',
+        '{"model": "zimg", "payload": {"deep": [{"seed": 1, "x": 0, "seed": 1}]}}',
+        '{"model": "zimg", "payload": {"a": 1, "\\u0061": 2}}',
+    ],
+)
+@pytest.mark.parametrize("route", ["/api/v1/queue/submit", "/api/v1/queue/submit-batch"])
+def test_a_key_given_twice_is_refused(acme: Account, zimg: ModelConfig, raw: str, route: str) -> None:
+    answer = acme.client.generic("POST", route, raw, content_type="application/json")
+    problem(answer, 400, "duplicate_key")
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "route"), [("POST", "/api/v1/admin/register"), ("PUT", "/api/v1/admin/model-configs/zimg")]
+)
+def test_a_key_given_twice_is_refused_to_operators_too(
+    operator: Account, zimg: ModelConfig, method: str, route: str
+) -> None:
+    answer = operator.client.generic(
+        method, route, '{"slots": 1, "slots": 2}', content_type="application/json"
+    )
+    problem(answer, 400, "duplicate_key")
+
+
+def test_the_same_key_in_two_objects_is_no_duplicate(acme: Account, zimg: ModelConfig) -> None:
+    answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": [{"x": 1}, {"x": 2}]}}, format="json")
+    assert answer.status_code == 202
+
+
 @pytest.mark.parametrize("raw", ["[]", "5", "null", '"text"'])
 def test_a_body_that_is_no_object_is_refused(acme: Account, raw: str) -> None:
     problem(

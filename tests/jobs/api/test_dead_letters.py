@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
 from jobs.models import Job
+from jobs.services.operate import retry_dead_letters
 
 from .conftest import Account, World
 from .test_bad_input import problem
@@ -35,8 +38,19 @@ def test_all_that_match_are_retried(acme: Account, operator: Account) -> None:
     for code in ("timeout", "timeout", "poison"):
         make_job(acme.tenant, "failed", error_code=code)
     answer = operator.client.post(f"{URL}/retry-all?error_code=timeout")
-    assert (answer.status_code, answer.json()) == (200, {"retried": 2})
+    assert (answer.status_code, answer.json()) == (200, {"retried": 2, "remaining": 0})
     assert Job.objects.filter(state="failed").count() == 1
+
+
+def test_a_request_retries_no_more_than_it_can_answer_for(
+    acme: Account, operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        make_job(acme.tenant, "failed", error_code="timeout")
+    monkeypatch.setattr(retry_dead_letters, "__kwdefaults__", {"at_most": 2})
+    answers = [operator.client.post(f"{URL}/retry-all").json() for _ in range(2)]
+    assert answers == [{"retried": 2, "remaining": 1}, {"retried": 1, "remaining": 0}]
+    assert len(world.leases.line) == 3
 
 
 def test_one_is_dismissed_for_good(acme: Account, operator: Account) -> None:

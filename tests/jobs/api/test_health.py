@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from gpus.protocol import ServerSpec
 from jobs.api import health
-from jobs.sweeps.ages import write_runs
+from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 
 from .conftest import Account, World
@@ -61,11 +61,18 @@ def test_not_ready_with_a_migration_to_apply(anonymous: APIClient, db: None) -> 
     assert (answer.status_code, answer.json()["checks"]["migrations"]["ok"]) == (503, False)
 
 
-def test_the_last_sweep_is_told(anonymous: APIClient, db: None) -> None:
+def ran(seconds_ago: float) -> Ran:
+    return Ran(datetime.now(UTC) - timedelta(seconds=seconds_ago), SweepCount())
+
+
+def test_the_age_of_beats_last_tick_is_told_whatever_ran_since(anonymous: APIClient, db: None) -> None:
     assert anonymous.get("/readyz").json()["last_sweep_seconds"] is None
-    write_runs({"fill": SweepCount(), "deadlines": SweepCount()}, datetime.now(UTC))
-    assert anonymous.get("/readyz").json()["last_sweep_seconds"] < 60
+    write_runs({"fill": ran(0)})
+    assert anonymous.get("/readyz").json()["last_sweep_seconds"] is None, "run by hand"
+    write_runs({"fill": ran(0), "tick": ran(600)})
+    assert 600 <= anonymous.get("/readyz").json()["last_sweep_seconds"] < 660
     assert b'dispatcher_sweep_age_seconds{sweep="fill"}' in anonymous.get("/metrics").content
+    assert b'dispatcher_sweep_age_seconds{sweep="tick"}' in anonymous.get("/metrics").content
 
 
 def test_metrics_count_jobs_and_the_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from jsonschema import Draft202012Validator
@@ -65,6 +66,7 @@ def test_the_page_asks_nobody_else(anonymous: APIClient) -> None:
     assert not [part for part in text.split('"') if part.startswith(("http://", "https://", "//"))]
 
 
+@pytest.mark.sqlite_only
 def test_the_running_app_keeps_the_contract(web: Web) -> None:
     """Generated requests, right and wrong ones, to every operation: answers are as the document says."""
     ops = account("ops", ApiKey.Kind.OPERATOR)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
-from jobs.services import placing
+from tests.builders import ManualClock
 
 from .conftest import Account, World, make_model
 
@@ -51,6 +52,14 @@ def test_without_redis_a_job_is_accepted_all_the_same(acme: Account, zimg: Model
     answer = acme.client.post(URL, JOB, format="json")
     assert answer.status_code == 202
     assert (answer.json()["outcome"], answer.json()["position"]) == ("queued", None)
+    assert Job.objects.count() == 1
+
+
+def test_a_job_that_is_committed_is_accepted_whatever_breaks_then(
+    acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.leases, "push", lambda *_: {}["a defect of ours"])
+    assert acme.client.post(URL, JOB, format="json").status_code == 202
     assert Job.objects.count() == 1
 
 
@@ -143,14 +152,38 @@ def test_a_single_submit_costs_few_queries(
         acme.client.post(URL, JOB, format="json")
 
 
+@pytest.fixture
+def slow_redis(world: World, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Each push takes two seconds by this clock."""
+    world.clock = clock = ManualClock()
+    push = world.leases.push
+
+    def slow_push(pool: str, tickets: Any) -> Any:
+        clock.move(2)
+        return push(pool, tickets)
+
+    monkeypatch.setattr(world.leases, "push", slow_push)
+    return clock
+
+
 def test_a_redis_that_hangs_is_left_alone_for_a_while(
-    acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
 ) -> None:
-    monkeypatch.setattr(placing, "_SLOW_SECONDS", -1.0)  # every failure counts as one that took long
     world.leases.away = True
     assert acme.client.post(URL, JOB, format="json").status_code == 202
     world.leases.away = False
     assert acme.client.post(URL, JOB, format="json").json()["position"] is None
     assert world.leases.line == [], "nobody asked Redis"
-    monkeypatch.setattr(placing, "_no_push_until", 0.0)
+    slow_redis.move(3)
     assert acme.client.post(URL, JOB, format="json").json()["position"] == 1
+
+
+def test_a_slow_redis_is_asked_once_and_leaves_no_time_for_wakes(
+    acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
+) -> None:
+    make_model("flux")
+    jobs = [JOB, JOB | {"model": "flux"}]
+    answer = acme.client.post("/api/v1/queue/submit-batch", {"jobs": jobs}, format="json")
+    assert [job["position"] for job in answer.json()["jobs"]] == [1, None]
+    assert len(world.leases.line) == 1
+    assert world.wakes == []

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from gpus.models import ModelConfig, QuarantinedSlot
 from gpus.protocol import Lease, ReleaseMode
+from jobs import transitions
+from jobs.ids import new_id
 from jobs.models import Attempt, Job
+from jobs.retry import Ending, RetryPolicy
 from jobs.states import AttemptState, JobState
 from jobs.sweeps import orphans
 from jobs.sweeps.base import SweepCount
+from jobs.transitions import End
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, open_index
 from tests.laws import assert_laws
 
@@ -100,3 +106,33 @@ def test_without_redis_nobody_is_called_an_orphan(world: World, lease: Lease) ->
     count = sweep_after(world, LIMIT + 61)
     assert count.repaired == 0
     assert count.notes
+
+
+def test_the_oldest_jobs_are_looked_at_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever the database would give first: with more of them than one look takes, none is passed over
+    for ever."""
+    world.server(slots=3)
+    ids = sorted(new_id() for _ in range(3))
+    for job_id in (ids[1], ids[2], ids[0]):
+        world.job(id=job_id)
+        world.claim()
+    monkeypatch.setattr(orphans, "LIMIT", 2)
+    looked_at = orphans._runs(world.clock.now() + timedelta(seconds=1))
+    assert sorted(run.job.id for run in looked_at) == ids[:2]
+
+
+def test_what_was_seen_of_an_attempt_is_forgotten_when_it_is_over(world: World) -> None:
+    world.server(slots=2)
+    for _ in range(2):
+        world.job()
+    ended, stays = world.claim(), world.claim()
+    forget(world)
+    world.clock.advance(2 * LEASE_SECONDS + 1)
+    sweep_after(world, 0)
+    assert set(orphans._leaseless_since) == {ended.attempt_id, stays.attempt_id}
+    ending, now = Ending(None, suspect=False), world.clock.now()
+    transitions.end_attempt(
+        End(ended.job_id, ended.attempt_id, 1, ended.slot, ending, RetryPolicy(), now, result={})
+    )
+    sweep_after(world, 1)
+    assert set(orphans._leaseless_since) == {stays.attempt_id}

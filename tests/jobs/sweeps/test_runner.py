@@ -113,6 +113,18 @@ def test_one_sweep_can_be_run_by_hand() -> None:
         stage.runner.run("unknown")
 
 
+@pytest.mark.django_db
+def test_a_sweep_run_by_hand_does_not_make_a_silent_beat_look_alive() -> None:
+    stage = Stage(quick=Entry(counts(3), 60.0))
+    stage.tick()
+    stage.clock.advance(1)
+    stage.tick()  # its row is not due yet
+    stage.clock.advance(600)
+    stage.runner.run("quick")
+    found = ages.sweep_ages(stage.clock.now())
+    assert (found["quick"], found["tick"]) == (0.0, 600.0)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> None:
     stage = Stage()

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gpus.errors import ServerLost
+from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import ReleaseMode
 from jobs import transitions
 from jobs.models import Callback, Event, Job
@@ -14,7 +15,7 @@ from jobs.retry import Ending, RetryPolicy
 from jobs.states import JobState
 from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, line, reconcile
 from jobs.transitions import End
-from tests.jobs.sweeps.conftest import World
+from tests.jobs.sweeps.conftest import World, open_index
 from tests.laws import assert_laws
 
 
@@ -165,6 +166,43 @@ def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
     world.clock.advance(3)
     count = reconcile.sweep(world.ports)
     assert (count.looked, count.repaired) == (2, 0)
+
+
+def unregister(world: World) -> None:
+    """Its servers, models and the pool itself go, by the admin's hand; its jobs stay."""
+    for model in (Placement, Server, ModelConfig, Pool):
+        model.objects.all().delete()
+
+
+@pytest.mark.parametrize("other_pools", [True, False])
+def test_the_jobs_of_a_pool_that_is_gone_wait_for_it_in_its_line(world: World, other_pools: bool) -> None:
+    world.server()
+    job = world.job()
+    unregister(world)
+    if other_pools:
+        Pool.objects.create(name="other", fleet=world.fleet)
+    world.flush()
+    open_index(world.leases)
+    world.clock.advance(3)
+    count = reconcile.sweep(world.ports)
+    assert (count.looked, count.repaired) == (1, 1)
+    assert any("m: not registered any more" in note for note in count.notes)
+    assert in_line(world, job)
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+    world.server()  # registered again
+    lease = world.claim()
+    assert lease.job_id == job.id
+    assert reconcile.sweep(world.ports).notes == ()
+
+
+def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
+    world.server()
+    world.job(push=False)
+    unregister(world)
+    world.clock.advance(3)
+    world.redis_is_gone = True
+    assert any(note.startswith(world.fleet) for note in reconcile.sweep(world.ports).notes)
 
 
 def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

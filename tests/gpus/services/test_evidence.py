@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpus.services.health import Health
-from jobs.sweeps.evidence import Suspect, answered, counted, outlived
+from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = NOW - timedelta(seconds=60)
@@ -52,13 +51,21 @@ def test_a_request_may_still_be_on_its_way_in_the_first_second() -> None:
 
 
 def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
-    def freed(active: int, leases: int = 2) -> list[int]:
-        return list(counted([TWO, ONE], Health(True, active_jobs=active), leases=leases, quiet_seconds=6.0))
+    def freed(active: int, leases: int = 2, quiet: float = 20.0) -> list[int]:
+        return list(counted([TWO, ONE], Health(True, active_jobs=active), leases=leases, quiet_seconds=quiet))
 
     assert freed(active=4) == []
     assert freed(active=3) == [1]
     assert freed(active=2) == [1, 2]
     assert freed(active=0, leases=0) == [1, 2]
+
+
+def test_a_lease_is_no_run_before_its_worker_can_be_known_to_live() -> None:
+    """The run under it may be over: what the server counts may then be the suspect."""
+    one_runs = Health(True, active_jobs=1)
+    assert counted([ONE], one_runs, leases=1, quiet_seconds=19.9) == {}
+    assert list(counted([ONE], one_runs, leases=1, quiet_seconds=20.0)) == [1]
+    assert list(counted([TWO, ONE], one_runs, leases=1, quiet_seconds=5.0)) == [1]
 
 
 def test_counts_are_not_trusted_while_leases_change() -> None:

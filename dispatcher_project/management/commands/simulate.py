@@ -1,0 +1,102 @@
+"""`manage.py simulate`: the real protocol under virtual time and many faults; every seed is a history."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dispatcher_project.simulation.campaign import verdicts
+from dispatcher_project.simulation.nemesis import FAULTS as KINDS
+from dispatcher_project.simulation.run import Verdict
+from dispatcher_project.simulation.size import Size
+
+SHOWN_LAWS, SHOWN_STEPS = 10, 40
+
+
+class Command(BaseCommand):
+    help = (
+        "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
+        "laws of docs/failures.md afterwards. A seed replays exactly."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--seeds", type=_count, default=200, help="how many (default 200)")
+        parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+        parser.add_argument("--seed", type=int, help="just this one, with its plan of faults")
+        parser.add_argument("--jobs", type=_count, default=Size().jobs, help="jobs per seed (default 40)")
+        parser.add_argument("--faults", type=int, default=Size().faults, help="faults per seed (default 20)")
+        parser.add_argument("--only", default="", metavar="A,B", help="only these faults")
+        parser.add_argument(
+            "--processes", type=_count, default=os.cpu_count() or 1, help="default: one per core"
+        )
+        parser.add_argument("--history", type=Path, metavar="FILE", help="where a broken seed's steps go")
+
+    def handle(self, **options: Any) -> None:
+        names = tuple(name for name in options["only"].split(",") if name)
+        if unknown := sorted(set(names) - set(KINDS)):
+            raise CommandError(
+                f"no fault is named {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}"
+            )
+        if options["faults"] < 0:
+            raise CommandError("--faults must not be negative")
+        one = options["seed"]
+        size = Size(options["jobs"], options["faults"], names, keeps_history=one is not None)
+        seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
+        processes = min(options["processes"], len(seeds))
+        began, cost, broken = time.monotonic(), Counter[str](), list[int]()
+        try:
+            for verdict in verdicts(seeds, size, processes=processes):
+                cost.update(verdict.cost)
+                if verdict.broken:
+                    broken.append(verdict.seed)
+                    self._show(verdict, size, options["history"])
+                elif one is not None:
+                    self._show(verdict, size, options["history"])
+        except KeyboardInterrupt:
+            raise CommandError("interrupted") from None
+        except RuntimeError as error:
+            raise CommandError(str(error)) from None
+        took = time.monotonic() - began
+        self.stdout.write(
+            f"{len(seeds)} seeds in {took:.1f} s ({len(seeds) / took:.1f} a second): "
+            f"{cost['jobs']} jobs, {cost['gpu_runs']} runs on GPUs, {cost['attempts_lost']} attempts lost, "
+            f"{cost['quarantined']} slots quarantined, {cost['late_senders']} late senders refused; "
+            + (f"{len(broken)} seeds broke a law: {broken[:20]}" if broken else "no law broken")
+        )
+        if broken:
+            sys.exit(1)
+
+    def _show(self, verdict: Verdict, size: Size, history: Path | None) -> None:
+        self.stdout.write(f"seed {verdict.seed}: {'BROKEN' if verdict.broken else 'good'}, {verdict.cost}")
+        for law in verdict.broken[:SHOWN_LAWS]:
+            self.stdout.write(f"  {law}")
+        for planned in verdict.plan:
+            self.stdout.write(f"  {planned.at:8.3f}  {planned.name}")
+        steps = [f"{at:10.4f} {who:<12} {what}\n" for at, who, what in verdict.history]
+        if history is not None and steps:
+            history.write_text("".join(steps))
+            self.stdout.write(f"  all {len(steps)} steps: {history}")
+        elif verdict.broken:
+            self.stdout.write("  the last steps:\n" + "".join(f"  {step}" for step in steps[-SHOWN_STEPS:]))
+        only = f" --only {','.join(size.names)}" if size.names else ""
+        self.stdout.write(
+            f"  replay: python3 manage.py simulate --seed {verdict.seed} --jobs {size.jobs} "
+            f"--faults {size.faults}{only} --history steps.txt"
+        )
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1, not {text!r}")
+    return number

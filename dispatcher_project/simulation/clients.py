@@ -1,0 +1,113 @@
+"""Clients that keep their own ledger: they submit under a key until it is accepted, and sometimes cancel."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.db import DatabaseError
+
+from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
+from jobs.errors import NotCancellable, Refused
+from jobs.services.operate import cancel_job
+from jobs.services.submit import submit_job
+from jobs.services.submit_request import SubmitRequest, fingerprint
+
+SUBMIT_SECONDS = 25.0
+TOLD = "https://93.184.216.34/told"
+"""An address, so that no name is looked up; nothing is delivered in the simulator, only due."""
+
+
+@dataclass(slots=True)
+class Order:
+    """What one client wants. job_ids: all that it was ever told for its key; more than one is a defect."""
+
+    key: str
+    tenant: int
+    model: str
+    payload: dict[str, Any]
+    priority: int
+    at: float
+    deadline_seconds: float | None = None
+    max_retries: int | None = None
+    cancel_after: float | None = None
+    job_ids: set[str] = field(default_factory=set)
+
+    @property
+    def must_complete(self) -> bool:
+        return not (
+            self.payload["fails"] or self.deadline_seconds or self.model == "once" or self.cancel_after
+        )
+
+
+class Clients:
+    def __init__(self, world: World, jobs: int) -> None:
+        self._world = world
+        chance = random.Random(f"{world.seed} clients")
+        self.orders = [self._order(chance, number) for number in range(jobs)]
+        for order in self.orders:
+            world.in_life(world.outside, partial(self._submit, order))
+
+    def waiting(self) -> int:
+        """Orders that nobody has accepted yet."""
+        return sum(not order.job_ids for order in self.orders)
+
+    def _order(self, chance: random.Random, number: int) -> Order:
+        model = chance.choice(["zimg", "zimg", "ltx2", "ltx2", "once"])
+        seconds = chance.choice([0.5, 2.0, 5.0, 10.0]) * (1.5 if model == "ltx2" else 1.0)
+        return Order(
+            key=f"key-{number}",
+            tenant=chance.choice(self._world.tenants),
+            model=model,
+            payload={"seconds": seconds, "fails": chance.choice([0.0, 0.0, 0.0, 0.5])},
+            priority=chance.choice([1, 5, 5, 5, 9]),
+            at=WARM_UP_SECONDS + chance.random() * SUBMIT_SECONDS,
+            deadline_seconds=chance.choice([None] * 9 + [30.0]),
+            max_retries=chance.choice([None, None, 3]),
+            cancel_after=chance.choice([None] * 5 + [chance.random() * 20.0]),
+        )
+
+    def _submit(self, order: Order) -> None:
+        world = self._world
+        world.scheduler.sleep(order.at)
+        again = 0.2
+        while True:
+            try:
+                done = world.web.ask(
+                    lambda ports: submit_job(_request(order), tenant=order.tenant, ports=ports)
+                )
+                order.job_ids.add(done.job.id)
+                break
+            except (ConnectionError, DatabaseError, Refused) as error:
+                world.scheduler.note(order.key, f"submit failed: {error}")
+                world.scheduler.sleep(again)
+                again = min(again * 2.0, 5.0)
+        if order.cancel_after is not None:
+            world.scheduler.sleep(order.cancel_after)
+            self._cancel(order)
+
+    def _cancel(self, order: Order) -> None:
+        (job_id,) = order.job_ids
+        for _ in range(20):
+            try:
+                self._world.web.ask(lambda ports: cancel_job(job_id, ports=ports))
+                return
+            except NotCancellable:
+                return
+            except (ConnectionError, DatabaseError):
+                self._world.scheduler.sleep(1.0)
+
+
+def _request(order: Order) -> SubmitRequest:
+    return SubmitRequest(
+        model=order.model,
+        payload=order.payload,
+        priority=order.priority,
+        deadline_seconds=order.deadline_seconds,
+        max_retries=order.max_retries,
+        callback_url="" if order.priority == 9 else TOLD,
+        idempotency_key=order.key,
+        fingerprint=fingerprint(order.payload),
+    )

@@ -1,0 +1,72 @@
+"""The real SQLite behind Django, in memory, with points where a process can die or lose its database.
+
+A transaction is one step: with one connection nobody can come in between, as on a server with serialisable
+transactions. Statements outside of one are steps of their own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management import call_command
+from django.db import OperationalError
+from django.db import connection as _connection
+
+from dispatcher_project.simulation.scheduler import Scheduler
+from dispatcher_project.simulation.weather import Weather
+
+connection: Any = _connection  # SQLite's own
+_template: sqlite3.Connection | None = None
+
+
+def fresh_database() -> None:
+    """Empty tables; the migrations run once per process."""
+    global _template
+    if connection.vendor != "sqlite" or not connection.is_in_memory_db():
+        raise RuntimeError("the simulator wipes its database: it runs on one in memory only")
+    connection.ensure_connection()
+    if _template is None:
+        call_command("migrate", verbosity=0, run_syncdb=True)
+        _template = sqlite3.connect(":memory:", check_same_thread=False)
+        connection.connection.backup(_template)
+    _template.backup(connection.connection)
+
+
+class DatabaseLink:
+    """Stands between Django's connection and SQLite while a world runs."""
+
+    def __init__(self, scheduler: Scheduler, weather: Weather) -> None:
+        self._scheduler, self._weather = scheduler, weather
+        self._commit: Callable[[], None] = connection._commit
+
+    def open(self) -> None:
+        connection.execute_wrappers.append(self._execute)
+        vars(connection)["_commit"] = self._commit_or_lose
+
+    def close(self) -> None:
+        connection.execute_wrappers.remove(self._execute)
+        vars(connection).pop("_commit", None)
+
+    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        process = self._scheduler.current()
+        if process is None:
+            return execute(sql, params, many, context)
+        if not connection.in_atomic_block:
+            self._scheduler.point(f"database {sql[:40]}")
+        if self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        return execute(sql, params, many, context)
+
+    def _commit_or_lose(self) -> None:
+        """No step of its own: a crash comes right before it or right after."""
+        process = self._scheduler.current()
+        if process is not None and self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        if process is not None and not process.alive:
+            raise OperationalError("its process is dead")
+        self._commit()
+        if process is not None and self._weather.happens(self._weather.commit_reply_lost):
+            self._scheduler.note(process.name, "COMMIT's reply lost")
+            raise OperationalError("the connection broke in COMMIT")

@@ -1,0 +1,132 @@
+"""What a history has to answer for once everything was mended and drained."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from dispatcher_project.laws import check_laws
+from dispatcher_project.simulation.clients import Clients, Order
+from dispatcher_project.simulation.gpu import Ran
+from dispatcher_project.simulation.scheduler import START, Process
+from dispatcher_project.simulation.world import World
+from gpus.errors import LeasingUnavailable
+from gpus.models import QuarantinedSlot
+from jobs.models import Attempt, Job
+from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
+
+FINAL = {state.value for state in FINAL_JOB_STATES}
+HONEST = {"deadline_exceeded", "run_failed", "poison"}
+"""What a job may fail of whose client did nothing to it."""
+
+
+def judge_now(world: World) -> list[str]:
+    """What holds at every moment."""
+    return check_laws(drained=False, ports=world.ports(Process("judge")))
+
+
+def judge(world: World, clients: Clients) -> list[str]:
+    """Violations in words."""
+    jobs = {job.id: job for job in Job.objects.all()}
+    runs: dict[str, list[Ran]] = defaultdict(list)
+    for server in world.servers.values():
+        for ran in server.ran:
+            runs[ran.job_id].append(ran)
+    return [
+        *_laws(world, clients),
+        *_oversubscribed(world),
+        *_ledger(clients, jobs),
+        *_fates(clients, jobs),
+        *_results(jobs, runs),
+        *_cancelled(jobs, runs),
+        *_at_most_once(jobs, runs),
+        *(
+            f"slot {row.server_id}/{row.slot} is still quarantined for {row.attempt_id}"
+            for row in QuarantinedSlot.objects.filter(freed_at=None)
+        ),
+    ]
+
+
+def cost(world: World) -> dict[str, int]:
+    """What the faults cost beyond one run per job."""
+    states = Counter(Attempt.objects.values_list("state", flat=True))
+    runs = sum(len(server.ran) for server in world.servers.values())
+    return {
+        "jobs": Job.objects.count(),
+        "gpu_runs": runs,
+        "async_runs": sum(len(server.ran) for server in world.servers.values() if server.is_async),
+        "completed": Job.objects.filter(state=JobState.COMPLETED).count(),
+        "attempts_lost": states[AttemptState.LOST],
+        "quarantined": QuarantinedSlot.objects.count(),
+        "late_senders": sum(server.late_senders for server in world.servers.values()),
+    }
+
+
+def _laws(world: World, clients: Clients) -> list[str]:
+    try:
+        return check_laws(drained=True, ports=world.ports(Process("judge")), accepted=_accepted(clients))
+    except LeasingUnavailable as error:
+        return [f"Redis answers nothing in the end: {error}"]
+
+
+def _accepted(clients: Clients) -> int:
+    return len({job_id for order in clients.orders for job_id in order.job_ids})
+
+
+def _oversubscribed(world: World) -> Iterator[str]:
+    for server in world.servers.values():
+        yield from (f"oversubscribed: {what}" for what in server.oversubscribed)
+
+
+def _ledger(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
+    for order in clients.orders:
+        if len(order.job_ids) != 1:
+            yield f"{order.key} has the jobs {sorted(order.job_ids)}, not one"
+        yield from (f"job {one} was accepted and is not there" for one in order.job_ids if one not in jobs)
+
+
+def _fates(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
+    for order in clients.orders:
+        for job in (jobs[job_id] for job_id in order.job_ids if job_id in jobs):
+            if job.state not in FINAL:
+                yield f"lost: job {job.id} is {job.state} in the end"
+            elif order.must_complete and job.state != JobState.COMPLETED and not _used_up(job, order):
+                yield f"job {job.id} ({order.model}) ended {job.state}: {job.error_code}, {job.error_message}"
+
+
+def _used_up(job: Job, order: Order) -> bool:
+    """Three workers died of it, or its budget of three retries was used up by lost servers."""
+    return job.error_code == "poison" or order.max_retries == 3
+
+
+def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
+    """A completed job has the result of the attempt that won, and that one really ran to its end."""
+    for job in jobs.values():
+        won = list(Attempt.objects.filter(job=job, state=AttemptState.COMPLETED).values_list("id", flat=True))
+        if (job.state == JobState.COMPLETED) != (len(won) == 1):
+            yield f"job {job.id} is {job.state} with the completed attempts {won}"
+        if job.state != JobState.COMPLETED:
+            continue
+        told = (job.result or {}).get("attempt")
+        if told not in won:
+            yield f"job {job.id} has the result of {told}, completed are {won}"
+        if not any(ran.attempt_id == told and ran.outcome == "success" for ran in runs[job.id]):
+            yield f"job {job.id} has the result of {told}, which no GPU server ran to its end"
+
+
+def _at_most_once(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
+    """A run whose server told that it failed is certain to be over: such a job may run again."""
+    for job in jobs.values():
+        uncertain = [ran for ran in runs[job.id] if ran.outcome != "failed"]
+        if job.model == "once" and len(uncertain) > 1:
+            yield f"job {job.id} runs at most once and ran {len(uncertain)} times"
+
+
+def _cancelled(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
+    for job in jobs.values():
+        if job.state != JobState.CANCELLED or job.finished_at is None:
+            continue
+        at = (job.finished_at - START).total_seconds()
+        for ran in runs[job.id]:
+            if ran.began + 0.01 < at and (ran.ended is None or ran.ended > at + 31.0):
+                yield f"job {job.id} was CANCELLED at {at:.2f} and ran from {ran.began:.2f} to {ran.ended}"

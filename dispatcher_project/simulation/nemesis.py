@@ -1,0 +1,265 @@
+"""What goes wrong, when, and for how long: drawn from the seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from dispatcher_project.simulation.scheduler import Process
+from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
+from gpus.protocol import DesiredState
+from gpus.services.registry import change_server
+
+FAULT_SECONDS = 40.0
+"""Faults begin within this time."""
+LEASE_SECONDS = 15.0
+OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
+"""How much more often than others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    at: float
+    name: str
+
+
+class Nemesis:
+    """names: which faults are played; all of them by default."""
+
+    def __init__(self, world: World, faults: int, names: tuple[str, ...] = ()) -> None:
+        self._world, self._weather = world, world.weather
+        self._chance = random.Random(f"{world.seed} nemesis")
+        kinds = [name for name in sorted(names or FAULTS) for _ in range(OFTEN.get(name, 1))]
+        self.plan = sorted(
+            (
+                Planned(
+                    WARM_UP_SECONDS + 1.0 + self._chance.random() * FAULT_SECONDS, self._chance.choice(kinds)
+                )
+                for _ in range(faults)
+            ),
+            key=lambda planned: planned.at,
+        )
+        for planned in self.plan:
+            world.in_life(world.outside, partial(self._play, planned))
+
+    def _play(self, planned: Planned) -> None:
+        self._world.scheduler.sleep(planned.at)
+        self._world.scheduler.note("NEMESIS", planned.name)
+        FAULTS[planned.name](self)
+
+    def _sleep(self, shortest: float, longest: float) -> None:
+        self._world.scheduler.sleep(self._chance.uniform(shortest, longest))
+
+    def _somebody(self) -> Process:
+        """Mostly a worker: it has the most to lose. With nobody alive, one to whom nothing happens."""
+        world = self._world
+        everybody = [process for process in world.processes() if process.alive]
+        workers = [role.process for role in world.workers if role.process.alive]
+        if workers and self._chance.random() < 0.7:
+            return self._chance.choice(workers)
+        return self._chance.choice(everybody or [world.web.process])
+
+    def _come_back(self, process: Process) -> None:
+        world = self._world
+        if process.name.startswith("web") and world.web.process is process:
+            world.start_web()
+        elif process.name.startswith("sweeps"):
+            world.start_sweeper()
+        elif process.name.startswith("worker"):
+            world.start_worker()
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        process = self._somebody()
+        self._world.scheduler.kill(process)
+        self._sleep(0.2, 25.0)
+        self._come_back(process)
+
+    def kill_in_a_step(self) -> None:
+        """At a point that chance chooses: between a call and what follows from it."""
+        process = self._somebody()
+        process.doomed_after = self._chance.randint(1, 40)
+        until = self._world.scheduler.now + 10.0
+        while process.alive and self._world.scheduler.now < until:
+            self._world.scheduler.sleep(0.2)
+        if process.alive:
+            process.doomed_after = 0
+            return
+        self._sleep(0.2, 10.0)
+        self._come_back(process)
+
+    def pause(self) -> None:
+        """Longer than the lease, or a little."""
+        process = self._somebody()
+        self._world.scheduler.stop(process)
+        self._sleep(0.5, 2.5 * LEASE_SECONDS)
+        self._world.scheduler.go_on(process)
+
+    def pause_in_a_step(self) -> None:
+        """Between a look at the lease and what it sends under it, for instance."""
+        process = self._somebody()
+        process.stops_after = self._chance.randint(1, 60)
+        self._sleep(LEASE_SECONDS + 3.0, 2.5 * LEASE_SECONDS)
+        process.stops_after = 0
+        self._world.scheduler.go_on(process)
+
+    def deploy(self) -> None:
+        role = self._chance.choice(self._world.workers)
+        if role.process.alive and role.takes:
+            role.stop()
+            self._sleep(0.1, 5.0)
+            self._world.start_worker()
+
+    def cut_from_redis(self) -> None:
+        """It lives and works, and its leases run out."""
+        name = self._somebody().name
+        self._weather.cut_from_redis.add(name)
+        self._sleep(2.0, 3.0 * LEASE_SECONDS)
+        self._weather.cut_from_redis.discard(name)
+
+    def cut_from_database(self) -> None:
+        name = self._somebody().name
+        self._weather.cut_from_database.add(name)
+        self._sleep(2.0, 2.0 * LEASE_SECONDS)
+        self._weather.cut_from_database.discard(name)
+
+    def second_sweeper(self) -> None:
+        world = self._world
+        world.start_sweeper()
+        role = world.sweepers[-1]
+        self._sleep(10.0, 40.0)
+        world.scheduler.kill(role.process)
+        if not any(other.process.alive for other in world.sweepers):
+            world.start_sweeper()
+
+    def beat_down(self) -> None:
+        self._world.beat_is_up = False
+        self._sleep(2.0, 30.0)
+        self._world.beat_is_up = True
+
+    # -- Redis -----------------------------------------------------------------------------------------
+
+    def redis_flushed(self) -> None:
+        self._world.redis.flush()
+
+    def redis_restarted_empty(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.1, 5.0)
+        self._world.redis.restart(empty=True)
+        self._weather.redis_refuses = False
+
+    def redis_restarted(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.1, 5.0)
+        self._world.redis.restart(empty=False)
+        self._weather.redis_refuses = False
+
+    def redis_fails_over(self) -> None:
+        """Its last seconds are lost."""
+        self._world.redis.save()
+        self._sleep(0.05, 6.0)
+        self._world.redis.fail_over()
+
+    def redis_refuses(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.5, 20.0)
+        self._weather.redis_refuses = False
+
+    def redis_silent(self) -> None:
+        self._weather.redis_silent = True
+        self._sleep(0.5, 30.0)
+        self._weather.redis_silent = False
+
+    def redis_replies_lost(self) -> None:
+        self._weather.redis_reply_lost = 0.1
+        self._sleep(2.0, 20.0)
+        self._weather.redis_reply_lost = 0.0
+
+    def redis_calls_doubled(self) -> None:
+        self._weather.redis_call_doubled = 0.3
+        self._sleep(5.0, 30.0)
+        self._weather.redis_call_doubled = 0.0
+
+    # -- GPU servers -----------------------------------------------------------------------------------
+
+    def _server(self) -> str:
+        return self._chance.choice(sorted(self._world.servers))
+
+    def gpu_restarts(self) -> None:
+        server = self._world.servers[self._server()]
+        if server.up:
+            server.die()
+            self._sleep(0.1, 8.0)
+            if not server.up:
+                server.start()
+
+    def gpu_hangs(self) -> None:
+        name = self._server()
+        self._weather.hung.add(name)
+        self._sleep(1.0, 25.0)
+        self._weather.hung.discard(name)
+
+    def gpu_unreachable(self) -> None:
+        name = self._server()
+        self._weather.unreachable.add(name)
+        self._sleep(1.0, 25.0)
+        self._weather.unreachable.discard(name)
+
+    def gpu_replies_lost(self) -> None:
+        self._weather.http_reply_lost = 0.2
+        self._sleep(1.0, 15.0)
+        self._weather.http_reply_lost = 0.0
+
+    def fewer_slots(self) -> None:
+        server = self._world.servers[self._server()]
+        for slots in (self._chance.randint(0, server.slots), server.slots):
+            self._configure(server.name, slots=slots)
+            self._sleep(2.0, 20.0)
+
+    def server_off(self) -> None:
+        name = self._server()
+        for desired in (self._chance.choice([DesiredState.OFF, DesiredState.DRAINING]), DesiredState.ON):
+            self._configure(name, desired=desired)
+            self._sleep(2.0, 20.0)
+
+    def _configure(self, name: str, **changes: object) -> None:
+        """By the operator, until it is done: the last word must stand."""
+        while True:
+            try:
+                self._world.web.ask(lambda ports: change_server(name, leases=ports.leases, **changes))  # type: ignore[arg-type]
+                return
+            except Exception as error:
+                self._world.scheduler.note("operator", f"failed: {error}")
+                self._world.scheduler.sleep(1.0)
+
+    # -- database and broker ---------------------------------------------------------------------------
+
+    def database_down(self) -> None:
+        self._weather.database_down = True
+        self._sleep(0.5, 20.0)
+        self._weather.database_down = False
+
+    def commit_replies_lost(self) -> None:
+        self._weather.commit_reply_lost = 0.3
+        self._sleep(1.0, 15.0)
+        self._weather.commit_reply_lost = 0.0
+
+    def broker_down(self) -> None:
+        self._weather.broker_down = True
+        self._sleep(1.0, 20.0)
+        self._weather.broker_down = False
+
+    def wakes_lost_and_doubled(self) -> None:
+        self._weather.wake_lost, self._weather.wake_doubled = 0.3, 0.3
+        self._sleep(5.0, 30.0)
+        self._weather.wake_lost = self._weather.wake_doubled = 0.0
+
+
+FAULTS: dict[str, Callable[[Nemesis], None]] = {
+    name: function
+    for name, function in vars(Nemesis).items()
+    if not name.startswith("_") and callable(function)
+}

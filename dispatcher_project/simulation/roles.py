@@ -1,0 +1,196 @@
+"""The processes of the system, each with the threads it has in life, as fibers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
+from gpus.leasing.contract import Wakes
+from gpus.protocol import Lease
+from jobs.services.commits import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
+from jobs.services.ports import Ports
+from jobs.services.runs import AttemptRun
+from jobs.services.worker import WATCH_SECONDS, GpuWorker
+from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.runner import Runner
+
+GRACE_SECONDS = 20.0
+KEEPER_SECONDS = 1.0
+WAKE_EXPIRES_SECONDS = 60.0
+
+
+class FiberWriter(GroupCommitWriter):
+    """The group commit with a fiber in place of its thread."""
+
+    def __init__(self, after_commit: AfterCommit, scheduler: Scheduler, process: Process) -> None:
+        super().__init__(after_commit)
+        self._scheduler, self._process = scheduler, process
+        self._filled = Event(scheduler)
+
+    def start(self) -> None:
+        self._scheduler.spawn(self._process, self._run)
+
+    def submit(self, apply: Callable[[], Any]) -> Future[Any]:
+        write = Write(apply)
+        self._queue.append(write)
+        self._filled.set()
+        return write.done
+
+    def _run(self) -> None:
+        while True:
+            self._filled.wait()
+            self._filled.clear()
+            self._scheduler.sleep(self._gather_seconds)
+            while self._queue:
+                self._commit([self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))])
+
+    def _pause(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
+
+
+class FiberWorker(GpuWorker):
+    """A GPU worker whose threads are fibers."""
+
+    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process) -> None:
+        super().__init__(
+            ports, name=process.name, writer=lambda after: FiberWriter(after, scheduler, process)
+        )
+        self._scheduler, self._process = scheduler, process
+        self._told = Event(scheduler)
+
+    def start(self) -> None:
+        self.settlement.writer.start()
+        self._scheduler.spawn(self._process, self._keep)
+        self._scheduler.spawn(self._process, self._watch)
+
+    def running(self, lease: Lease, run: AttemptRun) -> Any:
+        run.woken = Event(self._scheduler)  # type: ignore[assignment]
+        return super().running(lease, run)
+
+    def wait(self, run: AttemptRun, seconds: float) -> None:
+        run.woken.wait(seconds)
+
+    def until_done(self, written: Future[Any]) -> None:
+        done = Event(self._scheduler)
+        written.add_done_callback(lambda _: done.set())
+        done.wait()
+
+    def nudge(self, job_ids: Sequence[str]) -> None:
+        super().nudge(job_ids)
+        if self._nudged.is_set():
+            self._told.set()
+
+    def _watch(self) -> None:
+        while True:
+            self._told.wait(2.0 * WATCH_SECONDS)
+            self._told.clear()
+            self._nudged.clear()
+            self._step("watch", self.look)
+
+    def _keep(self) -> None:
+        keeper, clock = self.settlement.keeper, self.ports.clock
+        while True:
+            self._step("keeper", lambda: keeper.step(clock.monotonic()))
+            self._scheduler.sleep(KEEPER_SECONDS)
+
+    def _step(self, name: str, step: Callable[[], Any]) -> None:
+        """Threads of a worker outlive what goes wrong in one of their rounds."""
+        try:
+            step()
+        except Exception as error:
+            self._scheduler.note(self._process.name, f"{name} failed: {error}")
+
+
+class WorkerRole:
+    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
+        self.process = process
+        self.takes = True
+        self.worker = FiberWorker(ports, scheduler, process)
+        self._scheduler = scheduler
+        self.worker.start()
+
+    def work(self, pool: str, host: str | None) -> None:
+        self._scheduler.spawn(self.process, lambda: self._work(pool, host))
+
+    def _work(self, pool: str, host: str | None) -> None:
+        try:
+            self.worker.work(pool, host)
+        except Exception as error:  # Celery logs it and goes on
+            self._scheduler.note(self.process.name, f"task failed: {error}")
+
+    def stop(self) -> None:
+        """SIGTERM: hand over, wait the grace, interrupt, write what is queued, end."""
+        self.takes = False
+        self._scheduler.spawn(self.process, self._stop)
+
+    def _stop(self) -> None:
+        self.worker.drain()
+        self._until(lambda: not self.worker.busy(), GRACE_SECONDS)
+        self.worker.interrupt()
+        self._until(lambda: not self.worker.busy(), 10.0)
+        self._until(lambda: not self.worker.settlement.writer.backlog, 10.0)
+        self._scheduler.sleep(0.1)
+        self._scheduler.kill(self.process)
+
+    def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        until = self._scheduler.now + seconds
+        while not is_so() and self._scheduler.now < until:
+            self._scheduler.sleep(0.05)
+
+
+class SweepsRole:
+    """One process that runs the sweeps when beat ticks."""
+
+    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
+        self.process = process
+        self._scheduler = scheduler
+        self._runner = Runner(ports, swept, in_thread=lambda work: scheduler.spawn(process, work))
+
+    def tick(self) -> None:
+        self._scheduler.spawn(self.process, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._runner.tick()
+        except Exception as error:
+            self._scheduler.note(self.process.name, f"tick failed: {error}")
+
+
+class WebRole:
+    """Answers requests; a request whose process dies is answered by nobody."""
+
+    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
+        self.process, self.ports = process, ports
+        self._scheduler = scheduler
+
+    def ask(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
+        """What the service returns or raises, to a client; ConnectionError if no answer comes."""
+        answers: list[tuple[Any, Exception | None]] = []
+        done = Event(self._scheduler)
+
+        def serve() -> None:
+            try:
+                answers.append((service(self.ports), None))
+            except Exception as error:
+                answers.append((None, error))
+            done.set()
+
+        self._scheduler.spawn(self.process, serve)
+        done.wait(seconds)
+        if not answers:
+            raise ConnectionError("no answer")
+        value, error = answers[0]
+        if error is not None:
+            raise error
+        return value
+
+
+def swept() -> dict[str, Entry]:
+    """All but those whose work is not simulated: nothing is delivered, and nothing gets old."""
+    return {name: entry for name, entry in sweeps().items() if name not in ("due_callbacks", "retention")}
+
+
+def spread(wakes: Sequence[Wakes]) -> list[tuple[str, str | None]]:
+    return [(wake.pool, wake.host) for wake in wakes for _ in range(wake.count)]

@@ -1,0 +1,71 @@
+"""One seed from its first step to its verdict."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher_project.simulation.clients import Clients
+from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
+from dispatcher_project.simulation.nemesis import FAULT_SECONDS, Nemesis, Planned
+from dispatcher_project.simulation.size import Size
+from dispatcher_project.simulation.world import World
+from gpus.models import QuarantinedSlot
+from jobs.models import Job
+
+LOOKS_EVERY_SECONDS = 24.0
+DRAIN_SECONDS = 600.0
+STEP_SECONDS = 4.0
+SETTLE_SECONDS = 20.0
+"""After the last job's end: a lease time and a few ticks, in which leftovers must vanish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """broken: empty for a good history. seconds: virtual until all was drained; took: real."""
+
+    seed: int
+    broken: list[str]
+    seconds: float
+    took: float
+    points: int
+    plan: list[Planned] = field(default_factory=list)
+    cost: dict[str, int] = field(default_factory=dict)
+    history: list[tuple[float, str, str]] = field(default_factory=list)
+
+
+def simulate(seed: int, client: Any, size: Size) -> Verdict:
+    """client: of a Valkey that holds nothing else."""
+    began = time.perf_counter()
+    world = World(seed, client)
+    try:
+        clients = Clients(world, size.jobs)
+        nemesis = Nemesis(world, size.faults, size.names)
+        broken: list[str] = []
+        scheduler = world.scheduler
+        while scheduler.now < FAULT_SECONDS + LOOKS_EVERY_SECONDS and not broken:
+            scheduler.run(scheduler.now + LOOKS_EVERY_SECONDS)
+            broken = judge_now(world)
+        world.heal()
+        give_up = scheduler.now + DRAIN_SECONDS
+        while not broken and scheduler.now < give_up and not _is_drained(clients):
+            scheduler.run(scheduler.now + STEP_SECONDS)
+        drained_at = scheduler.now
+        if not broken:
+            scheduler.run(scheduler.now + SETTLE_SECONDS)
+            broken = judge(world, clients)
+        return Verdict(
+            seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
+            nemesis.plan, cost(world), list(scheduler.history) if broken or size.keeps_history else [],
+        )  # fmt: skip
+    finally:
+        world.close()
+
+
+def _is_drained(clients: Clients) -> bool:
+    return not (
+        clients.waiting()
+        or Job.objects.exclude(state__in=FINAL).exists()
+        or QuarantinedSlot.objects.filter(freed_at=None).exists()
+    )

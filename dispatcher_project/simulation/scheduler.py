@@ -1,0 +1,228 @@
+"""One thread that plays many: processes of fibers that run in turn by virtual time.
+
+A fiber runs until it reaches a *point* (every call of the database, Redis, a GPU server, every wait). There
+it sleeps a little virtual time, so that others come in between; there its process can be killed or stopped.
+Which of them runs next follows from the seed alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HISTORY_LINES = 20_000
+
+
+class Killed(BaseException):
+    """SIGKILL, as the code that runs sees it: never, its fibers just end."""
+
+
+class Fiber(greenlet):
+    """process: whose it is. turn: which of its waits is the present one; an older wake-up is void."""
+
+    process: Process
+    turn: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """skew_seconds: of its wall clock. held: fibers that came due while it was stopped."""
+
+    name: str
+    skew_seconds: float = 0.0
+    alive: bool = True
+    stopped: bool = False
+    doomed_after: int = 0
+    """Points until it is killed; 0: it is not."""
+    stops_after: int = 0
+    """Points until it is stopped; 0: it is not."""
+    fibers: dict[Fiber, None] = field(default_factory=dict)
+    held: list[tuple[Fiber, int]] = field(default_factory=list)
+
+
+class Scheduler:
+    """`now`: virtual seconds since START. point_seconds: the longest a step takes where nothing is wrong."""
+
+    def __init__(self, seed: int, *, point_seconds: float = 0.004) -> None:
+        self.now = 0.0
+        self.points = 0
+        self.history: deque[tuple[float, str, str]] = deque(maxlen=HISTORY_LINES)
+        self._chance = random.Random(f"{seed} steps")
+        self._point_seconds = point_seconds
+        self._heap: list[tuple[float, int, Fiber, int]] = []
+        self._count = 0
+        self._hub = getcurrent()
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def spawn(self, process: Process, work: Callable[[], Any]) -> None:
+        """Starts a fiber of a living process; a dead one's work is dropped."""
+        if not process.alive:
+            return
+        fiber = Fiber(self._body(work), parent=self._hub)
+        fiber.process = process
+        process.fibers[fiber] = None
+        self._wake(fiber, self.now)
+
+    def kill(self, process: Process) -> None:
+        """Ends it between two points. Called by a fiber of its own it raises Killed."""
+        if not process.alive:
+            return
+        process.alive = False
+        self.note(process.name, "killed")
+        current = getcurrent()
+        for fiber in list(process.fibers):
+            if fiber is not current and not fiber.dead:
+                fiber.parent = current
+                fiber.throw(Killed)
+        process.held.clear()
+        if isinstance(current, Fiber) and current.process is process:
+            raise Killed
+
+    def stop(self, process: Process) -> None:
+        """SIGSTOP: its fibers stand still, its clocks go on."""
+        process.stopped = True
+        self.note(process.name, "stopped")
+
+    def go_on(self, process: Process) -> None:
+        if process.stopped and process.alive:
+            self.note(process.name, "goes on")
+        process.stopped = False
+        held, process.held = process.held, []
+        for fiber, turn in held:
+            self._push(self.now, fiber, turn)
+
+    # -- for fibers ------------------------------------------------------------------------------------
+
+    def current(self) -> Process | None:
+        """None: the simulator itself runs, whose steps are no points."""
+        fiber = getcurrent()
+        return fiber.process if isinstance(fiber, Fiber) else None
+
+    def point(self, what: str) -> None:
+        """A step of the world begins: others come in between, and the process may die here."""
+        process = self.current()
+        if process is None:
+            return
+        self.points += 1
+        self.note(process.name, what)
+        if not process.alive:
+            raise Killed
+        if process.doomed_after:
+            process.doomed_after -= 1
+            if not process.doomed_after:
+                self.kill(process)
+        if process.stops_after:
+            process.stops_after -= 1
+            if not process.stops_after:
+                self.stop(process)
+        self.sleep(self._chance.random() * self._point_seconds)
+
+    def sleep(self, seconds: float) -> None:
+        fiber = self._fiber()
+        fiber.turn += 1
+        self._wake(fiber, self.now + max(0.0, seconds))
+        self._hub.switch()
+
+    def note(self, who: str, what: str) -> None:
+        self.history.append((self.now, who, what))
+
+    # -- the hub ---------------------------------------------------------------------------------------
+
+    def run(self, until: float) -> None:
+        """Lets everybody go on to this moment."""
+        while self._heap and self._heap[0][0] <= until:
+            at, _, fiber, turn = heapq.heappop(self._heap)
+            if fiber.dead or fiber.turn != turn or not fiber.process.alive:
+                continue
+            if fiber.process.stopped:
+                fiber.process.held.append((fiber, turn))
+                continue
+            self.now = max(self.now, at)
+            fiber.parent = self._hub
+            fiber.switch()
+        self.now = until
+
+    def end(self) -> None:
+        """Nobody goes on: what still sleeps is unwound."""
+        for process in dict.fromkeys(entry[2].process for entry in self._heap):
+            self.kill(process)
+        self._heap.clear()
+
+    def _body(self, work: Callable[[], Any]) -> Callable[[], None]:
+        def body() -> None:
+            fiber = self._fiber()
+            try:
+                work()
+            except Killed:
+                pass
+            finally:
+                fiber.process.fibers.pop(fiber, None)
+
+        return body
+
+    def _fiber(self) -> Fiber:
+        fiber = getcurrent()
+        if not isinstance(fiber, Fiber):
+            raise RuntimeError("only a fiber can wait")
+        return fiber
+
+    def _wake(self, fiber: Fiber, at: float) -> None:
+        self._push(at, fiber, fiber.turn)
+
+    def _push(self, at: float, fiber: Fiber, turn: int) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, fiber, turn))
+
+
+class Event:
+    """`threading.Event` for fibers."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._set = False
+        self._waiting: list[tuple[Fiber, int]] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        waiting, self._waiting = self._waiting, []
+        for fiber, turn in waiting:
+            self._scheduler._push(self._scheduler.now, fiber, turn)
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it is set; None: waits until it is."""
+        if not self._set:
+            fiber = self._scheduler._fiber()
+            fiber.turn += 1
+            self._waiting.append((fiber, fiber.turn))
+            if seconds is not None:
+                self._scheduler._wake(fiber, self._scheduler.now + max(0.0, seconds))
+            self._scheduler._hub.switch()
+        return self._set
+
+
+class VirtualClock:
+    """A process's own view of the time (`gpus.protocol.Clock`)."""
+
+    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+        self._scheduler, self._process = scheduler, process
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self._scheduler.now + self._process.skew_seconds)
+
+    def monotonic(self) -> float:
+        return 1000.0 + self._scheduler.now

@@ -1,0 +1,42 @@
+"""What is wrong with the world right now. The nemesis writes it, the links read it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Weather:
+    """Chances are per step, 0..1. Sets name GPU servers, or processes that are cut off."""
+
+    chance: random.Random
+    database_down: bool = False
+    commit_reply_lost: float = 0.0
+    redis_refuses: bool = False
+    redis_silent: bool = False
+    redis_reply_lost: float = 0.0
+    redis_call_doubled: float = 0.0
+    broker_down: bool = False
+    wake_lost: float = 0.0
+    wake_doubled: float = 0.0
+    hung: set[str] = field(default_factory=set)
+    unreachable: set[str] = field(default_factory=set)
+    http_reply_lost: float = 0.0
+    cut_from_redis: set[str] = field(default_factory=set)
+    cut_from_database: set[str] = field(default_factory=set)
+
+    def happens(self, chance: float) -> bool:
+        return chance > 0.0 and self.chance.random() < chance
+
+    def is_database_down(self, process: str) -> bool:
+        return self.database_down or process in self.cut_from_database
+
+    def clear_up(self) -> None:
+        self.database_down = self.redis_refuses = self.redis_silent = self.broker_down = False
+        self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
+        self.wake_lost = self.wake_doubled = self.http_reply_lost = 0.0
+        self.hung.clear()
+        self.unreachable.clear()
+        self.cut_from_redis.clear()
+        self.cut_from_database.clear()

@@ -1,0 +1,232 @@
+"""Everything of one seed: the fleet, the processes, the messages between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import connection
+
+from dispatcher_project.simulation.database import DatabaseLink, fresh_database
+from dispatcher_project.simulation.gpu import GpuServer
+from dispatcher_project.simulation.gpu_link import GpuLink
+from dispatcher_project.simulation.redis_link import RedisServer
+from dispatcher_project.simulation.roles import WAKE_EXPIRES_SECONDS, SweepsRole, WebRole, WorkerRole, spread
+from dispatcher_project.simulation.scheduler import Process, Scheduler, VirtualClock
+from dispatcher_project.simulation.weather import Weather
+from gpus import queries
+from gpus.leasing.contract import Wakes
+from gpus.node import runs
+from gpus.services.registry import register_server
+from jobs import ids
+from jobs.models import Tenant
+from jobs.services import placing
+from jobs.services.attempts import accept_push
+from jobs.services.ports import Ports
+from jobs.services.push_tokens import push_token
+from jobs.sweeps import generation, orphans
+
+WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
+BEAT_SECONDS = 3.0
+"""Less often than in life: what repairs comes later, and a history costs less."""
+WARM_UP_SECONDS = 3.0
+"""Until the first index is whole."""
+RUN_LIMIT_SECONDS = 60.0
+_FIELDS: Mapping[str, Any] = {"max_run_seconds": RUN_LIMIT_SECONDS, "max_poll_time": RUN_LIMIT_SECONDS}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "zimg": _FIELDS,
+    "once": {**_FIELDS, "at_most_once": True},
+    "ltx2": {
+        **_FIELDS, "model_type": "async", "poll_interval": 1.0,
+        "poll_endpoint_template": "/status/{id}", "id_field": "job_id",
+    },
+}  # fmt: skip
+"""zimg and once are sync and share a pool, ltx2 is async."""
+
+
+class World:
+    """client: a Valkey of its own, which is wiped."""
+
+    def __init__(self, seed: int, client: Any) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed)
+        self.chance = random.Random(f"{seed} world")
+        self.weather = Weather(random.Random(f"{seed} weather"))
+        self._reset()
+        self.redis = RedisServer(client, self.scheduler, self.weather)
+        self.database = DatabaseLink(self.scheduler, self.weather)
+        self.outside = Process("outside")
+        self.servers = {server.name: server for server in self._fleet()}
+        self.workers: list[WorkerRole] = []
+        self.sweepers: list[SweepsRole] = []
+        self.beat_is_up = True
+        self._names = 0
+        self._register()
+        self.tenants = [Tenant.objects.create(name=name).pk for name in TENANTS]
+        self.database.open()
+        for _ in range(WORKERS):
+            self.start_worker()
+        self.start_sweeper()
+        self.web = self.start_web()
+        self.scheduler.spawn(self.outside, self._beat)
+
+    def close(self) -> None:
+        self.scheduler.end()
+        self.database.close()
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def process(self, kind: str) -> Process:
+        self._names += 1
+        skew = self.chance.uniform(-30.0, 30.0) if kind == "worker" and self.chance.random() < 0.2 else 0.0
+        return Process(f"{kind}-{self._names}", skew)
+
+    def ports(self, process: Process) -> Ports:
+        fleets: dict[str, Any] = {}
+        return Ports(
+            clock=VirtualClock(self.scheduler, process),
+            leases=lambda fleet: fleets.get(fleet) or fleets.setdefault(fleet, self.redis.leases(fleet)),
+            send_wakes=self._send_wakes,
+            wake_callbacks=lambda ids: None,
+            announce=self._announce,
+            transport=GpuLink(self.scheduler, self.weather, self.servers),
+            parallel_probes=1,
+        )
+
+    def processes(self) -> list[Process]:
+        """Workers first; also dead ones, until somebody follows them."""
+        return [
+            *(role.process for role in self.workers),
+            *(role.process for role in self.sweepers),
+            self.web.process,
+        ]
+
+    def start_worker(self) -> None:
+        process = self.process("worker")
+        self.workers = [role for role in self.workers if role.process.alive]
+        self.workers.append(WorkerRole(self.scheduler, process, self.ports(process)))
+
+    def start_sweeper(self) -> None:
+        process = self.process("sweeps")
+        self.sweepers = [role for role in self.sweepers if role.process.alive]
+        self.sweepers.append(SweepsRole(self.scheduler, process, self.ports(process)))
+
+    def start_web(self) -> WebRole:
+        process = self.process("web")
+        self.web = WebRole(self.scheduler, process, self.ports(process))
+        return self.web
+
+    def heal(self) -> None:
+        """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
+        self.weather.clear_up()
+        self.beat_is_up = True
+        for server in self.servers.values():
+            if not server.up:
+                server.start()
+        for process in self.processes():
+            process.doomed_after = process.stops_after = 0
+            self.scheduler.go_on(process)
+        if not self.web.process.alive:
+            self.start_web()
+        if not any(role.process.alive for role in self.sweepers):
+            self.start_sweeper()
+        while sum(role.process.alive and role.takes for role in self.workers) < WORKERS:
+            self.start_worker()
+
+    # -- messages --------------------------------------------------------------------------------------
+
+    def _send_wakes(self, wakes: Sequence[Wakes]) -> int:
+        self.scheduler.point("broker")
+        if self.weather.broker_down:
+            return 0
+        messages = spread(wakes)
+        for pool, host in messages:
+            if self.weather.happens(self.weather.wake_lost):
+                continue
+            for _ in range(2 if self.weather.happens(self.weather.wake_doubled) else 1):
+                self.scheduler.spawn(self.outside, partial(self._deliver, pool, host))
+        return len(messages)
+
+    def _deliver(self, pool: str, host: str | None) -> None:
+        until = self.scheduler.now + WAKE_EXPIRES_SECONDS
+        self.scheduler.sleep(self.chance.random() * 0.02)
+        while self.scheduler.now < until:
+            takers = [role for role in self.workers if role.process.alive and role.takes]
+            if takers and not self.weather.broker_down:
+                self.chance.choice(takers).work(pool, host)
+                return
+            self.scheduler.sleep(0.5)
+
+    def _announce(self, job_ids: Sequence[str]) -> None:
+        if not self.weather.happens(self.weather.wake_lost):
+            for role in self.workers:
+                if role.process.alive:
+                    role.worker.nudge(job_ids)
+
+    def _beat(self) -> None:
+        while True:
+            self.scheduler.sleep(BEAT_SECONDS)
+            if self.beat_is_up and not self.weather.broker_down:
+                for role in self.sweepers:
+                    if role.process.alive and not role.process.stopped:
+                        role.tick()
+
+    def in_life(self, process: Process, work: Callable[[], None]) -> None:
+        self.scheduler.spawn(process, work)
+
+    # -- set-up ----------------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        """What processes keep in modules."""
+        chance = random.Random(f"{self.seed} ids")
+        random.seed(f"{self.seed} jitter")
+        run_ids = random.Random(f"{self.seed} runs")
+        runs.make_id = lambda: f"{run_ids.getrandbits(48):012x}"
+        ids.clock = lambda: 1_767_225_600.0 + self.scheduler.now
+        ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
+        ids._last_milliseconds = -1
+        placing._no_push_until = 0.0
+        generation._under_way.clear()
+        orphans._leaseless_since.clear()
+        queries.forget()
+        queries.REMEMBER_SECONDS = 1e9
+        connection.execute_wrappers.clear()
+        fresh_database()
+
+    def _fleet(self) -> list[GpuServer]:
+        def server(name: str, slots: int, *, is_async: bool = False, **how: Any) -> GpuServer:
+            chance = random.Random(f"{self.seed} {name}")
+            return GpuServer(name, self.scheduler, chance, slots=slots, is_async=is_async, **how)
+
+        pushes = self._push if self.chance.random() < 0.5 else None
+        return [
+            server("zimg-1", 2),
+            server("zimg-2", 2, plain=self.chance.random() < 0.5, deaf=self.chance.random() < 0.3),
+            server("ltx2-1", 2, is_async=True, push=pushes),
+            server("ltx2-2", 1, is_async=True, deaf=self.chance.random() < 0.3),
+        ]
+
+    def _register(self) -> None:
+        leases = self.redis.leases
+        for model, fields in MODELS.items():
+            home = "ltx2" if model == "ltx2" else "image"
+            for server in self.servers.values():
+                if server.name.startswith("ltx2") == (model == "ltx2"):
+                    register_server(
+                        model=model, server=server.name, endpoint=f"{server.origin}/{model}",
+                        slots=server.slots, leases=leases, pool=home, model_fields=fields,
+                    )  # fmt: skip
+
+    def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
+        """The GPU server calls the web process; it does not try for ever."""
+        for _ in range(3):
+            try:
+                self.web.ask(
+                    lambda ports: accept_push(job_id, push_token(attempt_id), body, ports=ports), 5.0
+                )
+                return
+            except Exception as error:
+                self.scheduler.note("push", f"failed: {error}")
+                self.scheduler.sleep(1.0)

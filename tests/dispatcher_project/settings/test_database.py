@@ -1,0 +1,35 @@
+"""What a DATABASE_URL becomes."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import psycopg
+import pytest
+
+from dispatcher_project.settings.base import database
+
+
+def test_sqlite_waits_for_its_lock_and_the_url_may_say_how_long() -> None:
+    options = database("sqlite:////data/db.sqlite3")["OPTIONS"]
+    assert (options["timeout"], options["transaction_mode"]) == (20, "IMMEDIATE")
+    assert "journal_mode=WAL" in options["init_command"]
+    own = database("sqlite:////data/db.sqlite3?timeout=3")["OPTIONS"]
+    assert own == options | {"timeout": 3}
+
+
+def test_postgresql_is_not_waited_for_without_end_and_the_url_may_say_how_long() -> None:
+    options = database("postgresql://user@host/name?connect_timeout=2&sslmode=require")["OPTIONS"]
+    assert (options["connect_timeout"], options["sslmode"]) == (2, "require")
+    assert {"keepalives_idle", "tcp_user_timeout"} <= options.keys()
+
+
+def test_a_postgresql_that_says_nothing_ends_in_an_error() -> None:
+    """And the driver takes our options."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        entry = database(f"postgresql://user@127.0.0.1:{silent.getsockname()[1]}/name?connect_timeout=2")
+        began = time.monotonic()
+        with pytest.raises(psycopg.OperationalError, match="timeout"):
+            psycopg.connect(host=entry["HOST"], port=entry["PORT"], **entry["OPTIONS"])
+        assert time.monotonic() - began < 15

@@ -1,0 +1,192 @@
+"""Takes one mechanism out of the product, as if nobody had built it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from django.db import connection
+
+from dispatcher_project.simulation import database, redis_link, roles, world
+from gpus.leasing.scripts import read_script
+from gpus.leasing.store import RedisLeases
+from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
+from jobs import transitions
+from jobs.models import Attempt, Job
+from jobs.services import claims
+from jobs.states import AttemptState, JobState
+from jobs.sweeps.registry import sweeps
+
+Sabotage = Callable[[], Any]
+
+
+@contextmanager
+def result_fence() -> Iterator[None]:
+    """Whoever comes with a result writes it."""
+    real = transitions.end_attempt
+
+    def end_attempt(end: transitions.End) -> transitions.Ended:
+        attempt = Attempt.objects.filter(id=end.attempt_id).first()
+        if attempt is not None:
+            end = replace(end, epoch=attempt.epoch)
+            Attempt.objects.filter(job_id=end.job_id).exclude(id=end.attempt_id).filter(
+                state__in=[AttemptState.SENT, AttemptState.WAITING]
+            ).update(state=AttemptState.LOST)
+            Attempt.objects.filter(id=end.attempt_id).update(state=AttemptState.SENT)
+            Job.objects.filter(id=end.job_id).update(state=JobState.RUNNING, live_attempt=end.attempt_id)
+        return real(end)
+
+    with patch.object(transitions, "end_attempt", end_attempt):
+        yield
+
+
+class _Whatever:
+    """Equal to every state."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@contextmanager
+def look_at_the_row() -> Iterator[None]:
+    """A claim does not look whether its job still waits."""
+    with patch.object(claims, "JobState", SimpleNamespace(QUEUED=_Whatever())):
+        yield
+
+
+@contextmanager
+def start_compare_and_set() -> Iterator[None]:
+    """A start is written whatever state the job is in."""
+    real = transitions.start_attempt
+
+    def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
+        if not Attempt.objects.filter(id=start.attempt_id).exists():
+            Job.objects.filter(id=start.job_id).update(state=JobState.QUEUED, finished_at=None)
+        return real(start)
+
+    with patch.object(transitions, "start_attempt", start_attempt):
+        yield
+
+
+@contextmanager
+def without_sweeps(*names: str) -> Iterator[None]:
+    def rest() -> dict[str, Any]:
+        left = {*names, "due_callbacks", "retention"}
+        return {name: entry for name, entry in sweeps().items() if name not in left}
+
+    with patch.object(roles, "swept", rest):
+        yield
+
+
+@contextmanager
+def quarantine() -> Iterator[None]:
+    """A slot is given on, whatever may still run there."""
+    release, resolve = RedisLeases.release, RedisLeases.resolve_expired
+
+    def release_anyway(self: Any, ref: Any, mode: ReleaseMode, **how: Any) -> Any:
+        return release(self, ref, ReleaseMode.SETTLE if mode is ReleaseMode.SUSPECT else mode, **how)
+
+    def free_anyway(self: Any, ref: Any, verdict: ExpiryVerdict) -> Any:
+        return resolve(self, ref, ExpiryVerdict.FREE if verdict is ExpiryVerdict.QUARANTINED else verdict)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(RedisLeases, "release", release_anyway))
+        stack.enter_context(patch.object(RedisLeases, "resolve_expired", free_anyway))
+        stack.enter_context(patch.object(RedisLeases, "quarantine", lambda *_: None))
+        yield
+
+
+@contextmanager
+def unique_slot() -> Iterator[None]:
+    """Two live attempts may stand on one slot."""
+    real = database.fresh_database
+
+    def fresh() -> None:
+        real()
+        with connection.cursor() as cursor:
+            cursor.execute("DROP INDEX one_live_attempt_per_slot")
+
+    with patch.object(world, "fresh_database", fresh):
+        yield
+
+
+@contextmanager
+def counted_bookings(counts: Counter[str]) -> Iterator[None]:
+    """Not a mechanism: counts starts on a slot that has a live attempt already."""
+    real = transitions.start_attempt
+
+    def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
+        outcome = real(start)
+        server, slot = split_slot(start.slot)
+        live = [AttemptState.SENT, AttemptState.WAITING]
+        on_slot = Attempt.objects.filter(server=server, slot=slot, state__in=live).count()
+        counts["double_bookings"] += on_slot > 1
+        counts["refused_bookings"] += outcome is transitions.StartOutcome.SLOT_TAKEN
+        return outcome
+
+    with patch.object(transitions, "start_attempt", start_attempt):
+        yield
+
+
+@contextmanager
+def adoption() -> Iterator[None]:
+    """A run whose worker is gone is given up, although its server goes on with it."""
+    with patch.object(transitions, "note_remote_id", lambda *_: False):
+        yield
+
+
+@contextmanager
+def scripts_with(change: Callable[[str, str], str]) -> Iterator[None]:
+    def changed(name: str) -> str:
+        return change(name, read_script(name))
+
+    with patch.object(redis_link, "read_script", changed):
+        yield
+
+
+def generation_marker() -> Any:
+    """Whatever stands in Redis is believed."""
+
+    def change(_: str, text: str) -> str:
+        return text.replace("redis.call('HGET', key('generation'), 'run_id') == RUN_ID", "true")
+
+    return scripts_with(change)
+
+
+def idempotent_requests() -> Any:
+    """A script that is sent twice does twice what it does."""
+
+    def change(name: str, text: str) -> str:
+        if name == "claim":
+            return text.replace("local known = find_lease(attempt)", "local known = nil")
+        if name == "release":
+            return text.replace(
+                "local given = next_attempt ~= '' and find_lease(next_attempt)", "local given = nil"
+            )
+        return text
+
+    return scripts_with(change)
+
+
+MECHANISMS: dict[str, Sabotage] = {
+    "result fence": result_fence,
+    "look at the row": look_at_the_row,
+    "start compare-and-set": start_compare_and_set,
+    "reconciler": lambda: without_sweeps("reconcile"),
+    "expired leases": lambda: without_sweeps("expired_leases"),
+    "quarantine": quarantine,
+    "unique slot": unique_slot,
+    "adoption": adoption,
+    "generation marker": generation_marker,
+    "idempotent requests": idempotent_requests,
+}

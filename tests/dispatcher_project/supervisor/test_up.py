@@ -1,0 +1,93 @@
+"""What `up` chooses and shows before and after its processes; tests/scenarios/test_up.py runs them."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher_project.supervisor import up
+from dispatcher_project.supervisor.children import Ports
+from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, DataFolder
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def choose(closing: ExitStack, web: int = 8000, **options: Any) -> Ports:
+    """The ports of an `up` that keeps running until the test ends."""
+    asked = argparse.Namespace(host="127.0.0.1", port=web, no_demo=False, **options)
+    ports = up._ports(asked)
+    closing.enter_context(ports.flower)
+    return ports
+
+
+@pytest.fixture
+def web_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_two_at_the_same_moment_never_choose_the_same_port_for_flower(
+    closing: ExitStack, web_port: int
+) -> None:
+    first, second = choose(closing, web_port), choose(closing, web_port)
+    assert first.flower_port != second.flower_port
+
+
+def test_flower_leaves_the_web_its_port(
+    closing: ExitStack, web_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_FLOWER_PORT", web_port)
+    assert choose(closing, web_port).flower_port != web_port
+
+
+def test_the_demo_fleet_leaves_the_web_its_port(
+    closing: ExitStack, web_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(up, "_DEMO_PORT", web_port - 1)
+    assert choose(closing, web_port).demo == web_port + 1
+
+
+def shown(folder: DataFolder, ports: Ports) -> tuple[dict[str, object], str]:
+    """up.json's facts and what the terminal says."""
+    environment = {"REDIS_URL": "redis://r", "DATABASE_URL": "postgresql://d"}
+    facts = up._facts(folder, host="127.0.0.1", ports=ports, environment=environment)
+    return facts, up._welcome(facts, folder=folder, password="sesame", seconds=1.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    made = DataFolder(tmp_path)
+    made.create()
+    return made
+
+
+def test_the_password_is_shown_where_it_is_the_admins(
+    folder: DataFolder, closing: ExitStack, web_port: int
+) -> None:
+    folder.write("secrets.json", {"admin_password": "sesame", "api_key": "k", "tenant_key": "t"})
+    facts, text = shown(folder, choose(closing, web_port))
+    assert facts["admin_password"] == "sesame"
+    assert "/admin/        admin / sesame\n" in text
+
+
+def test_an_admin_of_before_keeps_a_password_that_up_does_not_know(
+    folder: DataFolder, closing: ExitStack, web_port: int
+) -> None:
+    known = {"admin_password": "sesame", "api_key": "k", "tenant_key": "t", ADMIN_IS_ANOTHERS: True}
+    folder.write("secrets.json", known)
+    facts, text = shown(folder, choose(closing, web_port))
+    assert facts["admin_password"] is None
+    assert "exists already" in text
+    assert "manage.py changepassword admin" in text
+    (flower,) = (line for line in text.splitlines() if "Flower" in line)
+    assert flower.endswith("admin / sesame"), "Flower's login is this folder's own"

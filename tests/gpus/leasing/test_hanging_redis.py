@@ -1,0 +1,32 @@
+"""A Redis that takes connections and says nothing: every caller is let go soon, also beside others."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.connect import connect
+from gpus.leasing.store import RedisLeases
+
+PROMISED_SECONDS = 3.5
+"""What a submit has for all of it (jobs/services/placing.py)."""
+
+
+def test_threads_that_have_no_script_yet_do_not_queue_up() -> None:
+    def ask() -> float:
+        began = time.monotonic()
+        with pytest.raises(LeasingUnavailable):
+            leases.generation()
+        return time.monotonic() - began
+
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
+        leases = RedisLeases(connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "f")
+        first = threads.submit(ask)
+        held, _ = silent.accept()
+        asking = [threads.submit(ask) for _ in range(7)]
+        assert max(one.result() for one in [first, *asking]) < PROMISED_SECONDS
+        held.close()

@@ -1,0 +1,98 @@
+"""Connections that the transport keeps: used again while they are sound, and never too many."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpus.errors import ServerLost
+from gpus.runners import pool as pool_module
+from gpus.runners.connections import Origin
+from tests.gpus.runners.posting import polite, post
+
+
+def test_a_connection_carries_request_after_request(transport, serve):
+    server = serve(polite)
+    for _ in range(3):
+        post(transport, server.url)
+    assert (server.visits, len(server.requests)) == (1, 3)
+
+
+def test_a_kept_connection_that_the_server_closed_is_seen_and_not_used(transport, serve):
+    def script(visit):
+        visit.read_request()
+        visit.answer()
+
+    server = serve(script)
+    for number in range(3):
+        post(transport, server.url)
+        assert server.closed.wait(5)
+        server.closed.clear()
+        assert server.visits == number + 1
+
+
+def test_a_kept_connection_that_breaks_under_a_request_is_not_tried_again(transport, serve):
+    """The server may have begun to work: only ServerLost is honest."""
+
+    def script(visit):
+        visit.read_request()
+        visit.answer()
+        visit.read_request()
+
+    server = serve(script)
+    post(transport, server.url)
+    with pytest.raises(ServerLost):
+        post(transport, server.url)
+    assert len(server.requests) == 2
+
+
+def test_a_kept_connection_that_takes_nothing_is_replaced_by_a_fresh_one(transport, pool, serve, monkeypatch):
+    server = serve(polite)
+    post(transport, server.url)
+    origin = Origin("http", "127.0.0.1", server.port)
+    kept = pool.take(origin)
+    kept.sock.shutdown(socket.SHUT_WR)  # as after a reset that came between the look and the write
+    monkeypatch.setattr(type(kept), "is_quiet", lambda self: True)
+    pool.keep(origin, kept)
+    assert post(transport, server.url).status == 200
+    assert server.visits == 2
+    assert len(server.requests) == 2
+
+
+def test_an_old_idle_connection_is_given_up(transport, serve, monkeypatch):
+    server = serve(polite)
+    post(transport, server.url)
+    monkeypatch.setattr(pool_module, "MAX_IDLE_SECONDS", 0.0)
+    post(transport, server.url)
+    assert server.visits == 2
+
+
+def test_idle_connections_are_bounded(transport, pool, serve, monkeypatch):
+    monkeypatch.setattr(pool_module, "MAX_IDLE_PER_ORIGIN", 1)
+    both = threading.Barrier(2)
+
+    def script(visit):
+        while visit.read_request():
+            both.wait(5)
+            visit.answer()
+
+    server = serve(script)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda _: post(transport, server.url), range(2)))
+    origin = Origin("http", "127.0.0.1", server.port)
+    assert pool.take(origin) is not None
+    assert pool.take(origin) is None
+
+
+def test_a_server_that_wants_to_close_is_let_go(transport, serve):
+    def script(visit):
+        visit.read_request()
+        visit.answer(head="Connection: close\r\n")
+        visit.wait_for_hang_up()
+
+    server = serve(script)
+    post(transport, server.url)
+    assert server.hung_up.wait(5)

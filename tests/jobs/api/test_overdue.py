@@ -1,0 +1,165 @@
+"""A site whose threads are held answers all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import pytest
+from a2wsgi import WSGIMiddleware
+from django.db import InternalError
+
+from jobs.api.errors import problem_of
+from jobs.api.front import AsyncFront
+from jobs.api.overdue import SiteInTime, unless_given_up
+
+SUBMIT = "/api/v1/queue/submit"
+SECONDS = 0.2
+
+
+class HeldSite:
+    """Begins a request and answers it once it is let go."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended = threading.Semaphore(0)
+        self.may_go = threading.Event()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.begun.append(environ["PATH_INFO"])
+        assert self.may_go.wait(20)
+        start_response("202 Accepted", [("Content-Type", "application/json")])
+        yield b"{}"
+        self.ended.release()
+
+
+class Asked:
+    """One request, and what its client got."""
+
+    def __init__(self, path: str = SUBMIT, parts: list[bytes] | None = None) -> None:
+        self.scope = {
+            "type": "http", "method": "POST", "path": path, "query_string": b"", "http_version": "1.1",
+            "headers": [(b"content-length", b"%d" % len(b"".join(parts or [])))],
+        }  # fmt: skip
+        self._parts = list(parts or [])
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.part_read: Callable[[], Any] = lambda: None
+
+    async def receive(self) -> dict[str, Any]:
+        self.part_read()
+        part = self._parts.pop(0) if self._parts else b""
+        return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            assert not self.status, "answered twice"
+            self.status, self.headers = message["status"], dict(message["headers"])
+        self.body += message.get("body", b"")
+
+
+@pytest.fixture
+def held() -> HeldSite:
+    return HeldSite()
+
+
+def bounded(site: HeldSite, seconds: float = SECONDS) -> SiteInTime:
+    """With one thread."""
+    return SiteInTime(cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds)
+
+
+def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: HeldSite) -> None:
+    asked = Asked()
+
+    async def run() -> None:
+        app = bounded(held)
+        await asyncio.wait_for(app(asked.scope, asked.receive, asked.send), 15)
+        held.may_go.set()
+        while app._left_behind:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert (asked.status, asked.headers[b"retry-after"]) == (503, b"5")
+    assert asked.headers[b"content-type"] == b"application/problem+json"
+    told = json.loads(asked.body)
+    assert (told["code"], told["retryable"]) == ("no_answer_in_time", True)
+    assert held.ended.acquire(timeout=15)
+
+
+def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
+    async def run() -> None:
+        app = bounded(held)
+        first, second = Asked(f"{SUBMIT}?1"), Asked(f"{SUBMIT}?2")
+        await asyncio.gather(*(app(one.scope, one.receive, one.send) for one in (first, second)))
+        assert (first.status, second.status) == (503, 503)
+        held.may_go.set()
+        while app._left_behind:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert held.begun == [f"{SUBMIT}?1"]
+
+
+def test_other_pages_may_take_their_time(held: HeldSite) -> None:
+    async def run() -> None:
+        asked = Asked("/api/v1/admin/dlq/retry-all")
+        answering = asyncio.ensure_future(bounded(held, 0.0)(asked.scope, asked.receive, asked.send))
+        while not held.begun:
+            await asyncio.sleep(0.01)
+        held.may_go.set()
+        await answering
+        assert asked.status == 202
+
+    asyncio.run(run())
+
+
+def test_a_long_upload_is_no_slow_answer() -> None:
+    """Each part takes most of the time there is, and all of them far more."""
+
+    def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        assert environ["wsgi.input"].read() == b"xxxxx"
+        start_response("202 Accepted", [])
+        return [b""]
+
+    async def run() -> None:
+        asked = Asked(parts=[b"x"] * 5)
+        site = SiteInTime(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
+
+        async def slowly() -> dict[str, Any]:
+            await asyncio.sleep(SECONDS * 0.6)  # the slow client is the point
+            return await asked.receive()
+
+        await site(asked.scope, slowly, asked.send)
+        assert asked.status == 202
+
+    asyncio.run(run())
+
+
+def test_alive_needs_no_thread(held: HeldSite) -> None:
+    async def run() -> None:
+        asked = Asked("/livez")
+        front = AsyncFront(bounded(held), lambda: pytest.fail("no hub is needed"))
+        await front(asked.scope, asked.receive, asked.send)
+        assert (asked.status, json.loads(asked.body)) == (200, {"status": "alive"})
+
+    asyncio.run(run())
+    assert held.begun == []
+
+
+def test_a_standby_that_takes_no_writes_is_a_database_that_is_away() -> None:
+    class ReadOnly(Exception):
+        sqlstate = "25006"
+
+    error = InternalError("cannot execute INSERT in a read-only transaction")
+    error.__cause__ = ReadOnly()
+    problem = problem_of(error)
+    assert (problem.status, problem.code, problem.headers) == (
+        503,
+        "database_unavailable",
+        {"Retry-After": "5"},
+    )
+    assert problem_of(InternalError("current transaction is aborted")).status == 500
