@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.db.models import F, Sum
+from django.db.models import Count, F, Sum
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import SlotView
@@ -23,6 +23,7 @@ from jobs.states import FINAL_JOB_STATES, JOB_MOVES, LIVE_ATTEMPT_STATES, JobSta
 _LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
+_PAGE = 500
 _MOVES = {(move.source.value, move.target.value): move.event for move in JOB_MOVES}
 
 
@@ -124,10 +125,14 @@ def _reachable(ports: Ports) -> Iterator[str]:
 def _budget() -> Iterator[str]:
     retries = dict(ModelConfig.objects.values_list("name", "max_retries"))
     counted = Counter(Attempt.objects.filter(counted=True).values_list("job_id", "round"))
-    jobs = {
-        job_id: (model, own) for job_id, model, own in Job.objects.values_list("id", "model", "max_retries")
-    }
+    tried = sorted({job_id for job_id, _ in counted})
+    jobs: dict[str, tuple[str, int | None]] = {}
+    for at in range(0, len(tried), _PAGE):
+        rows = Job.objects.filter(id__in=tried[at : at + _PAGE]).values_list("id", "model", "max_retries")
+        jobs |= {job_id: (model, own) for job_id, model, own in rows}
     for (job_id, number), tries in counted.items():
+        if job_id not in jobs:
+            continue  # retention took it in between
         model, own = jobs[job_id]
         budget = 1 + (retries.get(model, ModelSpec("", "").max_retries) if own is None else own)
         if tries > budget:
@@ -158,7 +163,7 @@ def _step(job_id: str, status: str | None, kind: str, data: Mapping[str, Any]) -
 
 
 def _conserved(accepted: int | None) -> Iterator[str]:
-    states = Counter(Job.objects.values_list("state", flat=True))
+    states = dict(Job.objects.order_by().values_list("state").annotate(Count("id")))
     strange = states.keys() - {state.value for state in JobState}
     if strange:
         yield f"(8) jobs in states that do not exist: {sorted(strange)}"
@@ -169,4 +174,4 @@ def _conserved(accepted: int | None) -> Iterator[str]:
         return
     purged = PurgeLedger.objects.aggregate(total=Sum(F("count")))["total"] or 0
     if accepted != sum(states.values()) + purged:
-        yield f"(8) {accepted} jobs were accepted; {dict(states)} and {purged} purged are accounted for"
+        yield f"(8) {accepted} jobs were accepted; {states} and {purged} purged are accounted for"

@@ -74,6 +74,7 @@ def make_ports(
         send_wakes=send,
         wake_callbacks=heard.callbacks.extend,
         announce=heard.announced.extend,
+        after=lambda seconds, work: None,
     )
 
 

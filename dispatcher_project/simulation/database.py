@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.management import call_command
-from django.db import OperationalError
-from django.db import connection as _connection
+from django.db import OperationalError, connections
 
 from dispatcher_project.simulation.scheduler import Scheduler
 from dispatcher_project.simulation.weather import Weather
 
-connection: Any = _connection  # SQLite's own
+connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
 _template: sqlite3.Connection | None = None
 
 
@@ -66,6 +65,9 @@ class DatabaseLink:
             raise OperationalError("the database is down")
         if process is not None and not process.alive:
             raise OperationalError("its process is dead")
+        if process is not None and self._weather.happens(self._weather.commit_fails):
+            self._scheduler.note(process.name, "COMMIT failed")
+            raise OperationalError("disk I/O error" if self._weather.happens(0.5) else "COMMIT failed")
         self._commit()
         if process is not None and self._weather.happens(self._weather.commit_reply_lost):
             self._scheduler.note(process.name, "COMMIT's reply lost")

@@ -247,6 +247,12 @@ class Nemesis:
         self._sleep(1.0, 15.0)
         self._weather.commit_reply_lost = 0.0
 
+    def commits_fail(self) -> None:
+        """The database answers, and takes nothing."""
+        self._weather.commit_fails = self._chance.choice([0.3, 1.0])
+        self._sleep(1.0, 10.0)
+        self._weather.commit_fails = 0.0
+
     def broker_down(self) -> None:
         self._weather.broker_down = True
         self._sleep(1.0, 20.0)

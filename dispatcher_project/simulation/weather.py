@@ -13,6 +13,7 @@ class Weather:
     chance: random.Random
     database_down: bool = False
     commit_reply_lost: float = 0.0
+    commit_fails: float = 0.0
     redis_refuses: bool = False
     redis_silent: bool = False
     redis_reply_lost: float = 0.0
@@ -34,7 +35,7 @@ class Weather:
 
     def clear_up(self) -> None:
         self.database_down = self.redis_refuses = self.redis_silent = self.broker_down = False
-        self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
+        self.commit_fails = self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
         self.wake_lost = self.wake_doubled = self.http_reply_lost = 0.0
         self.hung.clear()
         self.unreachable.clear()

@@ -22,7 +22,7 @@ from gpus.node import runs
 from gpus.services.registry import register_server
 from jobs import ids
 from jobs.models import Tenant
-from jobs.services import placing
+from jobs.services import late_tickets, placing
 from jobs.services.attempts import accept_push
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import push_token
@@ -93,6 +93,7 @@ class World:
             announce=self._announce,
             transport=GpuLink(self.scheduler, self.weather, self.servers),
             parallel_probes=1,
+            after=partial(self._after, process),
         )
 
     def processes(self) -> list[Process]:
@@ -102,6 +103,13 @@ class World:
             *(role.process for role in self.sweepers),
             self.web.process,
         ]
+
+    def _after(self, process: Process, seconds: float, work: Callable[[], None]) -> None:
+        def later() -> None:
+            self.scheduler.sleep(seconds)
+            work()
+
+        self.scheduler.spawn(process, later)
 
     def start_worker(self) -> None:
         process = self.process("worker")
@@ -188,6 +196,7 @@ class World:
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         placing._no_push_until = 0.0
+        late_tickets._late.clear()
         generation._under_way.clear()
         orphans._leaseless_since.clear()
         queries.forget()

@@ -13,8 +13,9 @@ from datetime import datetime
 QUIET_SECONDS = 5.0
 """Counts are trusted only if no lease of the server changed from this long before the probe to its answer."""
 STEADY_SECONDS = 20.0
-"""Only after so long without a change is a lease counted as a run: the run may have ended, its worker be dead (for
-a lease time, 15 s by default) or not have polled the end yet. Until then every running job may be a suspect's."""
+"""Only after so long without a change is a lease counted as a run: the run may have ended, its worker be dead
+(for a lease time, 15 s by default) or not have polled the end yet. Until then every running job may be a
+suspect's."""
 SETTLE_SECONDS = 1.0
 """A request may still stand in the server's accept queue just after its sender let go of it."""
 
@@ -92,8 +93,8 @@ def counted(
 def spare_by_count(health: Health, *, suspects: int, leases: int, quiet_seconds: float) -> int:
     """How many of the suspects can't be among the jobs that the server counts.
 
-    leases: that surely run on the server, beside the suspects. quiet_seconds: since one of its leases changed, less
-    what the probe took. A list of jobs says more than a count, so that a count beside one says nothing.
+    leases: that surely run on the server, beside the suspects. quiet_seconds: since one of its leases
+    changed, less what the probe took. A list of jobs says more than a count, so that a count beside one says nothing.
     """
     if not health.ok or health.jobs is not None or health.active_jobs is None:
         return 0

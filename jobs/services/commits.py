@@ -28,6 +28,16 @@ log = structlog.get_logger()
 MAX_BATCH = 200
 MAX_REFUSALS = 5
 _UNWRITTEN = object()
+_TROUBLE_STATES = ("08", "25", "53", "57", "58")
+"""SQLSTATE classes: connection, read-only transaction, resources (disk full), intervention, system error."""
+_TROUBLE_TEXTS = (
+    "disk i/o error",
+    "disk is full",
+    "readonly database",
+    "database is locked",
+    "unable to open",
+)
+"""Of SQLite, which has no codes for Django to tell."""
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 
 
@@ -162,8 +172,8 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
         try:
             with transaction.atomic():
                 return [write.apply() for write in batch]
-        except (OperationalError, InterfaceError):
-            if not _is_there():
+        except (OperationalError, InterfaceError) as error:
+            if not _is_about_the_write(error):
                 raise
         except Exception as error:
             log.info("batch_refused", writes=len(batch), error=str(error).strip())
@@ -181,9 +191,10 @@ def _write_alone(write: Write) -> BaseException | None:
     write that meets it time and again on a database that answers is refused: the others must not wait."""
     try:
         with transaction.atomic():
-            write.alone = write.apply()
+            outcome = write.apply()
+        write.alone = outcome  # only now: COMMIT itself may fail
     except (OperationalError, InterfaceError) as error:
-        if not _is_there():
+        if not _is_about_the_write(error):
             return error
         write.refusals += 1
         if write.refusals < MAX_REFUSALS:
@@ -194,6 +205,14 @@ def _write_alone(write: Write) -> BaseException | None:
     if isinstance(write.alone, BaseException):
         log.error("write_refused", error=str(write.alone).strip(), kind=type(write.alone).__name__)
     return None
+
+
+def _is_about_the_write(error: Exception) -> bool:
+    """False: the database itself is in trouble (away, full, read-only, locked), whatever it still answers."""
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    if state[:2] in _TROUBLE_STATES or any(text in str(error).lower() for text in _TROUBLE_TEXTS):
+        return False
+    return _is_there()
 
 
 def _is_there() -> bool:

@@ -12,6 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.protocol import ModelSpec, Ticket
 from jobs.models import Job
 from jobs.retry import RetryPolicy
+from jobs.services.late_tickets import push_later
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.transitions import Ended
@@ -53,11 +54,12 @@ def after_ends(ends: Sequence[Ended], ports: Ports) -> None:
 
 
 def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
-    """Best effort: a ticket that is missing is found by the reconciler."""
+    """Best effort: what Redis does not take is tried again every second, and found by the reconciler."""
     try:
         pushed = ports.leases(fleet).push(pool, tickets)
     except LeasingUnavailable as error:
         log.warning("push_failed", pool=pool, tickets=len(tickets), error=str(error))
+        push_later(fleet, pool, tickets, ports)
         return
     ports.send_wakes(pushed.wakes)
 

@@ -16,6 +16,7 @@ from gpus.leasing.contract import Pushed, Wakes
 from gpus.protocol import PushOutcome, PushResult
 from jobs.errors import Refused
 from jobs.models import Job
+from jobs.services.late_tickets import push_later
 from jobs.services.ports import Ports
 from jobs.services.submitted import Item, Outcome, Submitted
 from jobs.states import JobState
@@ -41,8 +42,11 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
     for (fleet, pool), jobs in waiting.items():
         if ports.clock.monotonic() - began > _SLOW_SECONDS:
             log.warning("tickets_not_pushed", pool=pool, jobs=len(jobs), error="Redis is slow")
-            continue
-        pushed = _push(fleet, pool, list(jobs.values()), ports)
+            pushed = _NOTHING
+        else:
+            pushed = _push(fleet, pool, list(jobs.values()), ports)
+        if not pushed.results:
+            push_later(fleet, pool, [job.ticket for job in jobs.values()], ports)
         results |= zip(jobs, pushed.results, strict=False)
         wakes += pushed.wakes
     if wakes and ports.clock.monotonic() - began <= _SLOW_SECONDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,11 +20,20 @@ CLOCK_SKEW_VARIABLE = "DISPATCHER_PROVE_CLOCK_SKEW_SECONDS"
 """`manage.py prove` starts a worker whose wall clock is wrong; nobody else sets it."""
 
 
-@dataclass(frozen=True, slots=True)
+def after_seconds(seconds: float, work: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, work)
+    timer.daemon = True
+    timer.start()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Ports:
-    """clock: time. leases: the lease layer of a fleet. send_wakes: best effort, never raises.
+    """One value per process, equal to itself only.
+
+    clock: time. leases: the lease layer of a fleet. send_wakes: best effort, never raises.
     wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
     announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
+    after: does a piece of work once, so many seconds later, in the background.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     """
 
@@ -32,6 +42,7 @@ class Ports:
     send_wakes: Callable[[Sequence[Wakes]], int]
     wake_callbacks: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[str]], None]
+    after: Callable[[float, Callable[[], None]], None] = after_seconds
     transport: Transport = field(default_factory=HttpTransport)
     parallel_probes: int = PARALLEL_PROBES
 
@@ -39,12 +50,17 @@ class Ports:
 @lru_cache(maxsize=1)
 def production_ports() -> Ports:
     """The real ones, one per process."""
+    from gpus.leasing.clock import SharedClock, time_of
     from gpus.leasing.store import redis_leases
     from jobs import wake
     from jobs.events.announce import announce
 
+    clock = SharedClock(
+        SystemClock(float(os.environ.get(CLOCK_SKEW_VARIABLE, "0"))), time_of(settings.REDIS_URL)
+    )
+    clock.keep_asking(after_seconds)
     return Ports(
-        clock=SystemClock(float(os.environ.get(CLOCK_SKEW_VARIABLE, "0"))),
+        clock=clock,
         leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet),
         send_wakes=wake.send_wakes,
         wake_callbacks=wake.wake_callbacks,

@@ -123,10 +123,13 @@ class Settlement:
         return self.writer.submit(lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref))
 
     def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
-        """What the database refuses to store must still end: as a failure, in plain words."""
+        """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
+        too, the lease runs out, and the sweep ends the attempt."""
         error = RunFailed("The run ended with something that the database can't store.")
         plain = replace(end, ending=Ending(error, suspect=end.ending.suspect), result=None, evidence="")
-        self._submit_end(leases, lease, plain)
+        self._submit_end(leases, lease, plain).add_done_callback(
+            lambda done: None if done.exception() is None else self.keeper.forget(lease.ref)
+        )
 
     def release(
         self,

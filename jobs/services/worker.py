@@ -93,8 +93,8 @@ class GpuWorker:
                 if clock.monotonic() >= until:
                     if self.ports.send_wakes([Wakes(pool, host, 1)]):
                         break
-                    # who can't publish its hand-back keeps claiming: the slot must not wait for a dead broker,
-                    # but it is free only once its end is committed
+                    # who can't publish its hand-back keeps claiming: the slot must not wait for a dead
+                    # broker, but it is free only once its end is committed
                     self.until_done(self.settlement.writer.submit(lambda: None))
                 claimed = claims.claim_next(self, fleet_name, pool, host)
         return reports

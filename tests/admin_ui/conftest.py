@@ -95,6 +95,7 @@ class World:
             send_wakes=send,
             wake_callbacks=self.callbacks_woken.extend,
             announce=lambda ids: None,
+            after=lambda seconds, work: None,
         )
 
 

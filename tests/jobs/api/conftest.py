@@ -43,6 +43,7 @@ class World:
             send_wakes=self.send_wakes,
             wake_callbacks=lambda ids: None,
             announce=self.announced.extend,
+            after=lambda seconds, work: None,
         )
 
 

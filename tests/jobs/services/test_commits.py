@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 
 from jobs.models import Tenant
 from jobs.services import commits
@@ -51,6 +51,40 @@ def test_outcomes_are_told_after_the_commit_and_in_order():
     assert writer.stop()
     assert told == [f"t{n}" for n in range(20)]
     assert seen[-1] == 20
+
+
+@pytest.mark.parametrize("trouble", ["disk I/O error", "something at the end"])
+def test_a_write_whose_commit_fails_is_not_taken_for_written(monkeypatch, trouble):
+    """The database goes on answering reads all the while."""
+    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    wrapper = connections["default"]
+    real, failures = wrapper.commit, iter(range(3))
+
+    def commit_fails():
+        if next(failures, None) is None:
+            return real()
+        wrapper.rollback()
+        raise OperationalError(trouble)
+
+    monkeypatch.setattr(wrapper, "commit", commit_fails)
+    writes = [Write(lambda: create("kept"))]
+    for _ in range(5):
+        try:
+            outcome = write_batch(writes)
+            break
+        except OperationalError:
+            assert not Tenant.objects.exists()
+    assert outcome == ["kept"]
+    assert Tenant.objects.count() == 1
+
+
+def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
+    """A full disk answers SELECT: the write must wait, however often it was tried."""
+    write = Write(lambda: (_ for _ in ()).throw(OperationalError("database or disk is full")))
+    for _ in range(3 * commits.MAX_REFUSALS):
+        with pytest.raises(OperationalError):
+            write_batch([write])
+    assert write.refusals == 0
 
 
 def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):

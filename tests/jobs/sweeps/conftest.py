@@ -77,6 +77,7 @@ class World:
             send_wakes=self._send,
             wake_callbacks=self.callbacks.extend,
             announce=self.announced.extend,
+            after=lambda seconds, work: None,
         )
         self.tenant = Tenant.objects.create(name=f"tenant-{new_id()}")
 

@@ -31,6 +31,7 @@ def ports(clock: VirtualClock) -> Ports:
         send_wakes=len,
         wake_callbacks=lambda _: None,
         announce=lambda _: None,
+        after=lambda seconds, work: None,
     )
 
 

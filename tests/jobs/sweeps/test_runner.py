@@ -32,6 +32,7 @@ class Stage:
                 send_wakes=len,
                 wake_callbacks=lambda _: None,
                 announce=lambda _: None,
+                after=lambda seconds, work: None,
             ),
             lambda: entries,
             in_thread=self.threads.append,

@@ -1,0 +1,42 @@
+"""A client of the GPU dispatcher: submit, wait, stream, cancel. Standard library only; docs/client.md.
+
+It may be copied elsewhere: it imports nothing else of this repository.
+"""
+
+from .client import Client
+from .errors import (
+    Conflict,
+    DispatcherError,
+    FieldProblem,
+    Invalid,
+    NoAnswer,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Problem,
+    Spooled,
+    Unavailable,
+)
+from .job import Job
+from .spool import Flushed
+from .stream import Event
+from .waiting import NotOver
+
+__all__ = [
+    "Client",
+    "Conflict",
+    "DispatcherError",
+    "Event",
+    "FieldProblem",
+    "Flushed",
+    "Invalid",
+    "Job",
+    "NoAnswer",
+    "NotAllowed",
+    "NotAuthenticated",
+    "NotFound",
+    "NotOver",
+    "Problem",
+    "Spooled",
+    "Unavailable",
+]

@@ -1,0 +1,191 @@
+"""The client: each call is one request of the API, repeated until it is answered."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
+from .job import Job, read_job
+from .patience import insist
+from .spool import Entry, Flushed, Spool
+from .stream import Event, Follower
+from .transport import Answer, Http
+from .waiting import wait_until_over
+
+SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
+_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_POLL_MARGIN_SECONDS = 15.0
+
+T = TypeVar("T")
+
+
+class Client:
+    """Safe to share between threads; it keeps no connection.
+
+    url: of the dispatcher, such as ``http://127.0.0.1:8000``. spool: a file for submits that nobody answers.
+    timeout_seconds: for one try; above the 20 s after which the dispatcher itself gives up on its database.
+    retry_seconds: no try begins later than this after the first.
+
+    Every call raises `Problem` for a refusal, and once its tries are used up `NoAnswer` or `Unavailable`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str,
+        *,
+        spool: str | os.PathLike[str] | None = None,
+        timeout_seconds: float = 30.0,
+        retry_seconds: float = 60.0,
+    ) -> None:
+        self._http = Http(url, api_key)
+        self._spool = None if spool is None else Spool(spool)
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+
+    def submit(
+        self,
+        model: str,
+        payload: Mapping[str, Any],
+        *,
+        callback_url: str | None = None,
+        priority: int | bool | None = None,
+        deadline_seconds: float | None = None,
+        start_deadline_seconds: float | None = None,
+        max_retries: int | None = None,
+        tags: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """The job, durable, once and only once: all tries carry one idempotency key (a new one by default).
+
+        When nothing answered: `Spooled` if there is a spool, else the last error, with the key in it.
+        """
+        fields = {
+            "model": model,
+            "payload": payload,
+            "callback_url": callback_url,
+            "priority": priority,
+            "deadline_seconds": deadline_seconds,
+            "start_deadline_seconds": start_deadline_seconds,
+            "max_retries": max_retries,
+            "tags": None if tags is None else list(tags),
+            "metadata": metadata,
+        }
+        body = {name: value for name, value in fields.items() if value is not None}
+        entry = Entry(SUBMIT, _key(idempotency_key), body)
+        return self._send_or_spool(entry, lambda entry, told: read_job(told))
+
+    def submit_batch(
+        self, jobs: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+    ) -> list[Job | Problem]:
+        """Up to 1,000, in one transaction. jobs: the fields of `submit`, and `idempotency_key` where an item
+        is to have its own. Returns in order what became of each; one that is refused stops no other."""
+        body = {"jobs": [dict(job) for job in jobs]}
+        return self._send_or_spool(Entry(SUBMIT_BATCH, _key(idempotency_key), body), _read_items)
+
+    def get(self, job_id: str) -> Job:
+        """The job as it stands, with its attempts and its result."""
+        return self._insist(lambda: read_job(self._ask("GET", _job_path(job_id))))
+
+    def wait(self, job_id: str, timeout_seconds: float | None = None) -> Job:
+        """The job once it is over, whatever the dispatcher goes through meanwhile. Raises `NotOver` after
+        `timeout_seconds`; None waits for ever."""
+
+        def poll(seconds: float) -> Job:
+            path = f"{_job_path(job_id)}?wait={seconds:.3f}"
+            return read_job(self._ask("GET", path, timeout_seconds=seconds + _POLL_MARGIN_SECONDS))
+
+        return wait_until_over(poll, timeout_seconds)
+
+    def stream(self, job_id: str, *, after: str = "") -> Iterator[Event]:
+        """Its events as they happen, each once; the last is ``done``. after: the id of the last one seen."""
+        follower = Follower(
+            self._http, quote(job_id, safe=""), after=after, retry_seconds=self._retry_seconds
+        )
+        return follower.events()
+
+    def cancel(self, job_id: str) -> str:
+        """``cancelled``: it is over. ``requested``: it runs and is being stopped; `wait` sees its end.
+        Raises `Conflict` if it ended otherwise before."""
+        return self._insist(lambda: str(self._ask("POST", f"{_job_path(job_id)}/cancel").get("outcome")))
+
+    def flush_spool(self) -> Flushed:
+        """Sends what lies in the spool, oldest first, and stops where nothing answers."""
+        if self._spool is None:
+            return Flushed(0, 0, 0)
+        return self._spool.flush(self._resend)
+
+    # -- how it is sent ------------------------------------------------------------------------------------
+
+    def _send_or_spool(self, entry: Entry, read: Callable[[Entry, dict[str, Any]], T]) -> T:
+        try:
+            return self._insist(lambda: read(entry, self._post(entry)))
+        except (NoAnswer, Unavailable) as error:
+            error.idempotency_key = entry.idempotency_key
+            if self._spool is None:
+                raise
+            try:
+                self._spool.append(entry)
+            except OSError as failed:
+                error.add_note(f"It could not be spooled either: {failed}")
+                raise error from failed
+            raise Spooled(entry.idempotency_key, self._spool.path) from error
+
+    def _resend(self, entry: Entry) -> list[Problem]:
+        items = self._insist(lambda: _read_items(entry, self._post(entry)))
+        return [item for item in items if isinstance(item, Problem)]
+
+    def _post(self, entry: Entry) -> dict[str, Any]:
+        headers = {"Idempotency-Key": entry.idempotency_key}
+        return self._ask("POST", entry.path, body=entry.body, headers=headers)
+
+    def _insist(self, once: Callable[[], T]) -> T:
+        return insist(once, retry_seconds=self._retry_seconds)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        answer = self._http.ask(method, path, timeout_seconds=seconds, body=body, headers=headers)
+        return _success(answer)
+
+
+def _success(answer: Answer) -> dict[str, Any]:
+    if answer.status not in (200, 202):
+        raise read_problem(answer.status, answer.headers, answer.body)
+    return answer.json_object()
+
+
+def _read_items(entry: Entry, told: dict[str, Any]) -> list[Job | Problem]:
+    """Raises NoAnswer for what answers something else."""
+    if entry.path != SUBMIT_BATCH:
+        return [read_job(told)]
+    items = told.get("jobs")
+    if not isinstance(items, list) or len(items) != len(entry.body["jobs"]):
+        raise NoAnswer("the answer is no batch")
+    return [
+        problem_from_json(item) if isinstance(item, dict) and "job_id" not in item else read_job(item)
+        for item in items
+    ]
+
+
+def _job_path(job_id: str) -> str:
+    return f"/queue/jobs/{quote(job_id, safe='')}"
+
+
+def _key(given: str | None) -> str:
+    if given is not None and not _KEY.match(given):
+        raise ValueError("an idempotency key has 1 to 255 printable ASCII characters without spaces")
+    return given or uuid.uuid4().hex

@@ -1,0 +1,175 @@
+"""What this client raises. An answer that is a refusal carries what the API's problem+json said."""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MAX_DETAIL = 300
+
+
+class DispatcherError(Exception):
+    """idempotency_key: of the submit that failed; the same request under this key is safe to send again."""
+
+    idempotency_key: str | None = None
+
+
+class NoAnswer(DispatcherError):
+    """Nothing came back, or nothing that makes sense. The dispatcher may have done what it was asked."""
+
+
+class Spooled(DispatcherError):
+    """Nothing answered, so the request lies in the spool file until `flush_spool` sends it, under its key."""
+
+    def __init__(self, idempotency_key: str, spool: Path) -> None:
+        super().__init__(f"Nothing answered: the request waits in {spool} under the key {idempotency_key}.")
+        self.idempotency_key = idempotency_key
+        self.spool = spool
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """pointer: a JSON pointer into the body, or ``/<name>`` of a parameter; place says of what."""
+
+    pointer: str
+    code: str
+    detail: str
+    place: str = "body"
+
+
+class Problem(DispatcherError):
+    """The dispatcher answered, and it was a refusal (docs/api_errors.md lists the codes).
+
+    code: stable; ``http_<status>`` when the answer was not the dispatcher's own. is_documented: it was.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool,
+        errors: tuple[FieldProblem, ...] = (),
+        retry_after_seconds: float | None = None,
+        is_documented: bool = True,
+    ) -> None:
+        super().__init__(f"{status} {code}: {detail}")
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.retryable = retryable
+        self.errors = errors
+        self.retry_after_seconds = retry_after_seconds
+        self.is_documented = is_documented
+
+    @property
+    def pointer(self) -> str | None:
+        """The first place that is wrong."""
+        return self.errors[0].pointer if self.errors else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            "retryable": self.retryable,
+            "errors": [asdict(error) for error in self.errors],
+        }
+
+
+class Unavailable(Problem):
+    """The same request may succeed later: 408, 425, 429, 5xx."""
+
+
+class NotAuthenticated(Problem):
+    """401: the API key is missing, wrong, revoked or expired."""
+
+
+class NotAllowed(Problem):
+    """403"""
+
+
+class NotFound(Problem):
+    """404: no such job, or it is another tenant's."""
+
+
+class Conflict(Problem):
+    """409: the job is over and can't be cancelled."""
+
+
+class Invalid(Problem):
+    """400, 413, 415, 422: the request is wrong, see `errors`."""
+
+
+_BY_STATUS: dict[int, type[Problem]] = {
+    401: NotAuthenticated,
+    403: NotAllowed,
+    404: NotFound,
+    409: Conflict,
+    **dict.fromkeys((400, 413, 415, 422), Invalid),
+}
+
+
+def read_problem(status: int, headers: Mapping[str, str], body: bytes) -> Problem:
+    """Of any answer that is not a success. headers: names in lower case."""
+    told = _document(headers, body)
+    code, given, detail = told.get("code"), told.get("retryable"), told.get("detail")
+    retryable = given if isinstance(given, bool) else status in _RETRYABLE
+    kind = Unavailable if retryable else _BY_STATUS.get(status, Problem)
+    return kind(
+        status,
+        code if isinstance(code, str) else f"http_{status}",
+        detail if isinstance(detail, str) else body[:_MAX_DETAIL].decode(errors="replace").strip(),
+        retryable=retryable,
+        errors=_field_problems(told.get("errors")),
+        retry_after_seconds=_retry_after(headers.get("retry-after", "")),
+        is_documented=isinstance(code, str),
+    )
+
+
+def problem_from_json(told: Mapping[str, Any]) -> Problem:
+    """Of one item of a batch."""
+    status = told.get("status")
+    headers = {"content-type": "application/problem+json"}
+    return read_problem(status if isinstance(status, int) else 422, headers, json.dumps(told).encode())
+
+
+def _document(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
+    if not headers.get("content-type", "").startswith("application/problem+json"):
+        return {}
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _field_problems(told: Any) -> tuple[FieldProblem, ...]:
+    found = [error for error in told if isinstance(error, dict)] if isinstance(told, list) else []
+    return tuple(
+        FieldProblem(
+            str(error.get("pointer", "")),
+            str(error.get("code", "")),
+            str(error.get("detail", "")),
+            str(error.get("in", "body")),
+        )
+        for error in found
+    )
+
+
+def _retry_after(text: str) -> float | None:
+    """Seconds from now; RFC 9110 allows a number or a date."""
+    if text.strip().isascii() and text.strip().isdigit():
+        return float(text)
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, at.timestamp() - time.time())

@@ -1,0 +1,57 @@
+"""A job as the API answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import NoAnswer
+
+FINAL = frozenset({"completed", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """data: everything the API said about it; of a batch only `job_id`, `status`, `outcome`, `position`."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def job_id(self) -> str:
+        return str(self.data["job_id"])
+
+    @property
+    def status(self) -> str:
+        """queued, running, retrying, completed, failed or cancelled."""
+        return str(self.data["status"])
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def result(self) -> Any:
+        return self.data.get("result")
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        """``{"code", "message"}`` of a job that failed or was cancelled."""
+        return self.data.get("error")
+
+    @property
+    def outcome(self) -> str | None:
+        """Of a submit: leased, queued or finished."""
+        return self.data.get("outcome")
+
+    @property
+    def position(self) -> int | None:
+        """Of a submit: the estimated place in line, from 1; None if it is not known."""
+        return self.data.get("position")
+
+
+def read_job(told: Any) -> Job:
+    """Raises NoAnswer for what is no job."""
+    if not (isinstance(told, dict) and isinstance(told.get("job_id"), str) and "status" in told):
+        raise NoAnswer("the answer is no job")
+    return Job(told)

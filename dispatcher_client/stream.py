@@ -1,0 +1,114 @@
+"""Server-Sent Events: parsed, and followed through broken connections."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import Any
+
+from .errors import NoAnswer, Unavailable, read_problem
+from .patience import pause_after
+from .transport import Http, lower_case, no_answer_if_broken
+
+SILENCE_SECONDS = 45.0
+"""The dispatcher sends a comment every 15 s; after three that did not come the connection is dead."""
+RETRY_SECONDS = 2.0
+"""The pause before coming back, unless the server says another."""
+_LONGEST_RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """type: queued, started, …; the last one is done. id: of the job's event log; "" for done."""
+
+    type: str
+    id: str
+    data: Any
+
+
+class Follower:
+    """One stream of one job. Iterating goes on until `done`, through restarts; it raises NoAnswer or
+    Unavailable when it could not be had again for `retry_seconds`, and Problem when it was refused."""
+
+    def __init__(self, http: Http, job_id: str, *, after: str, retry_seconds: float) -> None:
+        self._http = http
+        self._path = f"/queue/jobs/{job_id}/events"
+        self._last_id = after
+        self._retry_seconds = retry_seconds
+        self._pause_seconds = RETRY_SECONDS
+        self._heard_at = time.monotonic()
+
+    def events(self) -> Iterator[Event]:
+        failures, failing_since = 0, 0.0
+        while True:
+            try:
+                for event in self._connection():
+                    yield event
+                    if event.type == "done":
+                        return
+                pause = self._pause_seconds
+            except (NoAnswer, Unavailable) as error:
+                now = time.monotonic()
+                if not failures or self._heard_at > failing_since:
+                    failures, failing_since = 0, now
+                failures += 1
+                pause = pause_after(error, failures)
+                if now + pause > failing_since + self._retry_seconds:
+                    raise
+            time.sleep(pause)
+
+    def _connection(self) -> Iterator[Event]:
+        headers = {"Accept": "text/event-stream"}
+        if self._last_id:
+            headers["Last-Event-ID"] = self._last_id
+        with self._http.opened(
+            "GET", self._path, timeout_seconds=SILENCE_SECONDS, headers=headers
+        ) as response:
+            if response.status != 200:
+                with no_answer_if_broken():
+                    body = response.read()
+                raise read_problem(response.status, lower_case(response), body)
+            if not (response.headers.get("Content-Type") or "").startswith("text/event-stream"):
+                raise NoAnswer("the answer is no event stream")
+            yield from self._parse(self._lines(response))
+
+    def _lines(self, response: HTTPResponse) -> Iterator[str]:
+        while True:
+            with no_answer_if_broken():
+                line = response.readline()
+            if not line:
+                return
+            self._heard_at = time.monotonic()
+            yield line.decode(errors="replace").rstrip("\r\n")
+
+    def _parse(self, lines: Iterable[str]) -> Iterator[Event]:
+        """An event ends with an empty line; one that was cut off before is none, as the standard says."""
+        data: list[str] = []
+        kind = event_id = ""
+        for line in lines:
+            if not line:
+                if data:
+                    self._last_id = event_id or self._last_id
+                    yield Event(kind or "message", event_id, _read_data("\n".join(data)))
+                kind, data, event_id = "", [], ""
+                continue
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "event":
+                kind = value
+            elif name == "data":
+                data.append(value)
+            elif name == "id":
+                event_id = value
+            elif name == "retry" and value.isascii() and value.isdigit():
+                self._pause_seconds = min(int(value) / 1000, _LONGEST_RETRY_SECONDS)
+
+
+def _read_data(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,92 @@
+"""`python3 -m dispatcher_client`, with nothing of ours or anybody's around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dispatcher_client
+
+from .scripted import Scripted, problem, streams
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(server: Scripted, tmp_path: Path) -> Run:
+    """The package alone, in a Python without third-party packages."""
+    shutil.copytree(Path(dispatcher_client.__file__).parent, tmp_path / "alone" / "dispatcher_client")
+
+    def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")}
+        return subprocess.run(
+            [sys.executable, "-S", "-m", "dispatcher_client", *arguments],
+            cwd=tmp_path / "alone",
+            env={**kept, "DISPATCHER_URL": server.url, "DISPATCHER_API_KEY": "k", **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def test_submit_wait_stream_cancel(server: Scripted, run: Run) -> None:
+    done = run(
+        "submit", "flux", '{"n": 1}', "--tag", "a", "--tag", "b", "--priority", "1", "--metadata", '{"x": 2}'
+    )
+    assert (done.returncode, json.loads(done.stdout)["job_id"]) == (0, "JOB0"), done.stderr
+    body = {"model": "flux", "payload": {"n": 1}, "tags": ["a", "b"], "priority": 1, "metadata": {"x": 2}}
+    assert server.asked[0].body == body
+    assert run("submit", "flux", "-", "--idempotency-key", "k7", stdin='{"n": 2}').returncode == 0
+    assert (server.asked[1].key, server.asked[1].body["payload"]) == ("k7", {"n": 2})
+
+    server.status = "completed"
+    assert json.loads(run("wait", "J", "--timeout", "5").stdout)["status"] == "completed"
+    server.status = "failed"
+    assert run("wait", "J").returncode == 1
+    server.status = "running"
+    late = run("wait", "J", "--timeout", "0")
+    assert (late.returncode, json.loads(late.stderr)["code"]) == (5, "not_over")
+
+    server.will(streams(b"id: 1\nevent: queued\ndata: {}\n\nevent: done\ndata: {}\n\n"))
+    told = [json.loads(line) for line in run("stream", "J").stdout.splitlines()]
+    assert [event["type"] for event in told] == ["queued", "done"]
+    assert json.loads(run("cancel", "J").stdout) == {"job_id": "J", "outcome": "cancelled"}
+
+
+def test_what_goes_wrong_has_its_exit_status(server: Scripted, run: Run, nowhere: str, spool: Path) -> None:
+    server.will(problem(422, "unknown_model", pointer="/model"))
+    refused = run("submit", "nix", "{}")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert json.loads(refused.stderr)["errors"][0]["pointer"] == "/model"
+
+    unanswered = run("--retry-seconds", "0", "submit", "flux", "{}", DISPATCHER_URL=nowhere)
+    assert unanswered.returncode == 3
+    assert json.loads(unanswered.stderr)["idempotency_key"]
+
+    for wrong in (["submit", "flux", "{no json"], ["submit"], []):
+        assert run(*wrong).returncode == 2
+    assert run("cancel", "J", DISPATCHER_API_KEY="").returncode == 2
+
+
+def test_flush(server: Scripted, run: Run, nowhere: str, spool: Path) -> None:
+    kept = run(
+        "--retry-seconds", "0", "submit", "flux", "{}", DISPATCHER_URL=nowhere, DISPATCHER_SPOOL=str(spool)
+    )
+    assert (kept.returncode, json.loads(kept.stderr)["code"]) == (4, "spooled")
+    options = ("--spool", str(spool), "--retry-seconds", "0")
+    away = run(*options, "flush", DISPATCHER_URL=nowhere)
+    assert (away.returncode, json.loads(away.stdout)["left"]) == (3, 1)
+    sent = run(*options, "flush")
+    assert (sent.returncode, json.loads(sent.stdout)) == (0, {"sent": 1, "refused": 0, "left": 0})
+    assert list(server.jobs) == [json.loads(kept.stderr)["idempotency_key"]]

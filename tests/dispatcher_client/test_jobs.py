@@ -1,0 +1,106 @@
+"""Get, wait, cancel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dispatcher_client import Client, Conflict, NoAnswer, NotFound, NotOver
+
+from .scripted import Scripted, drop, problem, raw, says
+
+JOB = "01J00000000000000000000000"
+RUNNING = says(200, {"job_id": JOB, "status": "running"})
+
+
+def test_get_is_repeated_until_it_is_answered(server: Scripted, client: Client) -> None:
+    server.will(drop, problem(503, "database_unavailable", retryable=True), raw(b"?"))
+    assert client.get(JOB).result == {"n": 1}
+    assert [asked.path for asked in server.asked] == [f"/queue/jobs/{JOB}"] * 4
+
+
+def test_wait_goes_on_through_whatever_the_dispatcher_goes_through(server: Scripted, client: Client) -> None:
+    server.status = "completed"
+    server.will(RUNNING, drop, problem(503, "database_unavailable", retryable=True), raw(b"?"), RUNNING)
+    job = client.wait(JOB, 60)
+    assert (job.is_over, job.status) == (True, "completed")
+    assert len(server.asked) == 6
+
+
+def test_wait_outlives_the_budget_of_a_single_call(server: Scripted) -> None:
+    """A restart may take longer than a submit is retried."""
+    server.status = "failed"
+    server.will(drop, drop, drop)
+    assert Client(server.url, "k", retry_seconds=0).wait(JOB).status == "failed"
+
+
+def test_wait_asks_the_server_to_hold_the_poll(server: Scripted, client: Client) -> None:
+    server.status = "completed"
+    client.wait(JOB)
+    client.wait(JOB, 7)
+    asked = [float(parse_qs(urlsplit(one.path).query)["wait"][0]) for one in server.asked]
+    assert asked[0] == 30
+    assert 6 < asked[1] <= 7
+
+
+def test_wait_ends_with_its_time(server: Scripted, client: Client) -> None:
+    server.status = "running"
+    with pytest.raises(NotOver) as raised:
+        client.wait(JOB, 0.3)
+    assert raised.value.job.status == "running"
+    assert isinstance(raised.value, TimeoutError)
+    with pytest.raises(NotOver):
+        client.wait(JOB, 0)
+
+
+def test_wait_ends_with_its_time_when_nobody_is_there(nowhere: str) -> None:
+    with pytest.raises(NoAnswer):
+        Client(nowhere, "k").wait(JOB, 0.3)
+
+
+def test_a_server_that_holds_no_polls_is_not_hammered(server: Scripted, client: Client) -> None:
+    server.status = "running"
+    with pytest.raises(NotOver):
+        client.wait(JOB, 1)
+    assert len(server.asked) < 20, "at ten milliseconds, doubling"
+
+
+def test_a_poll_that_is_never_answered_is_repeated(
+    server: Scripted, client: Client, over: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher_client.client._POLL_MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr("dispatcher_client.waiting.LONGEST_POLL_SECONDS", 0.2)
+    server.status = "completed"
+    server.will(lambda handler, asked: over.wait(30) and None)
+    began = time.monotonic()
+    assert client.wait(JOB, 60).is_over
+    assert time.monotonic() - began < 15
+
+
+def test_a_job_that_is_not_there_is_not_waited_for(server: Scripted, client: Client) -> None:
+    server.will(problem(404, "unknown_job"), problem(404, "unknown_job"))
+    for call in (client.get, client.wait):
+        with pytest.raises(NotFound):
+            call(JOB)
+
+
+def test_cancel_is_repeated_until_it_is_answered(server: Scripted, client: Client) -> None:
+    server.will(drop, problem(503, "database_unavailable", retryable=True))
+    assert client.cancel(JOB) == "cancelled"
+    assert [(asked.method, asked.path) for asked in server.asked] == [
+        ("POST", f"/queue/jobs/{JOB}/cancel")
+    ] * 3
+
+
+def test_a_job_that_is_over_can_not_be_cancelled(server: Scripted, client: Client) -> None:
+    server.will(problem(409, "not_cancellable"))
+    with pytest.raises(Conflict):
+        client.cancel(JOB)
+
+
+def test_an_id_stays_a_part_of_the_path(server: Scripted, client: Client) -> None:
+    client.get("../admin?x")
+    assert server.asked[0].path == "/queue/jobs/..%2Fadmin%3Fx"

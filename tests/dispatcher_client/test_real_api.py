@@ -1,0 +1,103 @@
+"""The client against the real web process: uvicorn, the async layer, Django, a database, Valkey."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connections
+
+from dispatcher_client import Client, Conflict, Invalid, Job, NotAuthenticated, NotFound, NotOver, Problem
+from jobs.models import Job as Row
+from tests.jobs.api.conftest import Account
+from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.jobs.events.lives import end_job
+from tests.jobs.events.test_stream import until
+from tests.jobs.web import Web
+
+__all__ = ["redis_url", "tenant", "web", "world"]
+
+
+@pytest.fixture
+def client(web: Web, tenant: Account) -> Client:
+    return Client(web.url, tenant.key)
+
+
+def ends_once_watched(web: Web, job_id: str) -> threading.Thread:
+    """As soon as somebody waits for it."""
+
+    def run() -> None:
+        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        end_job(job_id)
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_job_is_submitted_once_and_waited_for(web: Web, client: Client) -> None:
+    job = client.submit("zimg", {"n": 1}, tags=["a"], metadata={"order": 7}, priority=2, idempotency_key="k1")
+    assert (job.status, job.outcome, job.data["metadata"]) == ("queued", "queued", {"order": 7})
+    assert (
+        client.submit(
+            "zimg", {"n": 1}, tags=["a"], metadata={"order": 7}, priority=2, idempotency_key="k1"
+        ).job_id
+        == job.job_id
+    )
+    assert Row.objects.count() == 1
+    with pytest.raises(NotOver) as raised:
+        client.wait(job.job_id, 0.1)
+    assert raised.value.job.job_id == job.job_id
+    thread = ends_once_watched(web, job.job_id)
+    over = client.wait(job.job_id, 30)
+    thread.join()
+    assert (over.status, over.is_over) == ("failed", True)
+    assert over.error is not None
+    assert client.get(job.job_id).status == "failed"
+    with pytest.raises(Conflict):
+        client.cancel(job.job_id)
+
+
+def test_a_stream_is_followed_to_its_end(web: Web, client: Client) -> None:
+    job = client.submit("zimg", {})
+    thread = ends_once_watched(web, job.job_id)
+    events = list(client.stream(job.job_id))
+    thread.join()
+    assert [event.type for event in events] == ["queued", "failed", "done"]
+    assert events[1].data["status"] == "failed"
+    assert [event.type for event in client.stream(job.job_id, after="1")] == ["failed", "done"]
+
+
+def test_cancel_twice_is_cancelled(client: Client) -> None:
+    job = client.submit("zimg", {})
+    assert [client.cancel(job.job_id) for _ in range(2)] == ["cancelled", "cancelled"]
+    assert client.wait(job.job_id, 5).status == "cancelled"
+
+
+def test_a_batch_tells_jobs_from_problems(client: Client) -> None:
+    good, bad = client.submit_batch([{"model": "zimg", "payload": {}}, {"model": "nix", "payload": {}}])
+    assert isinstance(good, Job)
+    assert (good.status, good.outcome) == ("queued", "queued")
+    assert isinstance(bad, Problem)
+    assert (bad.code, bad.pointer) == ("unknown_model", "/jobs/1/model")
+
+
+def test_refusals_are_typed(web: Web, client: Client) -> None:
+    with pytest.raises(Invalid) as raised:
+        client.submit("zimg", {}, priority=99)
+    assert (raised.value.code, raised.value.pointer, raised.value.status) == (
+        "validation_failed",
+        "/priority",
+        422,
+    )
+    assert raised.value.errors[0].code == "out_of_range"
+    client.submit("zimg", {}, idempotency_key="k2")
+    with pytest.raises(Invalid, match="idempotency_conflict"):
+        client.submit("zimg", {"other": 1}, idempotency_key="k2")
+    with pytest.raises(NotFound):
+        client.get("0" * 26)
+    with pytest.raises(NotFound):
+        list(client.stream("0" * 26))
+    with pytest.raises(NotAuthenticated):
+        Client(web.url, "wrong").submit("zimg", {})

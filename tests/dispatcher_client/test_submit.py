@@ -1,0 +1,223 @@
+"""Submit: one key through everything, an answer for everything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from email.utils import formatdate
+
+import pytest
+
+from dispatcher_client import (
+    Client,
+    Invalid,
+    Job,
+    NoAnswer,
+    NotAllowed,
+    NotAuthenticated,
+    Problem,
+    Unavailable,
+)
+from dispatcher_client.errors import read_problem
+from dispatcher_client.patience import pause_seconds
+
+from .scripted import (
+    Act,
+    Scripted,
+    behave,
+    commit_and_drop,
+    drop,
+    hang,
+    problem,
+    raw,
+    says,
+    trickle,
+)
+
+
+def test_what_is_sent_and_what_comes_back(server: Scripted, client: Client) -> None:
+    job = client.submit("flux", {"n": 1}, priority=2, tags=("a",), deadline_seconds=60, max_retries=0)
+    assert (job.job_id, job.status, job.outcome, job.position) == ("JOB0", "queued", "queued", 1)
+    assert not job.is_over
+    asked = server.asked[0]
+    assert (asked.method, asked.path) == ("POST", "/queue/submit")
+    assert asked.headers["authorization"] == "Bearer the-key"
+    assert asked.body == {
+        "model": "flux",
+        "payload": {"n": 1},
+        "priority": 2,
+        "tags": ["a"],
+        "deadline_seconds": 60,
+        "max_retries": 0,
+    }
+
+
+GARBAGE = {
+    "no HTTP": raw(b"\x00\xff garbage\r\n\r\n"),
+    "half a header": raw(b"HTTP/1.1 202 Acc"),
+    "half a body": raw(b'HTTP/1.1 202 Accepted\r\nContent-Length: 99\r\n\r\n{"job_id": "X", "status": "q"}'),
+    "half a refusal": raw(
+        b"HTTP/1.1 422 X\r\nContent-Type: application/problem+json\r\nContent-Length: 99\r\n\r\n{"
+    ),
+    "a page": says(202, b"<html>Welcome to the hotel's network</html>"),
+    "a list": says(202, [1]),
+    "no job": says(202, {"hello": 1}),
+    "nothing": says(202, b""),
+    "not UTF-8": says(202, b'{"job_id": "\xff"}'),
+    "a bad gateway": says(502, b"<html>bad gateway</html>"),
+    "no answer": drop,
+    "a lost answer": commit_and_drop,
+}
+
+
+@pytest.mark.parametrize("act", GARBAGE.values(), ids=GARBAGE.keys())
+def test_no_answer_or_a_senseless_one_is_followed_by_another_try_under_the_same_key(
+    server: Scripted, client: Client, act: Act
+) -> None:
+    server.will(act, act)
+    job = client.submit("flux", {})
+    assert len(server.asked) == 3
+    assert len(set(server.keys)) == 1
+    assert server.jobs == {server.keys[0]: job.job_id}
+
+
+def test_two_submits_have_two_keys_and_a_given_key_is_kept(server: Scripted, client: Client) -> None:
+    client.submit("flux", {})
+    client.submit("flux", {})
+    client.submit("flux", {}, idempotency_key="order-7")
+    assert len(set(server.keys)) == 3
+    assert server.keys[2] == "order-7"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_obeyed(server: Scripted, client: Client, status: int) -> None:
+    server.will(problem(status, "database_unavailable", retryable=True, Retry_After="1"))
+    began = time.monotonic()
+    client.submit("flux", {})
+    assert time.monotonic() - began >= 1
+    assert len(server.asked) == 2
+
+
+def test_a_server_that_asks_for_more_time_than_there_is_gets_no_second_try(server: Scripted) -> None:
+    server.will(problem(503, "database_unavailable", retryable=True, Retry_After="3600"))
+    with pytest.raises(Unavailable) as raised:
+        Client(server.url, "k", retry_seconds=5).submit("flux", {})
+    assert (raised.value.code, raised.value.retry_after_seconds) == ("database_unavailable", 3600)
+    assert raised.value.idempotency_key == server.keys[0]
+    assert len(server.asked) == 1
+
+
+def test_pauses_grow_are_bounded_and_never_shorter_than_asked() -> None:
+    assert [pause_seconds(n, chance=lambda: 1.0) for n in (1, 2, 3)] == [0.01, 0.02, 0.04]
+    assert pause_seconds(100, chance=lambda: 1.0) == 10
+    assert pause_seconds(1, chance=lambda: 0.0) == 0.005
+    assert pause_seconds(1, 7.0, chance=lambda: 0.0) == 7
+    assert pause_seconds(1, 3600.0, chance=lambda: 1.0) == 45
+
+
+def test_retry_after_may_be_a_date() -> None:
+    in_a_minute = {"retry-after": formatdate(time.time() + 60, usegmt=True)}
+    assert 50 < (read_problem(503, in_a_minute, b"").retry_after_seconds or 0) <= 60
+    assert read_problem(503, {"retry-after": "soon"}, b"").retry_after_seconds is None
+
+
+def test_a_server_that_hangs_is_left_for_another_try(server: Scripted, over: threading.Event) -> None:
+    server.will(hang(over))
+    job = Client(server.url, "k", timeout_seconds=0.3).submit("flux", {})
+    assert server.jobs == {server.keys[0]: job.job_id}
+    assert len(server.asked) == 2
+
+
+def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(server: Scripted, over: threading.Event) -> None:
+    server.will(trickle(over))
+    began = time.monotonic()
+    Client(server.url, "k", timeout_seconds=0.5).submit("flux", {})
+    assert time.monotonic() - began < 10
+    assert len(server.asked) == 2
+
+
+def test_nobody_there_ends_with_the_key_that_a_later_try_needs(server: Scripted, nowhere: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(NoAnswer) as raised:
+        Client(nowhere, "k", retry_seconds=0.2).submit("flux", {})
+    assert time.monotonic() - began < 10
+    key = raised.value.idempotency_key
+    Client(server.url, "k").submit("flux", {}, idempotency_key=key)
+    assert server.keys == [key]
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "code"),
+    [
+        (problem(422, "validation_failed", pointer="/priority"), Invalid, "validation_failed"),
+        (problem(413, "payload_too_large"), Invalid, "payload_too_large"),
+        (problem(401, "invalid_key"), NotAuthenticated, "invalid_key"),
+        (says(403, b"<html>the proxy says no</html>", Content_Type="text/html"), NotAllowed, "http_403"),
+        (says(418, b"[]"), Problem, "http_418"),
+    ],
+)
+def test_a_refusal_is_raised_at_once(
+    server: Scripted, client: Client, act: Act, kind: type[Problem], code: str
+) -> None:
+    server.will(act)
+    with pytest.raises(kind) as raised:
+        client.submit("flux", {})
+    assert (raised.value.code, raised.value.retryable) == (code, False)
+    assert raised.value.is_documented == (not code.startswith("http_"))
+    assert len(server.asked) == 1
+
+
+def test_a_refusal_says_where(server: Scripted, client: Client) -> None:
+    server.will(problem(422, "validation_failed", pointer="/priority"))
+    with pytest.raises(Invalid, match="422 validation_failed: about validation_failed") as raised:
+        client.submit("flux", {}, priority=99)
+    assert raised.value.pointer == "/priority"
+    assert raised.value.errors[0].place == "body"
+
+
+def test_the_server_s_word_on_retrying_beats_the_status(server: Scripted, client: Client) -> None:
+    server.will(
+        problem(503, "not_today", retryable=False), problem(409, "in_a_moment", retryable=True), behave
+    )
+    with pytest.raises(Problem, match="not_today"):
+        client.submit("flux", {})
+    client.submit("flux", {})
+    assert len(server.asked) == 3
+
+
+def test_a_redirect_takes_the_key_nowhere(server: Scripted, client: Client) -> None:
+    other = Scripted()
+    server.will(says(307, b"", Location=f"{other.url}/api/v1/queue/submit"))
+    with pytest.raises(Problem) as raised:
+        client.submit("flux", {})
+    assert raised.value.status == 307
+    assert other.asked == []
+    other.close()
+
+
+def test_what_can_not_be_sent_is_no_matter_of_the_network(server: Scripted, client: Client) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        client.submit("flux", {"x": float("nan")})
+    with pytest.raises(TypeError):
+        client.submit("flux", {"x": object()})
+    with pytest.raises(ValueError, match="idempotency key"):
+        client.submit("flux", {}, idempotency_key="with space")
+    for url in ("127.0.0.1:8000", "ftp://host", "http://"):
+        with pytest.raises(ValueError, match="URL"):
+            Client(url, "k")
+    with pytest.raises(ValueError, match="key"):
+        Client(server.url, "k\r\nX-Evil: 1")
+    assert server.asked == []
+
+
+def test_a_batch_has_an_answer_for_each(server: Scripted, client: Client) -> None:
+    refused = {"status": 422, "code": "unknown_model", "detail": "No such model.", "retryable": False}
+    accepted = {"job_id": "J", "status": "queued", "outcome": "queued", "position": 4}
+    server.will(drop, says(202, {"jobs": [accepted]}), says(202, {"jobs": [accepted, refused]}))
+    first, second = client.submit_batch([{"model": "a", "payload": {}}, {"model": "b", "payload": {}}])
+    assert isinstance(first, Job)
+    assert first.job_id == "J"
+    assert isinstance(second, Invalid)
+    assert second.code == "unknown_model"
+    assert len(server.asked) == 3, "one that is not answered whole is sent again"
+    assert len(set(server.keys)) == 1

@@ -1,0 +1,77 @@
+"""A ticket that Redis did not take is pushed again by the process that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Pushed
+from gpus.protocol import Ticket
+from jobs.services import late_tickets
+from jobs.services.late_tickets import push_later
+from jobs.services.ports import Ports
+from tests.builders import ManualClock
+
+
+class Line:
+    """A Redis that comes and goes, and a background that the test drives."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.pushed: list[tuple[str, list[str]]] = []
+        self.later: list[Callable[[], None]] = []
+        leases: Any = self
+        self.ports = Ports(
+            clock=ManualClock(),
+            leases=lambda fleet: leases,
+            send_wakes=lambda wakes: 0,
+            wake_callbacks=lambda ids: None,
+            announce=lambda ids: None,
+            after=lambda seconds, work: self.later.append(work),
+        )
+
+    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
+        if not self.is_there:
+            raise LeasingUnavailable("away")
+        self.pushed.append((pool, [ticket.job_id for ticket in tickets]))
+        return Pushed((), ())
+
+    def a_second_passes(self) -> None:
+        self.later.pop()()
+
+
+def ticket(job: str) -> Ticket:
+    return Ticket(job, "m", "1", 5, 0)
+
+
+def test_it_is_tried_every_second_until_redis_takes_it() -> None:
+    line = Line()
+    push_later("main", "a", [ticket("1")], line.ports)
+    line.a_second_passes()
+    push_later("main", "a", [ticket("2")], line.ports)
+    push_later("main", "b", [ticket("3")], line.ports)
+    assert len(line.later) == 1
+    line.is_there = True
+    line.a_second_passes()
+    assert line.pushed == [("a", ["1", "2"]), ("b", ["3"])]
+    assert not line.later
+
+
+def test_after_an_outage_the_next_one_is_noticed_too() -> None:
+    line = Line()
+    line.is_there = True
+    for job in ("1", "2"):
+        push_later("main", "a", [ticket(job)], line.ports)
+        line.a_second_passes()
+    assert line.pushed == [("a", ["1"]), ("a", ["2"])]
+
+
+def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
+    monkeypatch.setattr(late_tickets, "MAX_TICKETS", 2)
+    line = Line()
+    push_later("main", "a", [ticket(str(number)) for number in range(5)], line.ports)
+    push_later("main", "b", [ticket("9")], line.ports)
+    line.is_there = True
+    line.a_second_passes()
+    assert line.pushed == [("a", ["0", "1"])]

@@ -1,0 +1,274 @@
+"""The front door while what is behind it is down: 202 from the committed row, or 503, and both soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import psycopg
+import pytest
+from pytest_django import DjangoDbBlocker
+
+from dispatcher_client import Client, DispatcherError, Job, Problem, Spooled, Unavailable, patience
+from dispatcher_project.embedded import find_valkey
+from jobs.models import IdempotencyKey
+from jobs.models import Job as Row
+from tests.dispatcher_project.worker_bench import wait_for
+from tests.scenarios.gpu_server import GpuServer
+from tests.scenarios.judges import Judge
+from tests.scenarios.running import System
+
+pytestmark = [pytest.mark.scenario, pytest.mark.database, pytest.mark.xdist_group("front_door")]
+
+PROMISED_SECONDS = 3.5
+BOUND_SECONDS = 15.0
+"""For a 503; the knobs below make it a few seconds, and the machine may be busy."""
+CLIENTS = 20
+"""More than the web process has threads."""
+MODEL = "front"
+DATABASE_SERVER = os.environ.get("DISPATCHER_TEST_DATABASE_URL", "")
+
+
+@pytest.fixture(scope="module")
+def front_system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Gives up on its database, and looks for jobs without a ticket, sooner than others do."""
+    if find_valkey() is None:
+        pytest.skip("no Valkey or Redis server binary")
+    folder = tmp_path_factory.mktemp("f") / "var"
+    knobs = {"DISPATCHER_ANSWER_SECONDS": "4", "DISPATCHER_RECONCILE_SECONDS": "1"}
+    if not DATABASE_SERVER:
+        knobs["DATABASE_URL"] = f"sqlite:///{folder}/db.sqlite3?timeout=1"
+    system = System(folder, environment=knobs)
+    yield system
+    system.stop()
+
+
+@pytest.fixture(scope="module")
+def gpus(front_system: System) -> GpuServer:
+    return front_system.add_server(MODEL, slots=4)
+
+
+@pytest.fixture
+def system(front_system: System, gpus: GpuServer, django_db_blocker: DjangoDbBlocker) -> Iterator[System]:
+    yield front_system
+    Judge(front_system, django_db_blocker).assert_laws()
+
+
+@pytest.fixture
+def judge(system: System, django_db_blocker: DjangoDbBlocker) -> Judge:
+    return Judge(system, django_db_blocker)
+
+
+# -- outages ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stopped(system: System, child: str) -> Iterator[None]:
+    pid = system.signal(child, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def valkey_killed(system: System) -> Iterator[None]:
+    pid = system.signal("valkey", signal.SIGKILL)
+    yield
+    system.wait_for_successor("valkey", pid)
+
+
+@contextmanager
+def fleet_gone(system: System) -> Iterator[None]:
+    """Its address leads to nobody."""
+    (server,) = system.servers
+    system.operator.register(MODEL, server.name, "http://127.0.0.1:1/", server.slots, **server.model_fields)
+    try:
+        yield
+    finally:
+        system.resize(server, server.slots, **server.model_fields)
+
+
+@contextmanager
+def database_down(system: System) -> Iterator[None]:
+    """SQLite: somebody else holds the file. PostgreSQL: every connection ends, new ones are refused."""
+    url = system.facts["database_url"]
+    if not DATABASE_SERVER:
+        other = sqlite3.connect(Path(system.folder, "db.sqlite3"), isolation_level=None, timeout=30)
+        other.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            other.close()
+        return
+    name = url.partition("?")[0].rpartition("/")[2]
+    with psycopg.connect(DATABASE_SERVER, autocommit=True) as server:
+        server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[call-overload]
+        try:
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
+            yield
+        finally:
+            server.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')  # type: ignore[call-overload]
+
+
+@contextmanager
+def database_holds_everybody(system: System) -> Iterator[None]:
+    """PostgreSQL answers nobody who asks for a job: somebody else locked them all."""
+    with psycopg.connect(system.facts["database_url"]) as other:
+        other.execute("LOCK TABLE jobs_job, jobs_idempotencykey, jobs_apikey IN ACCESS EXCLUSIVE MODE")
+        yield
+        other.rollback()
+
+
+# -- clients -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answered:
+    """told: a job or what was raised."""
+
+    told: Job | DispatcherError
+    seconds: float
+
+
+def client_of(system: System, **options: Any) -> Client:
+    return Client(system.facts["url"], system.facts["tenant_key"], **({"retry_seconds": 0} | options))
+
+
+def submit_at_once(system: System, count: int = CLIENTS) -> list[Answered]:
+    """By so many clients, each of which tries once."""
+
+    def submit(number: int) -> Answered:
+        began = time.monotonic()
+        try:
+            told: Job | DispatcherError = client_of(system).submit(MODEL, {"n": number})
+        except DispatcherError as error:
+            told = error
+        return Answered(told, time.monotonic() - began)
+
+    with ThreadPoolExecutor(count) as threads:
+        answers = list(threads.map(submit, range(count)))
+    system.tenant.accepted += sum(isinstance(answer.told, Job) for answer in answers)
+    return answers
+
+
+def finish(system: System, job_ids: list[str]) -> None:
+    client = client_of(system)
+    assert {client.wait(job_id, 60).status for job_id in job_ids} == {"completed"}
+
+
+Outage = Callable[[System], Any]
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        lambda system: stopped(system, "gpu_worker"),
+        lambda system: stopped(system, "valkey"),
+        valkey_killed,
+        fleet_gone,
+    ],
+    ids=["workers stopped", "valkey stopped", "valkey killed", "fleet gone"],
+)
+def test_a_submit_is_accepted_soon_from_its_row(system: System, judge: Judge, outage: Outage) -> None:
+    with outage(system):
+        answers = [*submit_at_once(system), *submit_at_once(system, 1)]
+        ids = [answer.told.job_id for answer in answers if isinstance(answer.told, Job)]
+        assert len(ids) == len(answers), [answer.told for answer in answers]
+        assert max(answer.seconds for answer in answers) < PROMISED_SECONDS
+        with judge.rows():
+            assert Row.objects.filter(id__in=ids).count() == len(ids)
+    finish(system, ids)
+
+
+def assert_all_turned_away(answers: list[Answered], code: str) -> None:
+    for answer in answers:
+        assert isinstance(answer.told, Problem), answer.told
+        assert (answer.told.status, answer.told.code, answer.told.retryable) == (503, code, True)
+        assert answer.told.retry_after_seconds is not None
+        assert answer.seconds < BOUND_SECONDS
+
+
+def test_without_its_database_nothing_is_accepted_and_everybody_told_so(
+    system: System, judge: Judge, tmp_path: Path
+) -> None:
+    spooling = client_of(system, spool=tmp_path / "spool")
+    with judge.rows():
+        before = Row.objects.count()
+    with database_down(system):
+        answers = submit_at_once(system, 8)
+        with pytest.raises(Spooled):
+            spooling.submit(MODEL, {"n": "spooled"})
+    assert_all_turned_away(answers, "database_unavailable")
+    with judge.rows():
+        assert Row.objects.count() == before
+    flushed = Client(
+        system.facts["url"], system.facts["tenant_key"], spool=tmp_path / "spool", retry_seconds=60
+    ).flush_spool()
+    assert (flushed.sent, flushed.left) == (1, 0)
+    system.tenant.accepted += 1
+    finish(system, _ids(judge))
+
+
+@pytest.mark.skipif(not DATABASE_SERVER, reason="SQLite gives up on a lock by itself")
+def test_a_database_that_hangs_is_not_waited_for(system: System, judge: Judge) -> None:
+    """More clients than threads: those who get none are told as soon as those who hang."""
+    with database_holds_everybody(system):
+        answers = submit_at_once(system)
+        with urlopen(f"{system.facts['url']}/livez", timeout=5) as alive:
+            assert alive.status == 200
+    assert_all_turned_away(answers, "no_answer_in_time")
+    # who had a thread was not forgotten by the database: those jobs are there, and none of the others
+    wait_for(lambda: isinstance(submit_at_once(system, 1)[0].told, Job), what="an open door")
+    ids = _ids(judge)
+    assert len(ids) <= system.tenant.accepted + CLIENTS
+    system.tenant.accepted = len(ids)
+    finish(system, ids)
+
+
+def test_a_client_that_retries_through_all_of_it_has_one_job(
+    system: System, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is committed, the answer is lost with the web process, then the database is away; all the time
+    Valkey hangs. The new web process has no script loaded: its threads must not queue up for that."""
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_SECONDS", 1.0)
+    key = "through-all-of-it"
+    client = client_of(system, retry_seconds=90, timeout_seconds=10)
+
+    def rows() -> int:
+        with judge.rows():
+            return IdempotencyKey.objects.filter(key=key).count()
+
+    with ThreadPoolExecutor(1) as thread, stopped(system, "valkey"):
+        # two seconds lie between commit and answer
+        submitted = thread.submit(client.submit, MODEL, {"n": 1}, idempotency_key=key)
+        wait_for(lambda: rows() == 1, what="the row")
+        web = system.signal("web", signal.SIGKILL)
+        with database_down(system):
+            system.wait_for_successor("web", web)
+            with pytest.raises(Unavailable, match="database_unavailable"):
+                client_of(system).submit(MODEL, {"n": 2})
+        answers = submit_at_once(system)
+        job = submitted.result(90)
+    assert max(answer.seconds for answer in answers) < PROMISED_SECONDS
+    system.tenant.accepted += 1
+    assert client.wait(job.job_id, 60).status == "completed"
+    assert rows() == 1
+    assert client.submit(MODEL, {"n": 1}, idempotency_key=key).job_id == job.job_id
+    finish(system, _ids(judge))
+
+
+def _ids(judge: Judge) -> list[str]:
+    with judge.rows():
+        return list(Row.objects.values_list("id", flat=True))
