@@ -101,8 +101,13 @@ def _used_up(job: Job, order: Order) -> bool:
 
 def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
     """A completed job has the result of the attempt that won, and that one really ran to its end."""
+    winners: dict[str, list[str]] = defaultdict(list)
+    for job_id, attempt_id in Attempt.objects.filter(state=AttemptState.COMPLETED).values_list(
+        "job_id", "id"
+    ):
+        winners[job_id].append(attempt_id)
     for job in jobs.values():
-        won = list(Attempt.objects.filter(job=job, state=AttemptState.COMPLETED).values_list("id", flat=True))
+        won = winners[job.id]
         if (job.state == JobState.COMPLETED) != (len(won) == 1):
             yield f"job {job.id} is {job.state} with the completed attempts {won}"
         if job.state != JobState.COMPLETED:

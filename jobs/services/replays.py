@@ -18,8 +18,12 @@ def known_keys(tenant_id: int, requests: Sequence[SubmitRequest | Refused]) -> d
     asked = [r.idempotency_key for r in requests if isinstance(r, SubmitRequest) and r.idempotency_key]
     if not asked:
         return {}
-    rows = IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result")
-    return {row.key: row for row in rows.filter(tenant_id=tenant_id, key__in=asked)}
+    used = IdempotencyKey.objects.filter(tenant_id=tenant_id, key__in=asked)
+    ids = list(used.values_list("pk", flat=True))  # mostly none: the join below costs more
+    if not ids:
+        return {}
+    rows = used.select_related("job").defer("job__payload", "job__result").filter(pk__in=ids)
+    return {row.key: row for row in rows}
 
 
 def replayed(used: IdempotencyKey, fingerprint: str) -> Item:

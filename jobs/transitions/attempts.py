@@ -63,10 +63,9 @@ def start_attempt(start: Start) -> StartOutcome:
     job = lock_job(start.job_id)
     if job is None:
         return StartOutcome.JOB_MOVED
-    if job.live_attempt == start.attempt_id or Attempt.objects.filter(id=start.attempt_id).exists():
-        return StartOutcome.STARTED  # written before; the reply was lost
     if job.state != JobState.QUEUED:
-        return StartOutcome.JOB_MOVED
+        is_ours = job.live_attempt == start.attempt_id or _has_begun(start) is not None
+        return StartOutcome.STARTED if is_ours else StartOutcome.JOB_MOVED
     server, slot = split_slot(start.slot)
     number = job.attempts_made + 1
     Attempt.objects.bulk_create(
@@ -86,8 +85,11 @@ def start_attempt(start: Start) -> StartOutcome:
         ],
         ignore_conflicts=True,  # the unique index on live slots stands behind the lease
     )
-    if not Attempt.objects.filter(id=start.attempt_id).exists():
+    begun = _has_begun(start)
+    if begun is None:
         return StartOutcome.SLOT_TAKEN
+    if begun != number:
+        return StartOutcome.STARTED  # written before and over by now; the reply was lost
     job.live_attempt = start.attempt_id
     job.attempts_made = number
     job.started_at = job.started_at or start.at
@@ -101,6 +103,11 @@ def start_attempt(start: Start) -> StartOutcome:
         "started_at",
     )
     return StartOutcome.STARTED
+
+
+def _has_begun(start: Start) -> int | None:
+    """The attempt's number, if its start is written."""
+    return Attempt.objects.filter(id=start.attempt_id).values_list("number", flat=True).first()
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
