@@ -28,4 +28,13 @@ def new_id(now_seconds: float | None = None) -> str:
         else:
             _last_milliseconds, _last_chance = milliseconds, chance_bits(79)
         number = (milliseconds << 80) | _last_chance
+    return _text(number)
+
+
+def lowest_id(now_seconds: float) -> str:
+    """The first id that could be made in that millisecond: where to begin reading by time."""
+    return _text(int(now_seconds * 1000) << 80)
+
+
+def _text(number: int) -> str:
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))

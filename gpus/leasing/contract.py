@@ -195,6 +195,11 @@ class Leases(Protocol):
         """A live attempt of the database gets its slot back, with a full lease time and no worker."""
         ...
 
+    def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
+        """What tenants got before the index was lost: (a priority of the band, tenant, GPU-seconds more than
+        the one that got least). Counts once per tenant and index."""
+        ...
+
     def open_generation(self, owner: str) -> str: ...
 
     # -- looking -------------------------------------------------------------------------------------

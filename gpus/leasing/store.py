@@ -221,6 +221,13 @@ class RedisLeases:
     def restore_lease(self, lease: Lease) -> bool:
         return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease)))
 
+    def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
+        for first in range(0, len(got), _TICKETS_PER_CALL):
+            args: list[wire.Arg] = []
+            for priority, tenant, seconds in got[first : first + _TICKETS_PER_CALL]:
+                args += (priority, tenant, seconds)
+            self._run("restore_shares", pool, *args)
+
     def open_generation(self, owner: str) -> str:
         return str(self._run("open_generation", owner, uuid.uuid4().hex))
 

@@ -94,7 +94,8 @@ def spare_by_count(health: Health, *, suspects: int, leases: int, quiet_seconds:
     """How many of the suspects can't be among the jobs that the server counts.
 
     leases: that surely run on the server, beside the suspects. quiet_seconds: since one of its leases
-    changed, less what the probe took. A list of jobs says more than a count, so that a count beside one says nothing.
+    changed, less what the probe took. A list of jobs says more than a count: a count beside one says
+    nothing.
     """
     if not health.ok or health.jobs is not None or health.active_jobs is None:
         return 0

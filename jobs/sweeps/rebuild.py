@@ -2,7 +2,7 @@
 
 The order: wipe what is left; the registry; one renewal's time, in which living keepers announce the leases
 they hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
-slots; the waiting jobs; then the index is whole.
+slots; the tenants' shares and the waiting jobs; then the index is whole.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from jobs.states import LIVE_ATTEMPT_STATES, JobState
 from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.losses import spec_of
 from jobs.sweeps.mirror_registry import mirror_fleet
+from jobs.sweeps.shares import recent_shares
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +103,11 @@ class Rebuild:
     def _fill_and_open(self) -> None:
         restored = sum(self.leases.restore_lease(lease) for lease in self._slowly(_live_leases(self.fleet)))
         quarantined = self._quarantine()
-        pushed = sum(self._push(pool.name) for pool in fleet_queries.pools(fleet=self.fleet))
+        pushed = 0
+        for pool in fleet_queries.pools(fleet=self.fleet):
+            shares = recent_shares(pool.name, self.ports.clock.now())
+            self.leases.restore_shares(pool.name, [(one.priority, one.tenant, one.seconds) for one in shares])
+            pushed += self._push(pool.name)
         generation = self.leases.open_generation(self.owner)
         log.info(
             "index_rebuilt",

@@ -277,3 +277,16 @@ def test_a_restored_lease_is_charged_when_it_ends(rig: Rig) -> None:
         following = rig.next(following)
         order.append(following.job_id)
     assert order.index("mine") == 3
+
+
+def test_shares_of_before_are_restored_once_per_tenant(rig: Rig) -> None:
+    rig.server()
+    rig.leases.begin_rebuild("again")
+    rig.leases.wipe("again")
+    rig.server()
+    for _ in range(2):  # the step was repeated
+        rig.leases.restore_shares(POOL, [(5, "greedy", 3.0)])
+    rig.push("g1", "g2", "g3", tenant="greedy")
+    rig.push("m1", "m2", "m3", "m4", "m5", tenant="modest")
+    rig.leases.open_generation("again")
+    assert rig.run_all(seconds=1.0) == ["m1", "m2", "m3", "g1", "m4", "g2", "m5", "g3"]

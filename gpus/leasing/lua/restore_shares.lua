@@ -1,0 +1,16 @@
+-- Why: after a rebuild tenants take turns as if the index had never been lost: who got more lately comes later.
+--   Only where a tenant has paid nothing in this index yet, so that a rebuild that goes on charges nobody twice.
+-- Keys: KEYS[1] prefix
+-- Args: clock, pool, then per tenant: priority (of its band), tenant, GPU-seconds
+-- Returns: 1
+-- include: gate
+-- include: pools
+-- include: fair
+if not is_open() then return refuse() end
+local pool = load_pool(ARGV[2])
+for i = 3, #ARGV, 3 do
+  local queue, tenant = queue_of(pool, tonumber(ARGV[i])), ARGV[i + 1]
+  local tag = redis.call('ZSCORE', key('turn', queue.at), tenant) or redis.call('HGET', key('paid', queue.at), tenant)
+  if not tag or tonumber(tag) <= 0 then correct_turn(queue, tenant, tonumber(ARGV[i + 2])) end
+end
+return 1

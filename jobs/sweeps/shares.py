@@ -1,0 +1,69 @@
+"""What tenants got lately, by the ledger of their attempts: a rebuild must not forget whose turn it was."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Max, Sum
+
+from gpus.protocol import BANDS, band_of
+from jobs.ids import lowest_id
+from jobs.models import Attempt, Job, Tenant
+from jobs.states import JobState
+
+RECENT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """seconds: how much more GPU time the tenant got than the one of the same line that got least."""
+
+    priority: int
+    tenant: str
+    seconds: float
+
+
+def recent_shares(pool: str, now: datetime) -> list[Share]:
+    """Of the tenants that were served in the last ten minutes, band by band."""
+    since = lowest_id(now.timestamp() - RECENT_SECONDS)  # ids sort by time: the primary key finds them
+    ran = Attempt.objects.filter(id__gte=since, job__pool=pool, gpu_seconds__gt=0)
+    rows = ran.values_list("job__priority", "job__tenant_id").annotate(Sum("gpu_seconds"), Max("gpu_seconds"))
+    got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
+    longest = [0.0 for _ in BANDS]
+    for priority, tenant, seconds, most in rows.order_by():
+        got[band_of(priority)][tenant] += seconds
+        longest[band_of(priority)] = max(longest[band_of(priority)], most)
+    waiting: list[set[int]] = [set() for _ in BANDS]
+    for priority, tenant in (
+        Job.objects.filter(pool=pool, state=JobState.QUEUED.value)
+        .order_by()
+        .values_list("priority", "tenant_id")
+        .distinct()
+    ):
+        waiting[band_of(priority)].add(tenant)
+    weights = dict(
+        Tenant.objects.filter(pk__in={one for band in got for one in band}).values_list("pk", "weight")
+    )
+    return [
+        Share(band * 3 + 1, str(tenant), seconds)
+        for band in range(len(BANDS))
+        for tenant, seconds in debts(got[band], waiting[band], weights, longest[band]).items()
+    ]
+
+
+def debts(
+    got: Mapping[int, float], waiting: set[int], weights: Mapping[int, float], longest: float
+) -> dict[int, float]:
+    """GPU-seconds by tenant, beyond the share of the waiting tenant that got least for its weight. Never more
+    than the longest run: that far apart start-time fair queueing lets two tenants get, and one that was idle
+    must not be given what it did not ask for."""
+    if not waiting:
+        return {}
+    least = min(got.get(tenant, 0.0) / weights.get(tenant, 1.0) for tenant in waiting)
+    found = {
+        tenant: min(seconds - least * weights.get(tenant, 1.0), longest) for tenant, seconds in got.items()
+    }
+    return {tenant: seconds for tenant, seconds in found.items() if seconds > 0}

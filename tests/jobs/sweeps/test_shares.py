@@ -1,0 +1,90 @@
+"""After a flush tenants take turns as if nothing had happened."""
+
+from __future__ import annotations
+
+from gpus.protocol import ReleaseMode
+from jobs.ids import new_id
+from jobs.models import Attempt, Tenant
+from jobs.sweeps import generation
+from jobs.sweeps.shares import debts, recent_shares
+from tests.jobs.sweeps.conftest import World
+
+
+def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
+    """A run of the tenant that ended some time ago."""
+    job = world.job(tenant=tenant, push=False)
+    at = world.clock.now().timestamp() - ago
+    Attempt.objects.create(
+        id=new_id(at),
+        job=job,
+        number=1,
+        round=1,
+        state="completed",
+        server="gpu-1",
+        slot=0,
+        slot_freed=True,
+        model="m",
+        worker="w",
+        started_at=world.clock.now(),
+        finished_at=world.clock.now(),
+        gpu_seconds=seconds,
+    )
+    type(job).objects.filter(pk=job.pk).update(state="completed", finished_at=world.clock.now())
+
+
+def rebuild(world: World) -> None:
+    world.flush()
+    for _ in range(12):
+        generation.sweep(world.ports)
+        if world.leases.generation() is not None:
+            return
+        world.clock.advance(1)
+    raise AssertionError("not rebuilt")
+
+
+def order(world: World, jobs: int) -> list[str]:
+    """Whose jobs run, one after the other."""
+    tenants = []
+    for _ in range(jobs):
+        lease = world.claim(written=False)
+        tenants.append(lease.tenant)
+        world.leases.release(lease.ref, ReleaseMode.SETTLE, worker="w1", gpu_seconds=1.0)
+        world.leases.settled([lease.ref])
+    return tenants
+
+
+def test_who_got_more_lately_comes_later(world: World) -> None:
+    world.server(slots=1)
+    greedy, modest = (Tenant.objects.create(name=name) for name in ("greedy", "modest"))
+    served(world, greedy, 9.0)
+    served(world, modest, 2.0)
+    for _ in range(4):
+        world.job(tenant=greedy)  # first in the line
+    for _ in range(4):
+        world.job(tenant=modest)
+    rebuild(world)
+    assert order(world, 4) == [str(modest.pk)] * 4
+
+
+def test_what_was_long_ago_is_forgotten(world: World) -> None:
+    world.server(slots=1)
+    tenant = Tenant.objects.create(name="early")
+    served(world, tenant, 9.0, ago=700.0)
+    world.job(tenant=tenant)
+    assert recent_shares("m", world.clock.now()) == []
+
+
+def test_the_one_that_got_least_is_the_measure() -> None:
+    assert debts({1: 9.0, 2: 4.0}, {1, 2}, {}, longest=100.0) == {1: 5.0}
+
+
+def test_weights_count() -> None:
+    assert debts({1: 9.0, 2: 3.0}, {1, 2}, {1: 3.0}, longest=100.0) == {}
+
+
+def test_one_that_was_idle_gets_no_more_than_one_run_ahead() -> None:
+    assert debts({1: 500.0}, {1, 2}, {}, longest=20.0) == {1: 20.0}
+
+
+def test_without_anybody_waiting_nobody_owes() -> None:
+    assert debts({1: 500.0}, set(), {}, longest=20.0) == {}
