@@ -20,14 +20,15 @@ connection: Any = connections["default"]  # the one itself, not the proxy: its m
 _template: sqlite3.Connection | None = None
 
 
-def fresh_database() -> None:
-    """Empty tables; the migrations run once per process."""
+def fresh_database(register: Callable[[], None]) -> None:
+    """Tables that hold the registry and nothing else; migrations and register run once per process."""
     global _template
     if connection.vendor != "sqlite" or not connection.is_in_memory_db():
         raise RuntimeError("the simulator wipes its database: it runs on one in memory only")
     connection.ensure_connection()
     if _template is None:
         call_command("migrate", verbosity=0, run_syncdb=True)
+        register()
         _template = sqlite3.connect(":memory:", check_same_thread=False)
         connection.connection.backup(_template)
     _template.backup(connection.connection)

@@ -71,10 +71,6 @@ class GpuServer:
         self._late: set[str] = set()
         self.start()
 
-    @property
-    def origin(self) -> str:
-        return f"http://{self.name}.gpu"
-
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -209,6 +205,10 @@ class GpuServer:
 
 def _json(value: Any, status: int = 200) -> Answer:
     return Answer(status, json.dumps(value).encode(), {"retry-after": "1"} if status == 503 else {})
+
+
+def origin(server: str) -> str:
+    return f"http://{server}.gpu"
 
 
 def server_of(url: str) -> str:

@@ -10,14 +10,15 @@ from typing import Any
 from django.db import connection
 
 from dispatcher_project.simulation.database import DatabaseLink, fresh_database
-from dispatcher_project.simulation.gpu import GpuServer
+from dispatcher_project.simulation.gpu import GpuServer, origin
 from dispatcher_project.simulation.gpu_link import GpuLink
 from dispatcher_project.simulation.redis_link import RedisServer
 from dispatcher_project.simulation.roles import WAKE_EXPIRES_SECONDS, SweepsRole, WebRole, WorkerRole, spread
 from dispatcher_project.simulation.scheduler import Process, Scheduler, VirtualClock
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
-from gpus.leasing.contract import Wakes
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases, Wakes
 from gpus.node import runs
 from gpus.services.registry import register_server
 from jobs import ids
@@ -44,6 +45,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """zimg and once are sync and share a pool, ltx2 is async."""
+SLOTS: Mapping[str, int] = {"zimg-1": 2, "zimg-2": 2, "ltx2-1": 2, "ltx2-2": 1}
+"""By server."""
 
 
 class World:
@@ -63,8 +66,9 @@ class World:
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up = True
         self._names = 0
-        self._register()
-        self.tenants = [Tenant.objects.create(name=name).pk for name in TENANTS]
+        self.tenants = list(
+            Tenant.objects.filter(name__in=TENANTS).order_by("pk").values_list("pk", flat=True)
+        )
         self.database.open()
         for _ in range(WORKERS):
             self.start_worker()
@@ -202,31 +206,25 @@ class World:
         queries.forget()
         queries.REMEMBER_SECONDS = 1e9
         connection.execute_wrappers.clear()
-        fresh_database()
+        fresh_database(_register)
 
     def _fleet(self) -> list[GpuServer]:
-        def server(name: str, slots: int, *, is_async: bool = False, **how: Any) -> GpuServer:
-            chance = random.Random(f"{self.seed} {name}")
-            return GpuServer(name, self.scheduler, chance, slots=slots, is_async=is_async, **how)
-
-        pushes = self._push if self.chance.random() < 0.5 else None
-        return [
-            server("zimg-1", 2),
-            server("zimg-2", 2, plain=self.chance.random() < 0.5, deaf=self.chance.random() < 0.3),
-            server("ltx2-1", 2, is_async=True, push=pushes),
-            server("ltx2-2", 1, is_async=True, deaf=self.chance.random() < 0.3),
-        ]
-
-    def _register(self) -> None:
-        leases = self.redis.leases
-        for model, fields in MODELS.items():
-            home = "ltx2" if model == "ltx2" else "image"
-            for server in self.servers.values():
-                if server.name.startswith("ltx2") == (model == "ltx2"):
-                    register_server(
-                        model=model, server=server.name, endpoint=f"{server.origin}/{model}",
-                        slots=server.slots, leases=leases, pool=home, model_fields=fields,
-                    )  # fmt: skip
+        fleet = []
+        for name, slots in SLOTS.items():
+            is_async = name.startswith("ltx2")
+            fleet.append(
+                GpuServer(
+                    name,
+                    self.scheduler,
+                    random.Random(f"{self.seed} {name}"),
+                    slots=slots,
+                    is_async=is_async,
+                    plain=name == "zimg-2" and self.chance.random() < 0.5,
+                    deaf=name.endswith("-2") and self.chance.random() < 0.3,
+                    push=self._push if name == "ltx2-1" and self.chance.random() < 0.5 else None,
+                )
+            )
+        return fleet
 
     def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
         """The GPU server calls the web process; it does not try for ever."""
@@ -239,3 +237,24 @@ class World:
             except Exception as error:
                 self.scheduler.note("push", f"failed: {error}")
                 self.scheduler.sleep(1.0)
+
+
+def _register() -> None:
+    """The same fleet in every seed; before any index there is nobody to tell."""
+    for name in TENANTS:
+        Tenant.objects.create(name=name)
+    for name, slots in SLOTS.items():
+        for model in ("ltx2",) if name.startswith("ltx2") else ("zimg", "once"):
+            register_server(
+                model=model,
+                server=name,
+                endpoint=f"{origin(name)}/{model}",
+                slots=slots,
+                leases=_no_redis,
+                pool="ltx2" if model == "ltx2" else "image",
+                model_fields=MODELS[model],
+            )
+
+
+def _no_redis(fleet: str) -> Leases:
+    raise LeasingUnavailable("Redis is not there yet")

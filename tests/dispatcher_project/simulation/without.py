@@ -25,7 +25,7 @@ def main(mechanisms: str, faults: str, seeds: str, stops: str = "stops") -> None
 
     from .sabotage import MECHANISMS, counted_bookings
 
-    size = Size(names=tuple(name for name in faults.split(",") if name))
+    size = Size(jobs=24, faults=12, names=tuple(name for name in faults.split(",") if name))
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
         client = redis.Redis.from_url(valkey.url)
 
