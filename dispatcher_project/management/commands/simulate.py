@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -17,6 +16,8 @@ from dispatcher_project.simulation.nemesis import FAULTS as KINDS
 from dispatcher_project.simulation.run import Verdict
 from dispatcher_project.simulation.size import Size
 
+from ._arguments import positive
+
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 
 
@@ -27,14 +28,14 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--seeds", type=_count, default=200, help="how many (default 200)")
+        parser.add_argument("--seeds", type=positive, default=200, help="how many (default 200)")
         parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
         parser.add_argument("--seed", type=int, help="just this one, with its plan of faults")
-        parser.add_argument("--jobs", type=_count, default=Size().jobs, help="jobs per seed (default 40)")
+        parser.add_argument("--jobs", type=positive, default=Size().jobs, help="jobs per seed (default 40)")
         parser.add_argument("--faults", type=int, default=Size().faults, help="faults per seed (default 20)")
         parser.add_argument("--only", default="", metavar="A,B", help="only these faults")
         parser.add_argument(
-            "--processes", type=_count, default=os.cpu_count() or 1, help="default: one per core"
+            "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
         )
         parser.add_argument("--history", type=Path, metavar="FILE", help="where a broken seed's steps go")
 
@@ -90,13 +91,3 @@ class Command(BaseCommand):
             f"  replay: python3 manage.py simulate --seed {verdict.seed} --jobs {size.jobs} "
             f"--faults {size.faults}{only} --history steps.txt"
         )
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1, not {text!r}")
-    return number

@@ -57,7 +57,7 @@ def test_a_seed_replays_exactly(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("--only", "nope"), "no fault is named nope; there are beat_down, "),
-        (("--seeds", "0"), "a whole number from 1"),
+        (("--seeds", "0"), "is not a positive number"),
         (("--faults", "-1"), "must not be negative"),
     ],
 )
