@@ -1,0 +1,1 @@
+"""What the trial breaks, each fault a small class; `registry` has them by name."""

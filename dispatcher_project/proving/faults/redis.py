@@ -1,0 +1,132 @@
+"""Valkey, and the way to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .base import Fault
+
+if TYPE_CHECKING:
+    from ..recovery import Sign
+    from ..trial import Trial
+
+ROUTE = "valkey"
+
+
+class RedisFault(Fault):
+    """Running jobs notice nothing of it, so that new ones must show that it is over."""
+
+    def signs(self, trial: Trial) -> Mapping[str, Sign]:
+        state = trial.state
+        assert state is not None
+        return {
+            "runs begin": trial.runs_begin_since,
+            "who waits has a ticket": lambda since: state.all_in_line(),
+        }
+
+
+class OwnValkeyFault(RedisFault):
+    """It needs a Valkey that the trial started itself."""
+
+    def skip(self, trial: Trial) -> str:
+        return super().skip(trial) or ("" if trial.valkey else "its Valkey is not the trial's own")
+
+
+class ProcessOfValkeyFault(RedisFault):
+    """It needs the pid of a Valkey: the trial's own, or one that `up` started and starts again."""
+
+    def skip(self, trial: Trial) -> str:
+        return super().skip(trial) or ("" if trial.pids().get("valkey") else "up.json names no valkey")
+
+    def send(self, trial: Trial, number: signal.Signals) -> None:
+        os.kill(trial.pids()["valkey"], number)
+
+
+class KillValkey(ProcessOfValkeyFault):
+    name = "kill_valkey"
+    expected = "it comes back with its file; running jobs go on, at most a second of its writes is missing"
+    bound_seconds, runs_once = 10.0, "all"
+
+    def play(self, trial: Trial) -> None:
+        self.send(trial, signal.SIGKILL)
+        if trial.valkey is not None:
+            trial.valkey.kill()  # and wait for its end
+
+    def mend(self, trial: Trial) -> None:
+        if trial.valkey is not None and not trial.valkey.is_running:
+            trial.valkey.start()
+
+
+class EmptyValkey(OwnValkeyFault):
+    name = "empty_valkey"
+    expected = "it comes back empty; the index is rebuilt from the database, running jobs keep their slots"
+    bound_seconds, runs_once = 10.0, "all"
+
+    def play(self, trial: Trial) -> None:
+        assert trial.valkey is not None
+        trial.valkey.kill()
+        shutil.rmtree(trial.valkey.folder / "appendonlydir", ignore_errors=True)
+
+    def mend(self, trial: Trial) -> None:
+        if trial.valkey is not None and not trial.valkey.is_running:
+            trial.valkey.start()
+
+
+class StopValkey(ProcessOfValkeyFault):
+    name = "stop_valkey"
+    expected = "nothing is leased; running jobs go on and their leases are extended by the gap"
+    bound_seconds, hold_seconds, runs_once = 10.0, 10.0, "all"
+
+    def play(self, trial: Trial) -> None:
+        self.send(trial, signal.SIGSTOP)
+
+    def mend(self, trial: Trial) -> None:
+        self.send(trial, signal.SIGCONT)
+
+
+class Flush(RedisFault):
+    """Also without a Valkey of ours: the address is enough."""
+
+    name = "flush"
+    expected = "the index is rebuilt; within tenant and priority jobs start in their old order"
+    bound_seconds, runs_once, backlog = 15.0, "all", True
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    def play(self, trial: Trial) -> None:
+        assert trial.state is not None
+        self.waiting = trial.state.waiting() or 0
+        trial.flushed_at = trial.clock()
+        trial.state.flush()
+
+    def notes(self, trial: Trial) -> list[str]:
+        return [f"{self.waiting} jobs were waiting"]
+
+
+class CutConnections(OwnValkeyFault):
+    name = "cut_connections"
+    expected = "every connection to Valkey is reset; each job runs once"
+    bound_seconds, runs_once = 3.0, "all"
+
+    def play(self, trial: Trial) -> None:
+        assert trial.proxies is not None
+        trial.proxies.cut(ROUTE)
+
+
+class BlackHole(OwnValkeyFault):
+    name = "black_hole"
+    expected = "nothing reaches Valkey for 40 s and nobody is told; submits are still accepted"
+    bound_seconds, hold_seconds = 5.0, 40.0
+
+    def play(self, trial: Trial) -> None:
+        assert trial.proxies is not None
+        trial.proxies.silence(ROUTE)
+
+    def mend(self, trial: Trial) -> None:
+        assert trial.proxies is not None
+        trial.proxies.heal(ROUTE)

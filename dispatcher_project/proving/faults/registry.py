@@ -1,0 +1,68 @@
+"""Every fault by name, in the order in which a trial plays them.
+
+No process is hit twice within a minute: its supervisor would take it for sick, and wait longer and longer
+before it starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .base import Fault
+from .database import DatabaseDown, DiskFull, KillPostgresql, LockDatabase
+from .fleet import HangServer, LateServer, LyingServer, PartitionServer, RestartServer
+from .others import ClockSkew, ReceiverDown
+from .processes import (
+    KillBeat,
+    KillCallbacks,
+    KillSweeps,
+    KillWeb,
+    KillWorker,
+    StopBeat,
+    StopCallbacks,
+    StopSweeps,
+    StopWeb,
+    StopWorker,
+    TermBeat,
+    TermCallbacks,
+    TermSweeps,
+    TermWeb,
+    TermWorker,
+)
+from .redis import BlackHole, CutConnections, EmptyValkey, Flush, KillValkey, StopValkey
+
+_ORDER: tuple[type[Fault], ...] = (
+    KillWorker,
+    KillBeat,
+    ReceiverDown,
+    KillWeb,
+    CutConnections,
+    KillCallbacks,
+    RestartServer,
+    KillSweeps,
+    KillValkey,
+    StopWorker,
+    TermBeat,
+    HangServer,
+    StopWeb,
+    EmptyValkey,
+    StopCallbacks,
+    TermWorker,
+    BlackHole,
+    StopSweeps,
+    PartitionServer,
+    TermWeb,
+    LockDatabase,
+    DatabaseDown,
+    KillPostgresql,
+    StopBeat,
+    LateServer,
+    TermCallbacks,
+    LyingServer,
+    DiskFull,
+    TermSweeps,
+    ClockSkew,
+    StopValkey,
+    Flush,
+)
+FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}

@@ -1,0 +1,11 @@
+"""What the trial says as it goes: one line per happening, with the time."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,283 @@
+"""Everything of one trial: the system, its surroundings, and what the faults ask of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from dispatcher_project.supervisor.signs import http_says_ok
+
+from .children import Child, Children
+from .clients import WatchedClient
+from .feeder import Feeder
+from .fleet import Fleet
+from .options import Options
+from .ports import free_ports
+from .postgresql import OwnPostgresql
+from .proxies import Proxies
+from .receivers import CallbackReceiver
+from .recovery import RunSigns
+from .system import CannotProve, OwnSystem, RemoteSystem, System, UpSystem, clean_environment
+from .terminal import say
+from .valkey import OwnValkey
+from .watch import Watch
+
+if TYPE_CHECKING:
+    from .state import State
+
+TENANTS = ("ada", "bob", "cyd")
+SECOND_WORKER = "second_worker"
+LONGEST_RUN_SECONDS = 7.0
+_WORKER_SECONDS = 60.0
+_DJANGO = ("web", "gpu_worker", "sweeps", "callbacks", "beat")
+
+
+class Trial:
+    """Made in steps by `open`; `close` ends whatever was begun by then."""
+
+    system: System
+    fleet: Fleet
+    receiver: CallbackReceiver
+    feeder: Feeder
+    watch: Watch
+    load: Child
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.folder = (options.data_dir or Path(tempfile.mkdtemp(prefix="prove-"))).resolve()
+        self.report = (options.report or self.folder / "prove").resolve()
+        self.report.mkdir(parents=True, exist_ok=True)
+        self.children = Children(self.report / "log", clean_environment())
+        self.prefix = "prove" if options.starts_its_own else f"prove-{secrets.token_hex(3)}"
+        self.proxies: Proxies | None = None
+        self.valkey: OwnValkey | None = None
+        self.postgresql: OwnPostgresql | None = None
+        self.state: State | None = None
+        self.sqlite_file = ""
+        self.flushed_at = 0.0
+        self.excuses: dict[str, list[tuple[float, float]]] = {}
+        self.accepted_before = 0
+        self._ports = free_ports()
+        self._opened: list[Any] = []
+        self._processes: tuple[str, ...] = ()
+
+    @property
+    def ledger(self) -> Path:
+        return self.report / "ledger.jsonl"
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Raises CannotProve."""
+        self.fleet = Fleet.planned(self.prefix, self.children, self.report, self._ports)
+        self._start_system()
+        self.fleet.start()
+        keys, webhook_secrets = self._tenants()
+        self._register()
+        self.receiver = CallbackReceiver(
+            self.children, self.report / "callbacks.jsonl", next(self._ports), webhook_secrets
+        )
+        self.receiver.start()
+        self._start_load(keys)
+        if self.system.settings():
+            self.start_worker(SECOND_WORKER)
+        self._processes = tuple(self.system.pids())
+        self.signs = RunSigns(self.fleet)
+        self.watch = Watch(self.state, self.ledger, self.pids)
+        at_end = self.state.close if self.state else lambda: None
+        self.feeder = Feeder(self.load, self._waiting, self.options.jobs, at_end)
+        self.watch.start()
+        self.feeder.start()
+        self._opened += [self.watch, self.feeder]
+
+    def close(self) -> None:
+        """Ends everything that it began, the dispatcher first."""
+        for thread in reversed(self._opened):
+            thread.stop()
+        if self.state is not None and not self.options.starts_its_own:
+            self.state.remove_servers([gpu.name for gpu in self.fleet.gpus])
+        if hasattr(self, "system"):
+            self.system.stop()
+        self.children.close()
+        if self.valkey is not None:
+            self.valkey.stop()
+        if self.postgresql is not None:
+            self.postgresql.stop()
+
+    def _start_system(self) -> None:
+        options = self.options
+        if options.url:
+            self.system = RemoteSystem(options.url, options.api_key)
+            return
+        if options.up_json is not None:
+            self.system = UpSystem(options.up_json)
+            self._start_proxies({})
+        else:
+            self._start_own()
+        self._set_up_django()
+
+    def _start_own(self) -> None:
+        self.valkey = OwnValkey(self.report / "valkey", port=next(self._ports))
+        self.valkey.start()
+        targets = {"valkey": f"127.0.0.1:{self.valkey.port}"}
+        direct = self.options.database
+        if direct == "own":
+            self.postgresql = OwnPostgresql(self.children.logs / "postgresql.log", next(self._ports))
+            self.postgresql.start()
+            direct = self.postgresql.url
+        if direct:
+            parts = urlsplit(direct)
+            targets["postgresql"] = f"{parts.hostname or '127.0.0.1'}:{parts.port or 5432}"
+        proxies = self._start_proxies(targets)
+        database = direct
+        if direct:
+            parts = urlsplit(direct)
+            login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+            database = parts._replace(netloc=f"{login}127.0.0.1:{proxies.port('postgresql')}").geturl()
+        say("starting a dispatcher of our own")
+        self.system = OwnSystem(
+            self.folder,
+            self.children,
+            valkey=self.valkey,
+            proxies=proxies,
+            database=database,
+            direct_database=direct,
+            ports=self._ports,
+        )
+
+    def _start_proxies(self, targets: dict[str, str]) -> Proxies:
+        behind = {gpu.name: f"127.0.0.1:{gpu.port}" for gpu in self.fleet.behind_proxy}
+        self.proxies = Proxies(self.children, {**targets, **behind})
+        for gpu in self.fleet.behind_proxy:
+            gpu.entrance = self.proxies.port(gpu.name)
+        return self.proxies
+
+    def _set_up_django(self) -> None:
+        """This process looks where the dispatcher looks, but past the proxy."""
+        os.environ.update(self.system.settings())
+        os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = self.system.database_url, self.system.redis_url
+        os.environ["DISPATCHER_LOG_LEVEL"] = "ERROR"
+        import django
+
+        django.setup()
+        from .state import State
+
+        self.state = State(self.system.redis_url)
+        if self.system.database_url.startswith("sqlite:"):
+            self.sqlite_file = unquote(urlsplit(self.system.database_url).path)
+
+    def _tenants(self) -> tuple[dict[str, str], dict[str, str]]:
+        if self.state is None:
+            return {"outside": self.options.api_key}, {}
+        self.accepted_before = sum((self.state.counts() or {}).values())
+        return self.state.make_tenants([f"{self.prefix}-{name}" for name in TENANTS])
+
+    def _register(self) -> None:
+        client = WatchedClient(self.system.url, self.system.operator_key, retry_seconds=30.0)
+        for body in self.fleet.registrations():
+            client.register(body)
+
+    def _start_load(self, keys: dict[str, str]) -> None:
+        plan = {
+            "url": self.system.url,
+            "keys": keys,
+            "seed": self.options.seed,
+            "prefix": self.prefix,
+            "ledger": str(self.ledger),
+            "callback_url": self.receiver.url,
+        }
+        file = self.report / "load.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(plan))
+        command = [sys.executable, "-m", "dispatcher_project.proving.load", str(file)]
+        self.load = self.children.start("load", *command, talks=True)
+        self.load.hear()
+        file.unlink()  # it names keys
+
+    def start_worker(self, name: str, **environment: str) -> Child:
+        """One more GPU worker of this dispatcher; returns when it takes jobs."""
+        ready = self.children.logs / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
+        command = [sys.executable, "manage.py", "gpu_worker", *called]
+        worker = self.children.start(name, *command, environment={**self.system.settings(), **environment})
+        until = time.monotonic() + _WORKER_SECONDS
+        while not ready.exists():
+            if not worker.is_running() or time.monotonic() > until:
+                raise CannotProve(f"{name} did not start; see its log in {self.children.logs}")
+            time.sleep(0.1)
+        return worker
+
+    def _waiting(self) -> int | None:
+        return self.state.waiting() if self.state is not None else None
+
+    # -- what faults ask -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises CannotProve if what we judge by is gone."""
+        if not self.load.is_running():
+            raise CannotProve(f"the load has ended; see {self.children.logs / 'load.log'}")
+
+    def clock(self) -> float:
+        return time.time()
+
+    def is_whole(self) -> bool:
+        """Every slot is free, or works, and every process is there."""
+        if self.state is None:
+            return True
+        self.signs.read()
+        pids = self.system.pids()
+        views = self.state.slot_views([gpu.name for gpu in self.fleet.gpus])
+        works = views is not None and all(
+            view.state in ("free", "settling") or (view.attempt_id or "") in self.signs.running
+            for view in views.values()
+        )
+        return works and all(name in pids for name in self._processes)
+
+    def pids(self) -> dict[str, int]:
+        """Of everything whose memory is looked at."""
+        ours = {f"prove: {name}": pid for name, pid in self.children.pids().items() if name != "up"}
+        if f"prove: {SECOND_WORKER}" in ours:
+            ours[SECOND_WORKER] = ours.pop(f"prove: {SECOND_WORKER}")
+        valkey = {"valkey": self.valkey.pid} if self.valkey is not None and self.valkey.pid else {}
+        return {**self.system.pids(), **valkey, **ours, "prove": os.getpid()}
+
+    def django_pids(self) -> dict[str, int]:
+        """Processes that write into the database."""
+        pids = self.pids()
+        return {name: pids[name] for name in (*_DJANGO, SECOND_WORKER) if name in pids}
+
+    def web_answers(self) -> bool:
+        """Past any client's patience."""
+        parts = urlsplit(self.system.url)
+        return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz")
+
+    def runs_begin_since(self, at: float) -> bool:
+        """In every pool."""
+        began: dict[str, float] = {}
+        for gpu in self.fleet.gpus:
+            latest = max((self.signs.last_began.get(slot, 0.0) for slot in gpu.slot_names), default=0.0)
+            began[gpu.pool] = max(began.get(gpu.pool, 0.0), latest)
+        return min(began.values()) >= at
+
+    def ticked_since(self, at: float) -> bool:
+        return self.state is not None and self.state.last_tick() >= at
+
+    def called_back_since(self, at: float) -> bool:
+        return self.receiver.last_at() >= at
+
+    def excuse(self, server: str) -> None:
+        """From now on this server lies: what it is sent although it is full is not the dispatcher's fault."""
+        self.excuses.setdefault(server, []).append((time.time(), float("inf")))
+
+    def accuse(self, server: str) -> None:
+        """It is honest again; what was believed of it is wrong until the runs that it denied have ended."""
+        begin, _ = self.excuses[server].pop()
+        self.excuses[server].append((begin, time.time() + LONGEST_RUN_SECONDS + 3.0))
