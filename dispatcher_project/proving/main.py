@@ -13,8 +13,8 @@ from .children import Silent
 from .drain import ask_fates, drain, release_rest
 from .faults.registry import FAULTS
 from .judge import Wrong
-from .options import Options, read_options
-from .phases import BACKLOG_JOBS, Story, play
+from .options import read_options
+from .phases import BACKLOG_JOBS, EAGER_JOBS, Story, play
 from .report import write_report
 from .system import CannotProve
 from .terminal import say
@@ -23,7 +23,7 @@ from .verdict import judged, read_records
 
 SOUND, WRONG, BROKEN_OFF = 0, 1, 3
 _ROUND_JOBS = 60
-"""What one fault may use up in later rounds, when the jobs are used up already."""
+"""What one fault may use up in later rounds, also when the jobs are used up already."""
 _SHOWN = 15
 
 
@@ -84,25 +84,30 @@ def _play_all(trial: Trial, begun: float) -> Iterator[Story]:
         _only_load(trial, begun)
         return
     chance = random.Random(trial.options.seed)
-    allowances = shares(trial.options, names)
     order = list(names)
+    allowances = shares(trial.options.jobs, names)
+    in_time = False
     while True:
         for name in order:
-            story = play(trial, FAULTS[name](), allowances.get(name, _ROUND_JOBS))
+            if in_time:  # its faults need jobs, also when all are used up
+                trial.feeder.limit = max(trial.feeder.limit, trial.feeder.released + allowances[name])
+            story = play(trial, FAULTS[name](), allowances[name])
             say(story.line())
             yield story
-        if time.monotonic() - begun > trial.options.minutes * 60:
+        left = trial.options.jobs - trial.feeder.released
+        in_time = time.monotonic() - begun < trial.options.minutes * 60
+        if not in_time and not (left > 0 and min(allowances.values()) >= EAGER_JOBS):
             return
-        allowances = {}
+        allowances = dict.fromkeys(names, max(_ROUND_JOBS, left if left >= EAGER_JOBS else 0))
         chance.shuffle(order)
 
 
-def shares(options: Options, names: Sequence[str]) -> dict[str, int]:
-    """How many jobs each fault may use up; one that wants a long line gets most of a last quarter."""
-    wants_line = [name for name in names if FAULTS[name].backlog]
-    reserve = min(BACKLOG_JOBS + BACKLOG_JOBS // 5, options.jobs // 4)
-    share = max(1, (options.jobs - reserve) // max(1, len(names)))
-    return {name: reserve * 5 // 6 if name in wants_line else share for name in names}
+def shares(jobs: int, names: Sequence[str]) -> dict[str, int]:
+    """How many jobs each fault of the first round may use up; one that wants a long line gets most of a last
+    quarter. Many jobs last for further rounds: a fault uses up what its time allows."""
+    reserve = min(BACKLOG_JOBS + BACKLOG_JOBS // 5, jobs // 4)
+    share = max(1, (jobs - reserve) // max(1, len(names)))
+    return {name: reserve * 5 // 6 if FAULTS[name].backlog else share for name in names}
 
 
 def _only_load(trial: Trial, begun: float) -> None:

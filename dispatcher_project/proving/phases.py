@@ -144,8 +144,9 @@ def _get_busy(trial: Trial, fault: Fault, allowance: int, level: int, story: Sto
     trial.signs.read()
     trial.signs.forget()
     if fault.backlog:
-        count = min(BACKLOG_JOBS, feeder.allowance)
-        feeder.release(count)
+        count = min(BACKLOG_JOBS, feeder.allowance, feeder.limit - feeder.released)
+        if count > 0:
+            feeder.release(count)
         _until_accepted(trial)
     for model, lengths in _ANCHORS:
         for seconds in lengths:

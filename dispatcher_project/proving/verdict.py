@@ -63,9 +63,7 @@ def judged(trial: Trial, records: Records) -> Outcome:
     if any(message.signed is None for message in records.messages):
         skipped.append("the signatures of callbacks: the tenant's secret is not known")
     if trial.state is None:
-        skipped.append(
-            f"left behind: servers {trial.prefix}-* stay registered, nobody listens there"
-        )
+        skipped.append(f"left behind: servers {trial.prefix}-* stay registered, nobody listens there")
     wrongs += judge.arrivals_at_full(records.logs, trial.excuses)
     wrongs += judge.rows_against_messages(orders, rows, records.messages)
     return Outcome(wrongs, totals(records, rows), slopes, skipped)

@@ -70,6 +70,6 @@ def test_every_fault_says_what_it_is():
 
 def test_the_jobs_are_shared_out_and_a_flush_gets_a_long_line():
     names = ("kill_worker", "kill_web", "flush")
-    share = shares(Options(jobs=50_000), names)
+    share = shares(50_000, names)
     assert share == {"kill_worker": 12_666, "kill_web": 12_666, "flush": 10_000}
-    assert sum(shares(Options(jobs=100), tuple(FAULTS)).values()) <= 100
+    assert sum(shares(100, tuple(FAULTS)).values()) <= 100
