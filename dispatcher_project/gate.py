@@ -1,8 +1,8 @@
 """`python3 manage.py test`: the checks that every change passes, and their summary.
 
-Static checks, then pytest on SQLite, then, where there is a PostgreSQL, pytest on it for what touches the
-database. Everything runs and shows its result, whatever failed before it. With arguments only pytest runs,
-with those arguments. Standard library only.
+Static checks, then pytest on SQLite and beside it, where there is a PostgreSQL, pytest on it for what touches
+the database. Everything runs and shows its result, whatever failed before it. With arguments only pytest
+runs, with those arguments. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .embedded import die_with_parent
@@ -42,13 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     begun = time.monotonic()
     outcomes = [] if arguments else _static_checks()
-    outcomes.append(_pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}))
     with _postgresql() as (url, why_not):
-        if url:
-            options = arguments or ("-m", ON_POSTGRESQL)
-            outcomes.append(_pytest("pytest on PostgreSQL", options, {DATABASE_VARIABLE: url}))
-        else:
+        if not url:
+            outcomes.append(_pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}))
             outcomes.append(Outcome("pytest on PostgreSQL", 0, 0.0, f"skipped: {why_not}"))
+        else:
+            outcomes += _on_both(arguments, url)
     _show(summary(outcomes, seconds=time.monotonic() - begun))
     return int(any(outcome.exit_code for outcome in outcomes))
 
@@ -99,26 +99,46 @@ def _static_checks() -> list[Outcome]:
     return outcomes
 
 
+def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
+    """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
+    held_back: list[str] = []
+    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL)))
+    with _begun(options, {DATABASE_VARIABLE: url}) as on_postgresql, ThreadPoolExecutor(1) as thread:
+        other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)
+        outcome = _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""})
+        other.result()
+        _show("\n".join(held_back))
+        return [outcome, other.result()]
+
+
 def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
-    """Shows its output as it comes and keeps its summary line."""
-    _show(f"=== {name} ===")
-    begun = time.monotonic()
-    note = ""
-    with subprocess.Popen(
+    with _begun(arguments, environment) as process:
+        return _follow(name, process, _show)
+
+
+def _begun(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         pytest_command(arguments),
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        preexec_fn=die_with_parent,  # noqa: PLW1509
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            _show(line.rstrip("\n"))
-            if _PYTEST_SUMMARY.search(line):
-                note = _ESCAPES.sub("", line).strip("= \n")
-    return Outcome(name, process.returncode, time.monotonic() - begun, note)
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
+    )
+
+
+def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], None]) -> Outcome:
+    """Shows its output as it comes and keeps its summary line."""
+    begun = time.monotonic()
+    note = ""
+    show(f"=== {name} ===")
+    assert process.stdout is not None
+    for line in process.stdout:
+        show(line.rstrip("\n"))
+        if _PYTEST_SUMMARY.search(line):
+            note = _ESCAPES.sub("", line).strip("= \n")
+    return Outcome(name, process.wait(), time.monotonic() - begun, note)
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dispatcher_client import Client
-from dispatcher_client.errors import NoAnswer
+from dispatcher_client.errors import NoAnswer, read_problem
 from dispatcher_client.transport import Answer, Http
 
 SUBMITS = ("/queue/submit", "/queue/submit-batch")
@@ -61,8 +61,6 @@ class WatchedClient(Client):
         self._insist(lambda: self._ask_any("POST", "/admin/register", body))
 
     def _ask_any(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        from dispatcher_client.errors import read_problem
-
         answer = self._http.ask(method, path, timeout_seconds=30.0, body=body)
         if answer.status not in (200, 201):
             raise read_problem(answer.status, answer.headers, answer.body)

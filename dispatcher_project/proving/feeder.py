@@ -35,7 +35,7 @@ class Feeder:
         self.allowance = 0
         self.trickles = False
         self.released = 0
-        self._trickled_at = 0.0
+        self._trickled_at = float("-inf")
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
@@ -64,15 +64,18 @@ class Feeder:
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
             with contextlib.suppress(Silent):
-                missing = self._missing() if self.level > 0 and self.allowance > 0 else 0
-                missing = min(missing, self.allowance, self.limit - self.released)
-                now = time.monotonic()
-                if missing > 0:
-                    self.release(missing)
-                elif self.trickles and now - self._trickled_at >= 1.0 and self.released < self.limit:
-                    self._trickled_at = now
-                    self.release(1)
+                self.feed(time.monotonic())
         self._at_end()
+
+    def feed(self, now: float) -> None:
+        """Once. Raises Silent."""
+        missing = self._missing() if self.level > 0 and self.allowance > 0 else 0
+        missing = min(missing, self.allowance, self.limit - self.released)
+        if missing > 0:
+            self.release(missing)
+        elif self.trickles and now - self._trickled_at >= 1.0 and self.released < self.limit:
+            self._trickled_at = now
+            self.release(1)
 
     def _missing(self) -> int:
         standing = self.standing()

@@ -31,8 +31,8 @@ RUN_LIMIT_SECONDS = 60.0
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "image": {"cancel_endpoint_template": "/cancel/{job_id}"},
     "once": {"at_most_once": True},
-    "video": {**_POLLED, "poll_interval": 0.5},
-    "speech": {**_POLLED, "poll_interval": 1.0},
+    "video": {**_POLLED, "poll_interval": 0.2},
+    "speech": {**_POLLED, "poll_interval": 0.5},
 }
 
 

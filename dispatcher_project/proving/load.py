@@ -1,7 +1,7 @@
 """``python -m dispatcher_project.proving.load PLAN``: clients that submit, retry, cancel, and keep a ledger.
 
-PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, prefix, ledger, callback_url}``. Orders come on stdin,
-one JSON object a line, and are answered with how things stand. ``release``: so many more jobs, submitted at
+PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
+on stdin, one JSON object a line, and are answered with how things stand. ``release``: so many more jobs, submitted at
 once, or in batches; ``model`` and ``seconds`` in place of what the seed says. ``fates``: ask for the end of
 every job.
 
@@ -69,10 +69,9 @@ class Load:
     # -- submitting ----------------------------------------------------------------------------------------
 
     def _release(self, order: dict[str, Any]) -> None:
-        seed, prefix = self._plan["seed"], self._plan["prefix"]
+        drawn = {name: self._plan[name] for name in ("seed", "prefix", "shorten")}
         jobs = [
-            planned_job(next(self._numbers), seed=seed, prefix=prefix, tenants=self._tenants)
-            for _ in range(order["count"])
+            planned_job(next(self._numbers), tenants=self._tenants, **drawn) for _ in range(order["count"])
         ]
         if "model" in order:  # ordered to be there when something breaks: it must last
             ordered = {"model": order["model"], "seconds": order["seconds"], "priority": 1}

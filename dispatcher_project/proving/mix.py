@@ -31,11 +31,13 @@ class PlannedJob:
         return asdict(self)
 
 
-def planned_job(number: int, *, seed: int, prefix: str, tenants: Sequence[str]) -> PlannedJob:
-    """Most take 50 to 500 ms, two in a hundred several seconds."""
+def planned_job(
+    number: int, *, seed: int, prefix: str, tenants: Sequence[str], shorten: float = 1.0
+) -> PlannedJob:
+    """Most take 50 to 500 ms, one in a hundred several seconds; shorten: that much less."""
     chance = random.Random(f"{seed} {number}")
     model = _weighted(chance, _MODELS)
-    seconds = chance.uniform(2.0, 5.0) if chance.random() < 0.02 else chance.uniform(0.05, 0.5)
+    seconds = chance.uniform(2.0, 5.0) if chance.random() < 0.01 else chance.triangular(0.05, 0.5, 0.1)
     special = chance.random()
     return PlannedJob(
         key=f"{prefix}-{number}",
@@ -43,7 +45,7 @@ def planned_job(number: int, *, seed: int, prefix: str, tenants: Sequence[str]) 
         tenant=chance.choice(list(tenants)),
         model=f"{prefix}-{model}",
         priority=_weighted(chance, _PRIORITIES),
-        seconds=round(seconds, 3),
+        seconds=round(seconds / shorten, 3),
         callback=chance.random() < 0.3,
         cancel_after=round(chance.uniform(0.0, 3.0), 3) if special < 0.03 else None,
         deadline_seconds=round(chance.uniform(5.0, 120.0), 1) if 0.03 <= special < 0.06 else None,

@@ -25,6 +25,7 @@ class Options:
     jobs: int = JOBS
     minutes: float = 0.0
     seed: int = 0
+    shorten: float = 1.0
     faults: tuple[str, ...] | None = None
     url: str = ""
     api_key: str = ""
@@ -49,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
         "--minutes", type=float, default=0.0, help="play the faults again until so much time has passed"
     )
     arguments.add_argument("--seed", type=int, help="repeats the load of another trial (default: random)")
+    arguments.add_argument(
+        "--shorten", type=float, default=1.0, metavar="N", help="the load's jobs take an Nth of their time"
+    )
     arguments.add_argument("--faults", help="names with commas, `none`, or `all` (the default)")
     arguments.add_argument("--url", default="", help="a dispatcher that runs; needs --api-key")
     arguments.add_argument(
@@ -70,6 +74,8 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         _refuse("--url and --up-json are two ways to say the same: give one")
     if given.url and not given.api_key:
         _refuse("--url needs --api-key (or DISPATCHER_API_KEY), of the operator kind")
+    if not 1.0 <= given.shorten <= 100.0:
+        _refuse("--shorten is a number from 1 to 100")
     if given.up_json is not None and not given.up_json.is_file():
         _refuse(f"there is no {given.up_json}: does that dispatcher run?")
     if (given.url or given.up_json) and (given.database or given.data_dir):
@@ -80,6 +86,7 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         jobs=given.jobs,
         minutes=given.minutes,
         seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        shorten=given.shorten,
         faults=_faults(given.faults, known),
         url=given.url.rstrip("/"),
         api_key=given.api_key,

@@ -26,9 +26,10 @@ _PATIENCE_SECONDS = 30.0
 _ANCHORS = (
     ("video", (6.0, 2.5, 1.5)),
     ("speech", (5.0,)),
-    ("image", (4.0, 2.5, 2.0, 1.5)),
+    ("image", (2.5, 2.0, 1.5)),
 )
-"""One run for every slot, long enough to be there when something breaks: model, seconds."""
+"""With one more of the fault's own a run for every slot, long enough to be there when something breaks:
+model, seconds."""
 
 
 @dataclass(slots=True)
@@ -116,8 +117,8 @@ def play(trial: Trial, fault: Fault, allowance: int) -> Story:
     zero = played if fault.mends_itself else mended
     story.recovery = measurement.run(zero, fault.bound_seconds * 2 + _PATIENCE_SECONDS)
     trial.feeder.level, trial.feeder.trickles = 0, False
-    story.wrongs += _late(story.recovery, fault.bound_seconds)
-    story.wrongs += _ran_again(trial, fault, affected)
+    story.wrongs += late(story.recovery, fault.bound_seconds)
+    story.wrongs += ran_again(trial, fault, affected)
     trial.watch.read_ledger()
     story.wrongs += front_door_wrongs(trial.watch.answers, fault.front_door, story.played_at, time.time())
     story.wrongs += fault.wrongs(trial, affected)
@@ -148,7 +149,7 @@ def _get_busy(trial: Trial, fault: Fault, allowance: int, level: int, story: Sto
         if count > 0:
             feeder.release(count)
         _until_accepted(trial)
-    for model, lengths in _ANCHORS:
+    for model, lengths in (("image", (fault.longest_run_seconds,)), *_ANCHORS):
         for seconds in lengths:
             feeder.release(1, model=f"{trial.prefix}-{model}", seconds=seconds)
     feeder.level = max(level, len(trial.fleet.slots))
@@ -181,14 +182,14 @@ def _until_accepted(trial: Trial, seconds: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def _late(recovery: Recovery, bound: float) -> list[str]:
+def late(recovery: Recovery, bound: float) -> list[str]:
     if recovery.seconds is None:
         missing = ", ".join(recovery.waits_for[:6])
         return [f"did not recover in {bound * 2 + _PATIENCE_SECONDS:.0f} s; it still waits for {missing}"]
     return [f"took {recovery.seconds:.1f} s, the bound is {bound:.0f} s"] if recovery.seconds > bound else []
 
 
-def _ran_again(trial: Trial, fault: Fault, affected: Sequence[Live]) -> list[str]:
+def ran_again(trial: Trial, fault: Fault, affected: Sequence[Live]) -> list[str]:
     """Attempts that had to be the last ones of their jobs and were not."""
     ran = [
         one for one in affected if fault.runs_once == "all" or (fault.runs_once == "polled" and one.polled)

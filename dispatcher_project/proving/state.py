@@ -18,7 +18,6 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import SlotView
 from gpus.leasing.store import redis_leases
-from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import SystemClock, Ticket
 from gpus.services.registry import remove_server
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
@@ -182,20 +181,12 @@ class State:
             return len(pending), max((at.timestamp() for at in pending if at), default=0.0)
         return None
 
-    def open_quarantines(self) -> int | None:
-        with _unless_away():
-            return QuarantinedSlot.objects.filter(freed_at=None).count()
-        return None
-
     def completed_by(self, pid: int) -> int:
         """Attempts that a worker process completed."""
         with _unless_away():
             rows = Attempt.objects.filter(worker__contains=f":{pid}:", state=AttemptState.COMPLETED.value)
             return rows.count()
         return 0
-
-    def all_slots(self) -> dict[str, int]:
-        return dict(Server.objects.values_list("name", "slots"))
 
     def remove_servers(self, names: Collection[str]) -> None:
         """From the registry of a dispatcher that is not ours."""

@@ -189,6 +189,7 @@ class Trial:
             "url": self.system.url,
             "keys": keys,
             "seed": self.options.seed,
+            "shorten": self.options.shorten,
             "prefix": self.prefix,
             "ledger": str(self.ledger),
             "callback_url": self.receiver.url,
@@ -224,9 +225,6 @@ class Trial:
         """Raises CannotProve if what we judge by is gone."""
         if not self.load.is_running():
             raise CannotProve(f"the load has ended; see {self.children.logs / 'load.log'}")
-
-    def clock(self) -> float:
-        return time.time()
 
     def is_whole(self) -> bool:
         """Every slot is free, or works, and every process is there."""

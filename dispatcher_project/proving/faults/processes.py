@@ -54,14 +54,16 @@ class ProcessFault(Fault):
         return pid != 0 and (pid != self.pid or self.number is signal.SIGSTOP)
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        signs: dict[str, Mapping[str, Sign]] = {
-            "gpu_worker": {"a worker is back": lambda since: self.is_back(trial)},
-            "web": {"it answers": lambda since: self.is_back(trial) and trial.web_answers()},
-            "beat": {"sweeps run": trial.ticked_since},
-            "sweeps": {"sweeps run": trial.ticked_since},
-            "callbacks": {"a callback arrives": trial.called_back_since},
+        """Its successor's work: what it did itself before it ended proves nothing."""
+        works: dict[str, tuple[str, Sign]] = {
+            "gpu_worker": ("a worker is back", lambda since: True),
+            "web": ("it answers", lambda since: trial.web_answers()),
+            "beat": ("sweeps run", trial.ticked_since),
+            "sweeps": ("sweeps run", trial.ticked_since),
+            "callbacks": ("a callback arrives", trial.called_back_since),
         }
-        return signs[self.process]
+        name, does = works[self.process]
+        return {name: lambda since: self.is_back(trial) and does(since)}
 
 
 def is_alive(pid: int) -> bool:
@@ -77,6 +79,7 @@ class KillWorker(ProcessFault):
     expected = "polled runs are adopted and not run again, the others run again once their GPU is proven free"
     process, number = "gpu_worker", signal.SIGKILL
     bound_seconds, mends_itself, runs_once = 25.0, True, "polled"
+    longest_run_seconds = 19.0
 
     def kills(self, live: Live) -> bool:
         return True
@@ -87,6 +90,7 @@ class StopWorker(ProcessFault):
     expected = "its runs are taken over while it is stopped; when it comes back, nothing it writes counts"
     process, number = "gpu_worker", signal.SIGSTOP
     bound_seconds, hold_seconds, runs_once = 25.0, 20.0, "polled"
+    longest_run_seconds = 19.0
 
 
 class TermWorker(ProcessFault):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ class Flush(RedisFault):
     def play(self, trial: Trial) -> None:
         assert trial.state is not None
         self.waiting = trial.state.waiting() or 0
-        trial.flushed_at = trial.clock()
+        trial.flushed_at = time.time()
         trial.state.flush()
 
     def notes(self, trial: Trial) -> list[str]:

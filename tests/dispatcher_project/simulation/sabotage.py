@@ -155,10 +155,11 @@ def scripts_with(change: Callable[[str, str], str]) -> Iterator[None]:
 
 
 def generation_marker() -> Any:
-    """Whatever stands in Redis is believed."""
+    """An index is believed whoever made it, also one that a fail-over brought back."""
 
     def change(_: str, text: str) -> str:
-        return text.replace("redis.call('HGET', key('generation'), 'run_id') == RUN_ID", "true")
+        mine = "redis.call('HGET', key('generation'), 'run_id') == RUN_ID"
+        return text.replace(mine, "redis.call('EXISTS', key('generation')) == 1")
 
     return scripts_with(change)
 
