@@ -21,7 +21,7 @@ from .embedded import die_with_parent
 from .supervisor.data_folder import ROOT
 
 DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
-ON_POSTGRESQL = "(database or not scenario) and not sqlite_only"
+ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
 """Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
 
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")

@@ -15,8 +15,9 @@ _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_serv
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The pass on PostgreSQL repeats what touches the database and nothing else: the rest was just run."""
+    """The pass on PostgreSQL repeats what touches the database and nothing else: the rest runs beside it."""
     if not os.environ.get("DISPATCHER_TEST_DATABASE_URL"):
+        items[:] = _long_ones_first(items)
         return
     kept, left = [], []
     for item in items:
@@ -25,6 +26,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if uses or marked else left).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = kept
+
+
+def _long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """At the start of each half, which is what each of two processes begins with: a long one that comes last
+    would keep one process waiting."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    half = len(others) // 2
+    return [*long[0::2], *others[:half], *long[1::2], *others[half:]]
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """``python -m dispatcher_project.proving.load PLAN``: clients that submit, retry, cancel, and keep a ledger.
 
 PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
-on stdin, one JSON object a line, and are answered with how things stand. ``release``: so many more jobs, submitted at
-once, or in batches; ``model`` and ``seconds`` in place of what the seed says. ``fates``: ask for the end of
-every job.
+on stdin, one JSON object a line, and are answered with how things stand. ``release``: so many more jobs,
+submitted at once, or in batches; ``model`` and ``seconds`` in place of what the seed says. ``fates``: ask for
+the end of every job.
 
 Ledger lines, by ``what``: ``asked`` (before the first try), ``accepted``, ``unanswered``, ``refused``,
 ``doubled``, ``cancel``, ``answer`` (what was slow, refused or never came), ``told`` (how a job ended, as its

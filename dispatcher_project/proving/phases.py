@@ -163,7 +163,8 @@ def _get_busy(trial: Trial, fault: Fault, allowance: int, level: int, story: Sto
         busy = {one.slot for one in live} if trial.state is not None else set(trial.signs.last_began)
         seen.update(dict.fromkeys(busy & slots, time.monotonic()))
         recently = {slot for slot, at in seen.items() if time.monotonic() - at < 2.0}
-        held = trial.state is None or any(one.polled for one in live)
+        aimed = [one for one in live if fault.aims_at(trial, one)]
+        held = trial.state is None or (any(one.polled for one in live) and aimed)
         if recently >= slots and held and len(busy) >= len(slots) - 1:
             return live
         time.sleep(0.02)

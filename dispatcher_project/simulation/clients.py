@@ -9,13 +9,13 @@ from typing import Any
 
 from django.db import DatabaseError
 
+from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 from jobs.errors import NotCancellable, Refused
 from jobs.services.operate import cancel_job
 from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
 
-SUBMIT_SECONDS = 25.0
 TOLD = "https://93.184.216.34/told"
 """An address, so that no name is looked up; nothing is delivered in the simulator, only due."""
 
@@ -43,10 +43,10 @@ class Order:
 
 
 class Clients:
-    def __init__(self, world: World, jobs: int) -> None:
-        self._world = world
+    def __init__(self, world: World, size: Size) -> None:
+        self._world, self._size = world, size
         chance = random.Random(f"{world.seed} clients")
-        self.orders = [self._order(chance, number) for number in range(jobs)]
+        self.orders = [self._order(chance, number) for number in range(size.jobs)]
         for order in self.orders:
             world.in_life(world.outside, partial(self._submit, order))
 
@@ -63,7 +63,7 @@ class Clients:
             model=model,
             payload={"seconds": seconds, "fails": chance.choice([0.0, 0.0, 0.0, 0.5])},
             priority=chance.choice([1, 5, 5, 5, 9]),
-            at=WARM_UP_SECONDS + chance.random() * SUBMIT_SECONDS,
+            at=WARM_UP_SECONDS + chance.random() * self._size.submit_seconds,
             deadline_seconds=chance.choice([None] * 9 + [30.0]),
             max_retries=chance.choice([None, None, 3]),
             cancel_after=chance.choice([None] * 5 + [chance.random() * 20.0]),

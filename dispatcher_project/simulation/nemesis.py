@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from dispatcher_project.simulation.scheduler import Process
+from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 from gpus.protocol import DesiredState
 from gpus.services.registry import change_server
 
-FAULT_SECONDS = 40.0
-"""Faults begin within this time."""
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
 """How much more often than others."""
@@ -26,18 +25,17 @@ class Planned:
 
 
 class Nemesis:
-    """names: which faults are played; all of them by default."""
-
-    def __init__(self, world: World, faults: int, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, world: World, size: Size) -> None:
         self._world, self._weather = world, world.weather
         self._chance = random.Random(f"{world.seed} nemesis")
-        kinds = [name for name in sorted(names or FAULTS) for _ in range(OFTEN.get(name, 1))]
+        kinds = [name for name in sorted(size.names or FAULTS) for _ in range(OFTEN.get(name, 1))]
         self.plan = sorted(
             (
                 Planned(
-                    WARM_UP_SECONDS + 1.0 + self._chance.random() * FAULT_SECONDS, self._chance.choice(kinds)
+                    WARM_UP_SECONDS + 1.0 + self._chance.random() * size.fault_seconds,
+                    self._chance.choice(kinds),
                 )
-                for _ in range(faults)
+                for _ in range(size.faults)
             ),
             key=lambda planned: planned.at,
         )

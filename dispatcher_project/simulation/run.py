@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher_project.simulation.clients import Clients
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
-from dispatcher_project.simulation.nemesis import FAULT_SECONDS, Nemesis, Planned
+from dispatcher_project.simulation.nemesis import Nemesis, Planned
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import World
 from gpus.models import QuarantinedSlot
@@ -40,11 +40,11 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
     began = time.perf_counter()
     world = World(seed, client)
     try:
-        clients = Clients(world, size.jobs)
-        nemesis = Nemesis(world, size.faults, size.names)
+        clients = Clients(world, size)
+        nemesis = Nemesis(world, size)
         broken: list[str] = []
         scheduler = world.scheduler
-        while scheduler.now < FAULT_SECONDS + LOOKS_EVERY_SECONDS and not broken:
+        while scheduler.now < size.fault_seconds + LOOKS_EVERY_SECONDS and not broken:
             scheduler.run(scheduler.now + LOOKS_EVERY_SECONDS)
             broken = judge_now(world)
         world.heal()

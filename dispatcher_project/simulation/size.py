@@ -13,3 +13,13 @@ class Size:
     faults: int = 20
     names: tuple[str, ...] = ()
     keeps_history: bool = False
+
+    @property
+    def fault_seconds(self) -> float:
+        """Faults begin within this time; it grows with them, so that they lie equally dense."""
+        return 2.0 * self.faults
+
+    @property
+    def submit_seconds(self) -> float:
+        """Jobs come within this time: faster than the fleet can run them."""
+        return 0.625 * self.jobs

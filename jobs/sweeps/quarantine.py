@@ -29,7 +29,8 @@ log = structlog.get_logger(__name__)
 
 LIMIT = 200
 UNREACHABLE_AGAIN_SECONDS = 10.0
-"""A server that did not answer is asked less often: the others' slots should not wait for its time-out."""
+"""A server that does not answer is asked less and less often: the others' slots should not wait for its
+time-out. At first it is asked at every sweep: it may just have been restarting."""
 
 
 @dataclass(slots=True)
@@ -103,7 +104,8 @@ def _is_due(group: _Group, now: datetime) -> bool:
     if group.server.healthy is not False:
         return True
     last = max((row.probed_at for row in group.rows.values() if row.probed_at), default=None)
-    return last is None or now - last >= timedelta(seconds=UNREACHABLE_AGAIN_SECONDS)
+    trouble = now - max(row.since for row in group.rows.values())
+    return last is None or now - last >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2)
 
 
 def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:

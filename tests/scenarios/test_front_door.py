@@ -171,6 +171,7 @@ def finish(system: System, job_ids: list[str]) -> None:
 Outage = Callable[[System], Any]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "outage",
     [

@@ -44,6 +44,10 @@ class Fault:
     def mend(self, trial: Trial) -> None:
         """Ends it. Called once, also if the trial is broken off."""
 
+    def aims_at(self, trial: Trial, live: Live) -> bool:
+        """Whether it would hit this attempt if it was played now: it is not, as long as it would hit none."""
+        return True
+
     def hits(self, live: Live) -> bool:
         """Whether this attempt, live when it was played, is affected."""
         return True

@@ -42,6 +42,9 @@ class ProcessFault(Fault):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGCONT)
 
+    def aims_at(self, trial: Trial, live: Live) -> bool:
+        return self.process != "gpu_worker" or f":{trial.system.pid(self.process)}:" in live.worker
+
     def hits(self, live: Live) -> bool:
         return self.process != "gpu_worker" or f":{self.pid}:" in live.worker
 
@@ -141,7 +144,10 @@ class StopBeat(KillBeat):
         """It stays as it is: that it is replaced is what is shown."""
 
     def is_over(self, trial: Trial) -> bool:
-        return not is_alive(self.pid)
+        return self.is_back(trial)
+
+    def is_back(self, trial: Trial) -> bool:
+        return trial.system.pid(self.process) not in (0, self.pid)
 
 
 class TermBeat(KillBeat):

@@ -48,6 +48,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.by_hand
 def test_gpu_servers_that_restart_cost_no_job(tmp_path: Path) -> None:
     folder = tmp_path / "var"
     trial = start(folder, "--jobs", "60", "--faults", "restart_server", "--seed", "4")

@@ -15,6 +15,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 
 pytestmark = [
     pytest.mark.sqlite_only,
+    pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
 
