@@ -24,8 +24,6 @@ DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
 ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
 """Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
 
-_WORKERS = "PYTEST_XDIST_AUTO_NUM_WORKERS"
-"""What `-n auto` means: half again as many as there are cores, because scenarios mostly wait."""
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -121,7 +119,7 @@ def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str])
 def _begun(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         pytest_command(arguments),
-        env={_WORKERS: str((os.cpu_count() or 1) * 3 // 2), **os.environ, **environment},
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
