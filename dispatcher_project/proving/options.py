@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from dispatcher_project.arguments import positive
+
 JOBS = 2000
 
 
@@ -45,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         description="Breaks a dispatcher in every way there is, under load, and compares what the clients, "
         "the database, the GPU servers and the callback receiver saw. Exit status 0: nothing is wrong.",
     )
-    arguments.add_argument("--jobs", type=_positive, default=JOBS, help="how many (default %(default)s)")
+    arguments.add_argument("--jobs", type=positive, default=JOBS, help="how many (default %(default)s)")
     arguments.add_argument(
         "--minutes", type=float, default=0.0, help="play the faults again until so much time has passed"
     )
@@ -107,16 +109,6 @@ def _faults(text: str | None, known: Sequence[str]) -> tuple[str, ...] | None:
     if unknown or not names:
         _refuse(f"unknown fault {', '.join(unknown) or repr(text)}; known are {', '.join(known)}")
     return names
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 def _refuse(why: str) -> NoReturn:

@@ -48,7 +48,7 @@ class Clients:
         chance = random.Random(f"{world.seed} clients")
         self.orders = [self._order(chance, number) for number in range(size.jobs)]
         for order in self.orders:
-            world.in_life(world.outside, partial(self._submit, order))
+            world.scheduler.spawn(world.outside, partial(self._submit, order))
 
     def waiting(self) -> int:
         """Orders that nobody has accepted yet."""

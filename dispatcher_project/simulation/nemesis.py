@@ -40,7 +40,7 @@ class Nemesis:
             key=lambda planned: planned.at,
         )
         for planned in self.plan:
-            world.in_life(world.outside, partial(self._play, planned))
+            world.scheduler.spawn(world.outside, partial(self._play, planned))
 
     def _play(self, planned: Planned) -> None:
         self._world.scheduler.sleep(planned.at)

@@ -73,7 +73,7 @@ class World:
         for _ in range(WORKERS):
             self.start_worker()
         self.start_sweeper()
-        self.web = self.start_web()
+        self.start_web()
         self.scheduler.spawn(self.outside, self._beat)
 
     def close(self) -> None:
@@ -125,10 +125,9 @@ class World:
         self.sweepers = [role for role in self.sweepers if role.process.alive]
         self.sweepers.append(SweepsRole(self.scheduler, process, self.ports(process)))
 
-    def start_web(self) -> WebRole:
+    def start_web(self) -> None:
         process = self.process("web")
         self.web = WebRole(self.scheduler, process, self.ports(process))
-        return self.web
 
     def heal(self) -> None:
         """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
@@ -184,9 +183,6 @@ class World:
                 for role in self.sweepers:
                     if role.process.alive and not role.process.stopped:
                         role.tick()
-
-    def in_life(self, process: Process, work: Callable[[], None]) -> None:
-        self.scheduler.spawn(process, work)
 
     # -- set-up ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from gpus.errors import GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import Server
-from gpus.protocol import Clock, SystemClock
+from gpus.protocol import Clock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.evidence import Health, absence, spare_by_count
@@ -137,22 +137,16 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
 
 
 def evidence_for(
-    server: str,
-    attempt_id: str,
-    *,
-    transport: Transport | None = None,
-    leases: Leases | None = None,
-    clock: Clock | None = None,
+    server: str, attempt_id: str, *, transport: Transport, leases: Leases, clock: Clock
 ) -> str | None:
     """Asks the server whether an attempt, whose sender has let go of it, still runs: the proof that it does
     not, or None. Whether that was long enough ago (`evidence.is_settled`) only the sender knows.
 
-    leases: of the server's fleet; those of this process if not given.
+    leases: of the server's fleet.
     """
-    machine = Server.objects.select_related("pool").prefetch_related("placements").filter(name=server).first()
+    machine = Server.objects.prefetch_related("placements").filter(name=server).first()
     if machine is None:
         return None
-    clock = clock or SystemClock()
     proofs = []
     for model in {url: model for model, url in health_urls(machine).items()}.values():
         asked_at = clock.monotonic()
@@ -162,14 +156,11 @@ def evidence_for(
     return proofs[0] if proofs and all(proofs) else None
 
 
-def _none_by_count(server: Server, health: Health, leases: Leases | None, took: float) -> str | None:
+def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:
     """Only a zero: what the server's other leases run may have ended before their workers know."""
-    from gpus.leasing.store import redis_leases
-
     if health.jobs is not None or health.active_jobs != 0:
         return None
     try:
-        leases = leases or redis_leases(settings.REDIS_URL, server.pool.fleet)
         quiet = leases.last_lease_change_seconds(server.name) - took
     except LeasingUnavailable:
         return None

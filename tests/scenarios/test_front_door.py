@@ -27,7 +27,7 @@ from tests.scenarios.gpu_server import GpuServer
 from tests.scenarios.judges import Judge
 from tests.scenarios.running import System
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database, pytest.mark.xdist_group("front_door")]
+pytestmark = [pytest.mark.scenario, pytest.mark.database]
 
 PROMISED_SECONDS = 3.5
 BOUND_SECONDS = 15.0

@@ -17,13 +17,3 @@ def names(text: str) -> list[str]:
     if not found:
         raise argparse.ArgumentTypeError("give at least one name")
     return found
-
-
-def positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number

@@ -7,7 +7,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from ._arguments import names, positive
+from dispatcher_project.arguments import positive
+
+from ._arguments import names
 
 
 class Command(BaseCommand):

@@ -7,9 +7,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from dispatcher_project.arguments import positive
 from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE
 
-from ._arguments import names, positive
+from ._arguments import names
 
 _QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE)
 

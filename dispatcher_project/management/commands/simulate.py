@@ -11,12 +11,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatcher_project.arguments import positive
 from dispatcher_project.simulation.campaign import verdicts
 from dispatcher_project.simulation.nemesis import FAULTS as KINDS
 from dispatcher_project.simulation.run import Verdict
 from dispatcher_project.simulation.size import Size
-
-from ._arguments import positive
 
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 

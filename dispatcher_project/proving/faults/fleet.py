@@ -73,13 +73,17 @@ class HangServer(ServerFault):
         gpu.child.send(signal.SIGCONT)
 
 
-class PartitionServer(ServerFault):
-    name = "partition_server"
-    expected = "nothing reaches it for 20 s; nothing is sent to its slots that may still be busy"
-    bound_seconds, hold_seconds = 10.0, 20.0
+class WayToServerFault(ServerFault):
+    """It needs our proxy before the servers."""
 
     def skip(self, trial: Trial) -> str:
         return "" if trial.proxies is not None else "its GPU servers stand behind no proxy"
+
+
+class PartitionServer(WayToServerFault):
+    name = "partition_server"
+    expected = "nothing reaches it for 20 s; nothing is sent to its slots that may still be busy"
+    bound_seconds, hold_seconds = 10.0, 20.0
 
     def strike(self, trial: Trial, gpu: Gpu) -> None:
         assert trial.proxies is not None
@@ -103,16 +107,13 @@ class LateServer(ServerFault):
         gpu.forgive()
 
 
-class LyingServer(ServerFault):
+class LyingServer(WayToServerFault):
     name = "lying_server"
     expected = (
         "it says that nothing runs, while connections to it break: what the dispatcher then sends to a full "
         "server is refused there and costs nothing"
     )
     bound_seconds, hold_seconds = 10.0, 8.0
-
-    def skip(self, trial: Trial) -> str:
-        return "" if trial.proxies is not None else "its GPU servers stand behind no proxy"
 
     def strike(self, trial: Trial, gpu: Gpu) -> None:
         assert trial.proxies is not None

@@ -47,6 +47,12 @@ class ProcessOfValkeyFault(RedisFault):
         os.kill(trial.pids()["valkey"], number)
 
 
+def start_again(trial: Trial) -> None:
+    """One of our own; another's supervisor does it."""
+    if trial.valkey is not None and not trial.valkey.is_running:
+        trial.valkey.start()
+
+
 class KillValkey(ProcessOfValkeyFault):
     name = "kill_valkey"
     expected = "it comes back with its file; running jobs go on, at most a second of its writes is missing"
@@ -58,8 +64,7 @@ class KillValkey(ProcessOfValkeyFault):
             trial.valkey.kill()  # and wait for its end
 
     def mend(self, trial: Trial) -> None:
-        if trial.valkey is not None and not trial.valkey.is_running:
-            trial.valkey.start()
+        start_again(trial)
 
 
 class EmptyValkey(OwnValkeyFault):
@@ -73,8 +78,7 @@ class EmptyValkey(OwnValkeyFault):
         shutil.rmtree(trial.valkey.folder / "appendonlydir", ignore_errors=True)
 
     def mend(self, trial: Trial) -> None:
-        if trial.valkey is not None and not trial.valkey.is_running:
-            trial.valkey.start()
+        start_again(trial)
 
 
 class StopValkey(ProcessOfValkeyFault):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Clock
+from gpus.runners.transport import HttpTransport
 from gpus.services.health import (
     Health,
     evidence_for,
@@ -141,8 +142,8 @@ def test_its_row_changes_with_news_and_every_half_minute() -> None:
 def test_evidence_is_an_attempt_missing_from_the_list(gpu: HealthServer) -> None:
     register(m=f"{gpu.url}/run")
     gpu.runs("a1")
-    assert evidence_for("s", "a1") is None
-    assert evidence_for("s", "a2") == "the server does not run it"
+    assert evidence_of("a1") is None
+    assert evidence_of("a2") == "the server does not run it"
 
 
 class QuietFor:
@@ -164,7 +165,20 @@ class SlowProbe(ManualClock):
 
 
 def evidence_by_count(leases: QuietFor | AbsentLeases, clock: Clock | None = None) -> str | None:
-    return evidence_for("s", "a", leases=cast(Leases, leases), clock=clock or ManualClock())
+    return evidence_of("a", leases=leases, clock=clock)
+
+
+def evidence_of(
+    attempt: str, *, server: str = "s", leases: Any = None, clock: Clock | None = None
+) -> str | None:
+    """Without leases: Redis is away."""
+    return evidence_for(
+        server,
+        attempt,
+        transport=HttpTransport(),
+        leases=cast(Leases, leases or AbsentLeases()),
+        clock=clock or ManualClock(),
+    )
 
 
 @pytest.mark.django_db
@@ -201,5 +215,5 @@ def test_without_redis_a_count_is_no_evidence_and_a_list_still_is(gpu: HealthSer
 def test_there_is_no_evidence_without_an_answer_from_every_origin(gpu: HealthServer) -> None:
     register(a=f"{gpu.url}/run", b=CLOSED)
     gpu.runs()
-    assert evidence_for("s", "a1") is None
-    assert evidence_for("unknown", "a1") is None
+    assert evidence_of("a1") is None
+    assert evidence_of("a1", server="unknown") is None
