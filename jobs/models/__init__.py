@@ -6,6 +6,7 @@ from .idempotency import IdempotencyKey
 from .job import Job, JobTag
 from .ledger import PurgeLedger
 from .pushed_result import PushedResult
+from .rollup import Rollup
 from .sweep_run import SweepRun
 from .tenant import Tenant
 
@@ -20,6 +21,7 @@ __all__ = [
     "JobTag",
     "PurgeLedger",
     "PushedResult",
+    "Rollup",
     "SweepRun",
     "Tenant",
 ]

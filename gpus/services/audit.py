@@ -1,0 +1,16 @@
+"""The record of what operators did. Called inside the transaction of the deed: neither stands alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils import timezone
+
+from gpus.models import AuditEntry
+
+
+def record(actor: str, action: str, target: str, **detail: Any) -> None:
+    """action: verb_noun, as the service is called. target: ``kind:name``, as in ``server:flux-1``."""
+    AuditEntry.objects.create(
+        at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail
+    )
