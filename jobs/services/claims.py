@@ -16,7 +16,8 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.ids import new_id
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, prepared
+from jobs.models.prepared import value
 from jobs.services import finish
 from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
+
+_to_run = prepared.Read(
+    lambda: Job.objects.filter(id=value(Job, "id")).values(
+        "state", "payload", "max_retries", "deadline_at", "cancel_requested_at"
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +137,7 @@ def open_lease(
 def _begin(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    job = (
-        Job.objects.filter(id=lease.job_id)
-        .values("state", "payload", "max_retries", "deadline_at", "cancel_requested_at")
-        .first()
-    )
+    job = _to_run.first(id=lease.job_id)
     if job is None or job["state"] != JobState.QUEUED:
         _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
         return None

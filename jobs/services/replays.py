@@ -9,21 +9,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.errors import IdempotencyConflict, Refused
-from jobs.models import IdempotencyKey, Job
+from jobs.models import IdempotencyKey, Job, prepared
+from jobs.models.prepared import value
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submitted import Item, Submitted, outcome_of
+
+_used_among = prepared.ReadAmong(
+    IdempotencyKey,
+    "key",
+    lambda keys: IdempotencyKey.objects.filter(
+        tenant=value(IdempotencyKey, "tenant"), key__in=keys
+    ).values_list("pk", flat=True),
+)
 
 
 def known_keys(tenant_id: int, requests: Sequence[SubmitRequest | Refused]) -> dict[str, IdempotencyKey]:
     asked = [r.idempotency_key for r in requests if isinstance(r, SubmitRequest) and r.idempotency_key]
-    if not asked:
-        return {}
-    used = IdempotencyKey.objects.filter(tenant_id=tenant_id, key__in=asked)
-    ids = list(used.values_list("pk", flat=True))  # mostly none: the join below costs more
+    ids = list(_used_among(asked, tenant=tenant_id))  # mostly none: the join below costs more
     if not ids:
         return {}
-    rows = used.select_related("job").defer("job__payload", "job__result").filter(pk__in=ids)
-    return {row.key: row for row in rows}
+    rows = IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result")
+    return {row.key: row for row in rows.filter(pk__in=ids)}
 
 
 def replayed(used: IdempotencyKey, fingerprint: str) -> Item:

@@ -18,7 +18,7 @@ from gpus import queries as registry
 from jobs.callbacks.guard import check_callback_url
 from jobs.errors import PayloadTooLarge, Refused, UnknownModel
 from jobs.ids import new_id
-from jobs.models import IdempotencyKey, Job, Tenant
+from jobs.models import IdempotencyKey, Job, Tenant, prepared
 from jobs.services.payload_schema import check_payload
 from jobs.services.placing import placed
 from jobs.services.ports import Ports
@@ -127,8 +127,7 @@ def _store(
         with transaction.atomic():
             if jobs:
                 create_jobs(jobs, now)
-            if keys:
-                IdempotencyKey.objects.bulk_create(keys)
+            prepared.insert_all(keys)
     for job in jobs:
         log.info("job_submitted", job_id=job.id, model=job.model, tenant=tenant_id, priority=job.priority)
     return items

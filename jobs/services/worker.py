@@ -26,7 +26,7 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for
 from jobs.ids import new_id
-from jobs.models import Job, PushedResult
+from jobs.models import Job, PushedResult, prepared
 from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
@@ -41,6 +41,19 @@ log = structlog.get_logger()
 WATCH_SECONDS = 1.0
 MAX_BACKLOG = 1000
 REST_FIRST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
+
+_cancelled_among = prepared.ReadAmong(
+    Job,
+    "id",
+    lambda ids: Job.objects.filter(id__in=ids, cancel_requested_at__isnull=False).values_list(
+        "id", flat=True
+    ),
+)
+_pushed_among = prepared.ReadAmong(
+    PushedResult,
+    "attempt_id",
+    lambda ids: PushedResult.objects.filter(attempt_id__in=ids).values_list("attempt_id", flat=True),
+)
 
 
 class GpuWorker:
@@ -223,11 +236,9 @@ class GpuWorker:
         for _, run in runs.values():
             run.check_time()
         by_job = {lease.job_id: run for lease, run in runs.values()}
-        cancelled = Job.objects.filter(id__in=by_job, cancel_requested_at__isnull=False)
-        for job_id in cancelled.values_list("id", flat=True):
+        for job_id in _cancelled_among(list(by_job)):
             by_job[job_id].order(Order.CANCEL)
-        pushed = PushedResult.objects.filter(attempt_id__in=runs)
-        for attempt_id in pushed.values_list("attempt_id", flat=True):
+        for attempt_id in _pushed_among(list(runs)):
             runs[attempt_id][1].nudge()
 
     def _order_all(self, order: Order) -> None:

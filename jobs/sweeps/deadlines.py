@@ -7,14 +7,16 @@ ends in the database alone: a claim that comes later finds it final and gives th
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import QuerySet
 
 from gpus.errors import LeasingUnavailable
 from jobs import transitions
 from jobs.errors import DEADLINE_EXCEEDED
-from jobs.models import Job
+from jobs.models import Job, prepared
+from jobs.models.prepared import value
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState
@@ -27,14 +29,27 @@ def sweep(ports: Ports) -> SweepCount:
     """repaired: jobs ended FAILED, `deadline_exceeded`."""
     now = ports.clock.now()
     count = SweepCount()
-    for overdue in (
-        Q(deadline_at__isnull=False, finished_at=None, deadline_at__lte=now),
-        Q(start_deadline_at__isnull=False, started_at=None, finished_at=None, start_deadline_at__lte=now),
-    ):
-        # "not running" is no index condition: asked for the waiting ones, SQLite reads the whole line
-        jobs = Job.objects.filter(overdue).exclude(state=JobState.RUNNING.value).defer("payload", "result")
-        count += sweep_rows("deadlines", jobs.order_by()[:LIMIT], lambda job: _end(job, now, ports))
+    for overdue in (_past_deadline, _past_start_deadline):
+        count += sweep_rows("deadlines", overdue(now=now), lambda job: _end(job, now, ports))
     return count
+
+
+def _waiting_and(**overdue: Any) -> QuerySet[Job]:
+    # "not running" is no index condition: asked for the waiting ones, SQLite reads the whole line
+    jobs = Job.objects.filter(**overdue, finished_at=None).exclude(state=JobState.RUNNING.value)
+    return jobs.defer("payload", "result").order_by()[:LIMIT]
+
+
+_past_deadline = prepared.Read(
+    lambda: _waiting_and(deadline_at__isnull=False, deadline_at__lte=value(Job, "deadline_at", "now"))
+)
+_past_start_deadline = prepared.Read(
+    lambda: _waiting_and(
+        start_deadline_at__isnull=False,
+        started_at=None,
+        start_deadline_at__lte=value(Job, "start_deadline_at", "now"),
+    )
+)
 
 
 def _end(job: Job, now: datetime, ports: Ports) -> bool:

@@ -9,7 +9,8 @@ from django.db import transaction
 from gpus.protocol import Ticket
 from jobs import transitions
 from jobs.errors import CANCELLED
-from jobs.models import Job
+from jobs.models import Job, prepared
+from jobs.models.prepared import value
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState
@@ -17,12 +18,19 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 
 LIMIT = 500
 
+_due = prepared.Read(
+    lambda: (
+        Job.objects.filter(state=JobState.RETRYING.value, due_at__lte=value(Job, "due_at", "now"))
+        .order_by("due_at")
+        .values_list("id", "cancel_requested_at")[:LIMIT]
+    )
+)
+
 
 def sweep(ports: Ports) -> SweepCount:
     """They stand in line again at their old place; one whose cancel was asked for ends. Tickets are pushed
     together at the end, and what Redis does not take now is the reconciler's."""
     now = ports.clock.now()
-    due = Job.objects.filter(state=JobState.RETRYING.value, due_at__lte=now).order_by("due_at")
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     queued: list[str] = []
 
@@ -43,8 +51,7 @@ def sweep(ports: Ports) -> SweepCount:
         queued.append(job.id)
         return True
 
-    rows = list(due.values_list("id", "cancel_requested_at")[:LIMIT])
-    count = sweep_rows("due_retries", rows, go_on)
+    count = sweep_rows("due_retries", _due(now=now), go_on)
     if queued:
         ports.announce(queued)
     for (fleet, pool), tickets in lines.items():

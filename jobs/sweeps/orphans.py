@@ -15,7 +15,7 @@ from django.conf import settings
 
 from gpus.leasing.contract import Leases
 from gpus.protocol import LeaseRef, slot_name
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, prepared
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import AttemptState, JobState
@@ -43,8 +43,13 @@ class _Run:
         return LeaseRef(slot, self.job.id, self.attempt.id, self.attempt.epoch)
 
 
+_any_running = prepared.Read(
+    lambda: Job.objects.filter(state=JobState.RUNNING.value).order_by().values_list("state", flat=True)[:1]
+)
+
+
 def is_needed(_ports: Ports) -> bool:
-    return Job.objects.filter(state=JobState.RUNNING.value).exists()
+    return bool(_any_running())
 
 
 def sweep(ports: Ports) -> SweepCount:

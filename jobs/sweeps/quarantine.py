@@ -21,7 +21,7 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 from gpus.services.health import health_url, health_urls, is_restart, probe_all, record_health
-from jobs.models import Attempt
+from jobs.models import Attempt, prepared
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 
@@ -51,8 +51,13 @@ class _Group:
         ]
 
 
+_any_open = prepared.Read(
+    lambda: QuarantinedSlot.objects.filter(freed_at=None).order_by().values_list("pk", flat=True)[:1]
+)
+
+
 def is_needed(_ports: Ports) -> bool:
-    return QuarantinedSlot.objects.filter(freed_at=None).exists()
+    return bool(_any_open())
 
 
 def sweep(ports: Ports) -> SweepCount:

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from gpus.protocol import split_slot
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, prepared
+from jobs.models.prepared import value
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
@@ -58,38 +59,45 @@ class End:
     evidence: str = ""
 
 
+_ENDED = (
+    "state",
+    "error_code",
+    "error_message",
+    "counted",
+    "slot_freed",
+    "evidence",
+    "finished_at",
+    "gpu_seconds",
+)
+_of_id = prepared.Read(lambda: Attempt.objects.filter(id=value(Attempt, "id")))
+
+
 def start_attempt(start: Start) -> StartOutcome:
     """QUEUED → RUNNING with a new attempt."""
     job = lock_job(start.job_id)
     if job is None:
         return StartOutcome.JOB_MOVED
     if job.state != JobState.QUEUED:
-        is_ours = job.live_attempt == start.attempt_id or _has_begun(start) is not None
+        is_ours = job.live_attempt == start.attempt_id or _has_begun(start)
         return StartOutcome.STARTED if is_ours else StartOutcome.JOB_MOVED
     server, slot = split_slot(start.slot)
     number = job.attempts_made + 1
-    Attempt.objects.bulk_create(
-        [
-            Attempt(
-                id=start.attempt_id,
-                job_id=job.id,
-                number=number,
-                round=job.round,
-                state=AttemptState.SENT,
-                server=server,
-                slot=slot,
-                model=start.model,
-                worker=start.worker,
-                started_at=start.at,
-            )
-        ],
-        ignore_conflicts=True,  # the unique index on live slots stands behind the lease
+    attempt = Attempt(
+        id=start.attempt_id,
+        job_id=job.id,
+        number=number,
+        round=job.round,
+        state=AttemptState.SENT,
+        server=server,
+        slot=slot,
+        model=start.model,
+        worker=start.worker,
+        started_at=start.at,
     )
-    begun = _has_begun(start)
-    if begun is None:
-        return StartOutcome.SLOT_TAKEN
-    if begun != number:
-        return StartOutcome.STARTED  # written before and over by now; the reply was lost
+    # the unique index on live slots stands behind the lease
+    if not prepared.insert(attempt, ignore_conflicts=True):
+        # written before and over by now, its reply lost; or the slot is another's
+        return StartOutcome.STARTED if _has_begun(start) else StartOutcome.SLOT_TAKEN
     job.live_attempt = start.attempt_id
     job.attempts_made = number
     job.started_at = job.started_at or start.at
@@ -105,23 +113,21 @@ def start_attempt(start: Start) -> StartOutcome:
     return StartOutcome.STARTED
 
 
-def _has_begun(start: Start) -> int | None:
-    """The attempt's number, if its start is written."""
-    return Attempt.objects.filter(id=start.attempt_id).values_list("number", flat=True).first()
+def _has_begun(start: Start) -> bool:
+    """Whether the attempt's start is written."""
+    return Attempt.objects.filter(id=start.attempt_id).exists()
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
     """SENT → WAITING: from here on the run outlives its worker."""
     job = lock_job(job_id)
-    attempt = Attempt.objects.filter(id=attempt_id, epoch=epoch).first()
-    if job is None or attempt is None:
+    if job is None:
         return False
-    if attempt.state == AttemptState.WAITING:
-        return attempt.remote_id == remote_id  # written before; the reply was lost
-    if attempt.state != AttemptState.SENT:
-        return False
-    Attempt.objects.filter(id=attempt_id).update(state=AttemptState.WAITING, remote_id=remote_id)
-    log_event(job, "accepted", at, {"attempt": attempt.number, "remote_id": remote_id})
+    accepted = {"state": AttemptState.WAITING, "remote_id": remote_id}
+    if not prepared.change(Attempt, attempt_id, accepted, epoch=epoch, state=AttemptState.SENT):
+        # True: written before, and the reply was lost
+        return Attempt.objects.filter(id=attempt_id, epoch=epoch, **accepted).exists()
+    log_event(job, "accepted", at, {"attempt": job.attempts_made, "remote_id": remote_id})
     return True
 
 
@@ -141,7 +147,7 @@ def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetim
 def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
     job = lock_job(end.job_id)
-    attempt = Attempt.objects.filter(id=end.attempt_id).first()
+    attempt: Attempt | None = _of_id.first(id=end.attempt_id)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")
@@ -159,18 +165,7 @@ def end_attempt(end: End) -> Ended:
     attempt.evidence = end.evidence
     attempt.finished_at = end.at
     attempt.gpu_seconds = end.gpu_seconds
-    attempt.save(
-        update_fields=[
-            "state",
-            "error_code",
-            "error_message",
-            "counted",
-            "slot_freed",
-            "evidence",
-            "finished_at",
-            "gpu_seconds",
-        ]
-    )
+    prepared.update(attempt, _ENDED)
     if end.ending.suspect:
         _quarantine(end, model=attempt.model)
     job.live_attempt = None

@@ -6,13 +6,19 @@ from datetime import datetime
 from typing import Any
 
 from jobs.callbacks.outbox import callback_for
-from jobs.models import Event, Job
+from jobs.models import Event, Job, prepared
+from jobs.models.prepared import value
 from jobs.states import JobState, is_final, move_between
+
+_locked = prepared.Read(
+    lambda: Job.objects.select_for_update().defer("payload", "result").filter(id=value(Job, "id"))
+)
 
 
 def lock_job(job_id: str) -> Job | None:
     """The row for the rest of the transaction (SQLite's transactions are exclusive by themselves)."""
-    return Job.objects.select_for_update().defer("payload", "result").filter(id=job_id).first()
+    job: Job | None = _locked.first(id=job_id)
+    return job
 
 
 def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:
@@ -26,8 +32,8 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
 
 def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: str) -> None:
     job.event_seq += 1
-    job.save(update_fields=[*fields, "event_seq"])
-    Event.objects.create(job=job, seq=job.event_seq, type=kind, at=at, data=data)
+    prepared.update(job, (*fields, "event_seq"))
+    prepared.insert(Event(job_id=job.id, seq=job.event_seq, type=kind, at=at, data=data))
 
 
 def call_back(job: Job, at: datetime) -> str | None:
@@ -36,7 +42,7 @@ def call_back(job: Job, at: datetime) -> str | None:
     callback = callback_for(job, now=at)
     if callback is None:
         return None
-    callback.save(force_insert=True)
+    prepared.insert(callback)
     return callback.id
 
 

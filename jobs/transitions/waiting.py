@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobs.models import Event, Job, JobTag
+from jobs.models import Event, Job, JobTag, prepared
 from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
@@ -28,13 +28,13 @@ def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     """Inserts QUEUED jobs with their tags and their first event."""
     for job in jobs:
         job.event_seq = 1
-    Job.objects.bulk_create(jobs)
-    tags = [JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
-    if tags:
-        JobTag.objects.bulk_create(tags)
-    Event.objects.bulk_create(
-        Event(job=job, seq=1, type="queued", at=now, data={"status": job.state, "priority": job.priority})
-        for job in jobs
+    prepared.insert_all(jobs)
+    prepared.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
+    prepared.insert_all(
+        [
+            Event(job=job, seq=1, type="queued", at=now, data={"status": job.state, "priority": job.priority})
+            for job in jobs
+        ]
     )
 
 

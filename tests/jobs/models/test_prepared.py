@@ -1,0 +1,133 @@
+"""A prepared statement says what the same queryset would say, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
+from django.test.utils import CaptureQueriesContext
+
+from jobs.models import Attempt, Event, Job, prepared
+from jobs.models.prepared import value
+from jobs.states import AttemptState, JobState
+from tests.builders import make_job
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+
+
+def attempt_of(job: Job, attempt_id: str = "A" * 26, *, slot: int = 0, number: int = 1) -> Attempt:
+    return Attempt(
+        id=attempt_id, job_id=job.id, number=number, state=AttemptState.SENT, server="gpu-1", slot=slot,
+        model=job.model, started_at=NOW,
+    )  # fmt: skip
+
+
+def test_a_row_reads_as_the_queryset_reads_it() -> None:
+    job = make_job(payload={"a": [1, None]}, tags=["x"], metadata={"y": 2.5}, deadline_at=NOW)
+    read = prepared.Read(lambda: Job.objects.defer("payload", "result").filter(id=value(Job, "id")))
+
+    for _ in range(2):  # compiled, then only executed
+        found = read.first(id=job.id)
+        assert found.get_deferred_fields() == {"payload", "result"}
+        plain = Job.objects.get(id=job.id)
+        for field in Job._meta.concrete_fields:
+            if field.attname not in ("payload", "result"):
+                assert getattr(found, field.attname) == getattr(plain, field.attname), field.name
+        assert found.payload == {"a": [1, None]}
+        assert not found._state.adding
+    assert read.first(id="nobody") is None
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        lambda rows: rows.values("state", "payload", "deadline_at"),
+        lambda rows: rows.values_list("state", "payload", "deadline_at"),
+        lambda rows: rows.values_list("deadline_at", flat=True),
+    ],
+    ids=["dicts", "tuples", "flat"],
+)
+def test_columns_come_as_the_queryset_gives_them(columns) -> None:
+    job = make_job(payload={"a": "ü"}, deadline_at=NOW)
+
+    def rows(job_id: object) -> QuerySet:
+        return columns(Job.objects.filter(id=job_id))
+
+    assert prepared.Read(lambda: rows(value(Job, "id")))(id=job.id) == list(rows(job.id))
+
+
+def test_what_it_can_not_build_is_refused_at_once() -> None:
+    with pytest.raises(TypeError):
+        prepared.Read(lambda: Job.objects.values_list("id", named=True))()
+
+
+def test_a_lock_is_kept() -> None:
+    job = make_job()
+    read = prepared.Read(lambda: Job.objects.select_for_update().filter(id=value(Job, "id")))
+    with transaction.atomic(), CaptureQueriesContext(connection) as asked:
+        read.first(id=job.id)
+    assert ("FOR UPDATE" in asked.captured_queries[0]["sql"]) is connection.features.has_select_for_update
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8])
+def test_some_of_many_are_found_once_each(count: int) -> None:
+    jobs = [make_job().id for _ in range(9)]
+    among = prepared.ReadAmong(
+        Job,
+        "id",
+        lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list("id", flat=True),
+    )
+
+    assert sorted(among(jobs[:count], state=JobState.QUEUED)) == jobs[:count]
+    assert among([*jobs[:count], "nobody"], state=JobState.RUNNING) == []
+
+
+def test_an_inserted_row_reads_back_whole() -> None:
+    job = make_job()
+    assert prepared.insert(Event(job_id=job.id, seq=7, type="x", at=NOW, data={"a": ["ü", None]}))
+
+    event = Event.objects.get(job=job, seq=7)
+    assert (event.type, event.at, event.data) == ("x", NOW, {"a": ["ü", None]})
+    with pytest.raises(IntegrityError), transaction.atomic():
+        prepared.insert(Event(job_id=job.id, seq=7, type="x", at=NOW))
+
+
+def test_a_conflict_is_told_and_changes_nothing() -> None:
+    first, second = make_job(), make_job()
+    assert prepared.insert(attempt_of(first), ignore_conflicts=True)
+    assert not prepared.insert(attempt_of(second, "B" * 26), ignore_conflicts=True)  # the slot's index
+    assert list(Attempt.objects.values_list("id", flat=True)) == ["A" * 26]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_several_rows_of_a_kind_are_inserted(count: int) -> None:
+    job = make_job()
+    before = Event.objects.count()
+    prepared.insert_all([Event(job=job, seq=10 + seq, type="x", at=NOW) for seq in range(count)])
+    assert Event.objects.count() == before + count
+
+
+def test_an_update_writes_only_its_fields() -> None:
+    job = make_job(error_message="old")
+    job.error_message, job.priority, job.due_at = "new", 2, NOW
+    assert prepared.update(job, ("priority", "due_at"))
+
+    stored = Job.objects.get(id=job.id)
+    assert (stored.priority, stored.due_at, stored.error_message) == (2, NOW, "old")
+    job.delete()
+    job.id = "nobody"
+    assert not prepared.update(job, ("priority", "due_at"))
+
+
+def test_a_change_is_a_compare_and_set() -> None:
+    attempt = attempt_of(make_job())
+    prepared.insert(attempt)
+    waiting = {"state": AttemptState.WAITING, "remote_id": "r"}
+
+    assert not prepared.change(Attempt, attempt.id, waiting, epoch=2, state=AttemptState.SENT)
+    assert prepared.change(Attempt, attempt.id, waiting, epoch=1, state=AttemptState.SENT)
+    assert not prepared.change(Attempt, attempt.id, waiting, epoch=1, state=AttemptState.SENT)
