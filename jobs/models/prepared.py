@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from django.db import connection
 from django.db.models import Expression, Field, Model, QuerySet
@@ -23,7 +23,7 @@ class Value(Expression):
         super().__init__(output_field=field)
         self.name = name
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self]
 
     def prepared(self, value: Any) -> Any:
@@ -32,7 +32,7 @@ class Value(Expression):
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
     """A place for a value of this field, called `name` (or as the field)."""
-    return Value(name or field, model._meta.get_field(field))
+    return Value(name or field, cast("Field[Any, Any]", model._meta.get_field(field)))
 
 
 class Read:
@@ -167,7 +167,7 @@ def _update_sql(
     """As `QuerySet.update` on the row's key and `only_if` would say it."""
     conditions = {name: value(model, name) for name in only_if}
     found = model._default_manager.filter(pk=value(model, model._meta.pk.name, "pk"), **conditions)
-    query = found.query.chain(UpdateQuery)
+    query: Any = found.query.chain(UpdateQuery)
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
     sql, places = query.get_compiler(connection=connection).as_sql()
     return sql, tuple(places)
