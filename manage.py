@@ -15,6 +15,8 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
 WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node")
 """Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
 
+WITHOUT_PAGES = ("gpu_worker", "queue_worker", "gpu_node")
+
 
 def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
@@ -46,6 +48,8 @@ def main() -> None:
         from dispatcher_project.supervisor.data_folder import adopt_running_environment
 
         adopt_running_environment()
+    if command in WITHOUT_PAGES:
+        os.environ.setdefault("DISPATCHER_PAGES", "0")
     settings = "base" if command in WITHOUT_SECRETS else "production"
     if not os.environ.get("DJANGO_SETTINGS_MODULE"):
         os.environ["DJANGO_SETTINGS_MODULE"] = f"dispatcher_project.settings.{settings}"

@@ -35,25 +35,30 @@ LOGGING = logging_config(
     style=env.str("DISPATCHER_LOG_STYLE", default=""), level=env.str("DISPATCHER_LOG_LEVEL", default="INFO")
 )
 
-INSTALLED_APPS = [
+_PAGES = [
     "unfold",
     "unfold.contrib.filters",
-    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py discovers: only the web process needs the pages
+    "django.contrib.admin.apps.SimpleAdminConfig",  # urls.py discovers
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_htmx",
-    "django_structlog",
     "django_filters",
     "rest_framework",
-    "rest_framework_api_key",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+]
+PAGES = env.bool("DISPATCHER_PAGES", default=True)
+"""A process that only works needs neither the admin nor the API: it starts sooner and stays smaller."""
+INSTALLED_APPS = [
+    *(_PAGES if PAGES else ()),
+    "django_structlog",
+    "rest_framework_api_key",
     "gpus",
     "jobs",
-    "admin_ui",
+    *(("admin_ui",) if PAGES else ()),
     "dispatcher_project",
 ]
 

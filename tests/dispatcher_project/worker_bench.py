@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Sign = TypeVar("Sign")
 
 
-def wait_for(sign: Callable[[], Sign], *, seconds: float = 20.0, what: str = "") -> Sign:
+def wait_for(sign: Callable[[], Sign], *, seconds: float = 60.0, what: str = "") -> Sign:
     """The first truthy answer; fails when there is none in time."""
     until = time.monotonic() + seconds
     while True:

@@ -76,34 +76,25 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         running.process.wait()
 
 
-def test_a_job_runs_through_the_demo_fleet_and_ctrl_c_leaves_nothing(up: Up) -> None:
+def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_ctrl_c(up: Up) -> None:
+    """The second start, on the folder of the first, knows its keys and its jobs."""
     facts = up.facts()
     assert set(facts) == KEYS
     assert set(facts["pids"]) == PROCESSES
     assert stat.S_IMODE((up.folder / "up.json").stat().st_mode) == 0o600
 
     job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
-    url = f"/api/v1/queue/jobs/{job['job_id']}?wait=60"
-    finished = _ask(facts, url)
+    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
     assert finished["status"] == "completed"
     assert finished["result"]["model"] == "zimg"
 
     assert _flower_workers(facts) >= {"gpu", "sweeps", "callbacks"}
     assert f"runs on {up.folder} already (process {up.process.pid})" in _second_up(up)
 
-    up.process.send_signal(signal.SIGINT)
-    assert up.process.wait(90) == 0, up.output.read_text()
-    assert not any(is_alive(pid) for pid in facts["pids"].values())
-    assert up.left() == []
-    assert not (up.folder / "up.json").exists()
-
-
-def test_sigkill_leaves_nothing_and_the_next_start_knows_its_keys(up: Up) -> None:
-    facts = up.facts()
     job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
     up.process.kill()
     up.process.wait()
-    wait_until(lambda: not any(is_alive(pid) for pid in facts["pids"].values()), seconds=10)
+    wait_until(lambda: not any(is_alive(pid) for pid in facts["pids"].values()), seconds=30)
     assert up.left() == []
     assert not (up.folder / "up.json").exists()
 
@@ -117,7 +108,9 @@ def test_sigkill_leaves_nothing_and_the_next_start_knows_its_keys(up: Up) -> Non
     finally:
         again.process.send_signal(signal.SIGINT)
         assert again.process.wait(90) == 0, again.output.read_text()
+    assert not any(is_alive(pid) for pid in later["pids"].values())
     assert again.left() == []
+    assert not (up.folder / "up.json").exists()
 
 
 def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
-
 import pytest
 
 from dispatcher_project.embedded import find_valkey
-from dispatcher_project.supervisor.data_folder import ROOT
+
+from .player import Player
 
 pytestmark = [
     pytest.mark.sqlite_only,
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
-
-
-def without(mechanisms: str, *, faults: str, seeds: int, stops: bool = True) -> dict[str, Any]:
-    """Plays so many seeds; stops: only until a law breaks."""
-    module = "tests.dispatcher_project.simulation.without"
-    done = subprocess.run(
-        [sys.executable, "-m", module, mechanisms, faults, str(seeds), "stops" if stops else ""],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -48,29 +27,32 @@ def without(mechanisms: str, *, faults: str, seeds: int, stops: bool = True) -> 
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)"),
     ],
 )
-def test_a_law_breaks_without(mechanism: str, faults: str, law: str) -> None:
-    broken = without(mechanism, faults=faults, seeds=30)["broken"]
+def test_a_law_breaks_without(player: Player, mechanism: str, faults: str, law: str) -> None:
+    broken = player.play(30, without=mechanism, faults=faults)["broken"]
     assert any(one.startswith(law) for one in broken), broken
 
 
-def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing() -> None:
+def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
+    player: Player,
+) -> None:
     """Either of the two keeps the laws; without the first, runs are begun that are stopped again."""
     faults = "redis_refuses,cut_from_redis"
-    missing, whole = (without(name, faults=faults, seeds=3) for name in ("look at the row", ""))
+    missing, whole = (player.play(3, without=name, faults=faults) for name in ("look at the row", ""))
     assert missing["broken"] == whole["broken"] == []
     assert missing["cost"]["gpu_runs"] > whole["cost"]["gpu_runs"]
 
 
-def test_the_unique_slot_stands_behind_the_generation_marker() -> None:
+def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> None:
     """An index that lies gives a slot twice: the database refuses the second, as long as it has its own."""
     faults = "redis_fails_over"
-    behind = without("generation marker", faults=faults, seeds=2, stops=False)["cost"]
+    behind = player.play(2, without="generation marker", faults=faults, stops=False)["cost"]
     assert (behind["double_bookings"], behind["refused_bookings"] > 0) == (0, True)
-    missing = without("generation marker,unique slot", faults=faults, seeds=2, stops=False)["cost"]
+    missing = player.play(2, without="generation marker,unique slot", faults=faults, stops=False)["cost"]
     assert missing["double_bookings"] > 0
 
 
-def test_without_adoption_runs_are_repeated_that_somebody_could_have_gone_on_polling() -> None:
-    missing, whole = (without(name, faults="kill,kill_in_a_step", seeds=3) for name in ("adoption", ""))
+def test_without_adoption_runs_are_repeated_that_somebody_could_have_gone_on_polling(player: Player) -> None:
+    faults = "kill,kill_in_a_step"
+    missing, whole = (player.play(3, without=name, faults=faults) for name in ("adoption", ""))
     assert missing["broken"] == whole["broken"] == []
     assert missing["cost"]["async_runs"] > whole["cost"]["async_runs"]

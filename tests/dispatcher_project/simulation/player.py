@@ -1,0 +1,120 @@
+"""`python3 -m tests.dispatcher_project.simulation.player`: plays seeds as its standard input asks.
+
+A line of JSON says what `_play` takes; a line of JSON answers: `{"broken": [laws], "played", "cost": {name: n}}`.
+One process for many questions: starting Django and making its tables costs more than playing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+from dispatcher_project.embedded import die_with_parent
+from dispatcher_project.supervisor.data_folder import ROOT
+
+
+class Player:
+    """The process, seen from a test. without: mechanisms taken out; faults: empty for all; stops: only until
+    a law breaks."""
+
+    def __init__(self, process: Popen[str]) -> None:
+        self._process = process
+
+    def play(
+        self,
+        seeds: int,
+        *,
+        first: int = 0,
+        without: str = "",
+        faults: str = "",
+        jobs: int = 24,
+        faults_each: int = 12,
+        stops: bool = True,
+    ) -> dict[str, Any]:
+        asked = {
+            "mechanisms": [name for name in without.split(",") if name],
+            "faults": [name for name in faults.split(",") if name],
+            "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "stops": stops,
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(asked)}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the player died: see its standard error"
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def started_player() -> Iterator[Player]:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.simulation"}
+    process = Popen(
+        [sys.executable, "-m", __name__],
+        cwd=ROOT,
+        env={**environment, "PYTHONWARNINGS": "ignore", "DISPATCHER_PAGES": "0"},
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
+    )
+    try:
+        yield Player(process)
+    finally:
+        process.communicate()  # its standard input ends, and so does it
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    import redis
+
+    from dispatcher_project.embedded import EmbeddedValkey
+
+    with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
+        client = redis.Redis.from_url(valkey.url)
+        for line in sys.stdin:
+            sys.stdout.write(f"{json.dumps(_play(client, **json.loads(line)))}\n")
+            sys.stdout.flush()
+
+
+def _play(
+    client: Any,
+    *,
+    mechanisms: list[str],
+    faults: list[str],
+    first: int,
+    seeds: int,
+    jobs: int,
+    faults_each: int,
+    stops: bool,
+) -> dict[str, Any]:
+    from dispatcher_project.simulation.run import simulate
+    from dispatcher_project.simulation.size import Size
+
+    from .sabotage import MECHANISMS, counted_bookings
+
+    size = Size(jobs=jobs, faults=faults_each, names=tuple(faults))
+    cost, broken, played = Counter[str](), list[str](), 0
+    with ExitStack() as stack:
+        for name in mechanisms:
+            stack.enter_context(MECHANISMS[name]())
+        stack.enter_context(counted_bookings(cost))
+        while not (broken and stops) and played < seeds:
+            verdict = simulate(first + played, client, size)
+            broken += [f"{law} (seed {verdict.seed})" for law in verdict.broken]
+            played += 1
+            cost.update(verdict.cost)
+    return {"broken": broken, "played": played, "cost": cost}
+
+
+if __name__ == "__main__":
+    main()
