@@ -1,7 +1,7 @@
 """`python3 -m tests.dispatcher_project.simulation.player`: plays seeds as its standard input asks.
 
-A line of JSON says what `_play` takes; a line of JSON answers: `{"broken": [laws], "played", "cost": {name: n}}`.
-One process for many questions: starting Django and making its tables costs more than playing.
+A line of JSON says what `_play` takes; another one answers: `{"broken": [laws], "played", "cost": {}}`. One
+process for many questions: starting Django and making its tables costs more than playing.
 """
 
 from __future__ import annotations
