@@ -49,6 +49,9 @@ class LateTickets:
                 with self._lock:
                     self._waiting[fleet, pool] = {**tickets, **self._waiting.get((fleet, pool), {})}
                 continue
+            except Exception:  # not Redis: these would fail for ever; the others and their timer go on
+                log.exception("late_tickets_left_to_the_reconciler", pool=pool, tickets=len(tickets))
+                continue
             log.info("late_tickets_pushed", pool=pool, tickets=len(tickets))
             self._ports.send_wakes(pushed.wakes)
         with self._lock:

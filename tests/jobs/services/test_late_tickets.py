@@ -32,6 +32,8 @@ class Line:
         )
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
+        if pool == "broken":
+            raise ValueError("a bug")
         if not self.is_there:
             raise LeasingUnavailable("away")
         self.pushed.append((pool, [ticket.job_id for ticket in tickets]))
@@ -75,3 +77,14 @@ def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
     line.is_there = True
     line.a_second_passes()
     assert line.pushed == [("a", ["0", "1"])]
+
+
+def test_what_can_not_be_pushed_does_not_keep_the_others_back() -> None:
+    line = Line()
+    push_later("main", "broken", [ticket("1")], line.ports)
+    push_later("main", "a", [ticket("2")], line.ports)
+    line.a_second_passes()
+    line.is_there = True
+    line.a_second_passes()
+    assert line.pushed == [("a", ["2"])]
+    assert not line.later
