@@ -45,9 +45,12 @@ def main() -> None:
     if command == "simulate":  # never on a real database, whatever the environment says
         os.environ["DJANGO_SETTINGS_MODULE"] = "dispatcher_project.settings.simulation"
     else:
-        from dispatcher_project.supervisor.data_folder import adopt_running_environment
+        from dispatcher_project.supervisor.data_folder import NotRunning, adopt_running_environment
 
-        adopt_running_environment()
+        try:
+            adopt_running_environment(sys.argv[2:])
+        except NotRunning as error:
+            sys.exit(f"manage.py: {error}")
     if command in WITHOUT_PAGES:
         os.environ.setdefault("DISPATCHER_PAGES", "0")
     settings = "base" if command in WITHOUT_SECRETS else "production"

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.callbacks.tenant_secret import renew_secret
 from jobs.models import ApiKey, Tenant
-from jobs.services.tenants import create_key, revoke_key
+from jobs.services.tenants import create_key, renew_webhook_secret, revoke_key
 
 from .live import weigh_after_commit
 from .marks import column, operation
+from .operating import actor
 from .read_only import OperatorAdmin, ReadOnlyInline
 from .shapes import badge
 
@@ -35,12 +39,23 @@ class TenantPages(OperatorAdmin):
     fields = ("name", "weight", "signs", "created_at")
     readonly_fields = ("signs", "created_at")
     inlines = (KeysOfTenant,)
+    audit_values = ("name", "weight")
     actions = ("renew_secrets",)
+    actions_detail = ("send_test",)
 
     @operation("New webhook secret (the old one stops at once)", permissions=["change"])
     def renew_secrets(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         for tenant in queryset.order_by("name")[:10]:
-            _show_secret(request, f"webhook secret of {tenant}", renew_secret(tenant))
+            secret = renew_webhook_secret(tenant, by=actor(request))
+            _show_secret(request, f"webhook secret of {tenant}", secret)
+
+    @operation("Send a test callback", permissions=["send_test"], icon="outgoing_mail")
+    def send_test(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        name = Tenant.objects.filter(pk=object_id).values_list("name", flat=True).first() or ""
+        return redirect(f"{reverse('admin:jobs_callback_sample')}?{urlencode({'tenant': name})}")
+
+    def has_send_test_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return bool(request.user.has_perm("jobs.change_callback"))
 
     @column("keys")
     def keys(self, tenant: Any) -> int:
@@ -74,13 +89,17 @@ class ApiKeyPages(OperatorAdmin):
     autocomplete_fields = ("tenant",)
     actions = ("revoke_keys",)
     fields = ("name", "tenant", "kind", "expiry_date")
+    audit_kind = "key"
 
     @operation("Revoke (can't be undone)", permissions=["change"])
     def revoke_keys(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         keys = list(queryset.filter(revoked=False))
         for key in keys:
-            revoke_key(key)
+            revoke_key(key, by=actor(request))
         messages.success(request, f"{len(keys)} revoked.")
+
+    def audit_name(self, row: ApiKey) -> str:
+        return row.prefix
 
     @column("kind")
     def kind_label(self, key: ApiKey) -> SafeString:
@@ -102,7 +121,7 @@ class ApiKeyPages(OperatorAdmin):
         row, key = create_key(obj.tenant, obj.kind, name=obj.name)
         row.expiry_date = obj.expiry_date
         row.save(update_fields=["expiry_date"])
-        obj.pk = row.pk
+        obj.pk, obj.prefix = row.pk, row.prefix
         _show_secret(request, f"{obj.kind} key of {obj.tenant}", key)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

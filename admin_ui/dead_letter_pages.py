@@ -5,20 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import reverse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, RangeDateTimeFilter
 
+from jobs.failures import dead_letter_groups
+from jobs.job_filter import JobFilter
 from jobs.models import Job
+from jobs.services.bulk import Deed
 from jobs.states import JobState
 
-from .filters import ErrorCodeFilter, ModelFilter
+from .filters import ErrorCodeFilter, FingerprintFilter, ModelFilter
 from .job_pages import JobRows
 from .marks import column
 from .models import DeadLetter
 from .shapes import span
+
+MOST_GROUPS = 50
 
 
 @admin.register(DeadLetter)
@@ -36,12 +43,15 @@ class DeadLetterPages(JobRows):
     list_filter = (
         ModelFilter,
         ErrorCodeFilter,
+        FingerprintFilter,
         ("tenant", AutocompleteSelectFilter),
         ("finished_at", RangeDateTimeFilter),
     )
     ordering = ("-finished_at",)
     sortable_by = ("finished_at",)
     actions = ("retry_jobs", "dismiss_jobs")
+    bulk_deeds = (Deed.RETRY, Deed.DISMISS)
+    list_before_template = "admin_ui/dead_letters/top.html"
 
     @column("since submit")
     def lasted(self, job: Job) -> str:
@@ -50,6 +60,22 @@ class DeadLetterPages(JobRows):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.filter(state=JobState.FAILED, dismissed_at=None)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.groups)
+        return [path("groups/", view, name="admin_ui_deadletter_groups"), *super().get_urls()]
+
+    def groups(self, request: HttpRequest) -> HttpResponse:
+        """By kind of failure, for the top of the list; of one model if `?model=` says so."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        chosen = JobFilter(model=request.GET.get("model") or None)
+        context = {
+            "groups": dead_letter_groups(chosen, at_most=MOST_GROUPS),
+            "model": chosen.model,
+            "may_operate": self.has_operate_permission(request),
+        }
+        return TemplateResponse(request, "admin_ui/dead_letters/groups.html", context)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None

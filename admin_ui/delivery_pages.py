@@ -8,17 +8,20 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter, RangeDateTimeFilter
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.callbacks.deliver import replay
 from jobs.models import Callback, CallbackTry
 from jobs.services import ports
 
+from .filters import MessageCreatedFilter
 from .marks import column, operation
-from .operating import MOST_AT_ONCE, back_to, for_each
-from .read_only import ReadOnlyAdmin, ReadOnlyInline, is_list
+from .operating import MOST_AT_ONCE, actor, back_to, for_each
+from .read_only import HistoryAdmin, ReadOnlyInline, is_list
+from .sample_page import SamplePage
 from .shapes import CALLBACK_LABELS, badge, job_link, json_block
 
 
@@ -29,14 +32,15 @@ class TriesOfCallback(ReadOnlyInline):
 
 
 @admin.register(Callback)
-class CallbackPages(ReadOnlyAdmin):
+class CallbackPages(SamplePage):
     list_display = ("id", "state_label", "job_page", "url", "tries", "next_at", "created_at", "delivered_at")
-    list_filter = (("state", ChoicesDropdownFilter), ("created_at", RangeDateTimeFilter))
+    list_filter = (("state", ChoicesDropdownFilter), ("created_at", MessageCreatedFilter))
     search_fields = ("id__exact", "job__id__exact")
     search_help_text = "Exactly: a webhook-id or a job's id."
     ordering = ("-id",)
     sortable_by = ()
     actions = ("replay_callbacks",)
+    actions_list = ("send_test",)
     actions_detail = ("replay_one",)
     inlines = (TriesOfCallback,)
     fields = (
@@ -48,6 +52,10 @@ class CallbackPages(ReadOnlyAdmin):
         "body_json",
     )
     readonly_fields = ("state_label", "job_page", "body_json")
+
+    @operation("Send a test", permissions=["operate"], icon="outgoing_mail")
+    def send_test(self, request: HttpRequest) -> HttpResponse:
+        return redirect(reverse("admin:jobs_callback_sample"))
 
     @operation("Send again", permissions=["operate"])
     def replay_callbacks(self, request: HttpRequest, queryset: QuerySet[Callback]) -> None:
@@ -67,9 +75,6 @@ class CallbackPages(ReadOnlyAdmin):
         _send_again(request, [object_id])
         return back_to(request, reverse("admin:jobs_callback_change", args=[object_id]))
 
-    def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return bool(request.user.has_perm("jobs.change_callback"))
-
     @column("state")
     def state_label(self, callback: Callback) -> SafeString:
         return badge(callback.state, CALLBACK_LABELS)
@@ -88,7 +93,7 @@ class CallbackPages(ReadOnlyAdmin):
 
 
 @admin.register(CallbackTry)
-class CallbackTryPages(ReadOnlyAdmin):
+class CallbackTryPages(HistoryAdmin):
     list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
     search_fields = ("callback__id__exact",)
     search_help_text = "A webhook-id."
@@ -100,7 +105,9 @@ def _send_again(request: HttpRequest, ids: list[str]) -> None:
     real = ports.production_ports()
 
     def send(callback_id: str) -> str:
-        return "due again" if replay(callback_id, now=real.clock.now()) else "gone meanwhile"
+        return (
+            "due again" if replay(callback_id, now=real.clock.now(), by=actor(request)) else "gone meanwhile"
+        )
 
     for_each(request, ids, send)
     real.wake_callbacks(ids[:MOST_AT_ONCE])

@@ -7,14 +7,18 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import DropdownFilter
+from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter
+from unfold.utils import parse_datetime_str
 
 from gpus.errors import ERRORS_BY_CODE
 from gpus.models import ModelConfig, Pool, Server
 from jobs import errors
-from jobs.states import JOB_MOVES
+from jobs.ids import lowest_id
+from jobs.states import JOB_MOVES, JobState
 
 _MOST_CHOICES = 500
+_CLOCKS_DIFFER_SECONDS = 3600.0
+"""An id's time is that of the process that made it; `created_at` decides, the id only bounds what is read."""
 
 
 class _ExactFilter(DropdownFilter):  # type: ignore[misc]
@@ -54,6 +58,50 @@ class ErrorCodeFilter(_ExactFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         own = (errors.DEADLINE_EXCEEDED, errors.POISON, errors.CANCELLED, errors.LOST_AT_MOST_ONCE)
         return [(code, code) for code in sorted({*own, *ERRORS_BY_CODE})]
+
+
+class JobErrorFilter(ErrorCodeFilter):
+    """Of jobs: what completed has no error, and that is nearly all of them."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        rows = super().queryset(request, queryset)
+        failing = [state.value for state in JobState if state is not JobState.COMPLETED]
+        return rows.filter(state__in=failing) if self.value() else rows
+
+
+class CreatedFilter(RangeDateTimeFilter):  # type: ignore[misc]
+    """By time, read by id: ids begin with the time and have the index. prefix: what stands before it."""
+
+    prefix = ""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        rows: QuerySet[Any] | None = super().queryset(request, queryset)
+        given = self.used_parameters
+        for end, lookup, margin in (
+            ("from", "gte", -_CLOCKS_DIFFER_SECONDS),
+            ("to", "lt", _CLOCKS_DIFFER_SECONDS),
+        ):
+            day, time = (given.get(f"{self.parameter_name}_{end}_{part}") for part in (0, 1))
+            moment = parse_datetime_str(f"{day} {time}") if day and time else None
+            if rows is not None and moment is not None:
+                bound = self.prefix + lowest_id(max(moment.timestamp() + margin, 0.0))
+                rows = rows.filter(**{f"id__{lookup}": bound})
+        return rows
+
+
+class MessageCreatedFilter(CreatedFilter):
+    prefix = "msg_"
+
+
+class FingerprintFilter(_ExactFilter):
+    """Reached by links from the groups of dead letters: there is no list of all kinds to choose from."""
+
+    title = "kind of failure"
+    parameter_name = "error_fingerprint"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        given = request.GET.get("error_fingerprint", "")
+        return [(given, given)] if given else []
 
 
 class EventTypeFilter(_ExactFilter):

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.runners.answers import ID_FIELDS
 from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
 from gpus.services.secrets import encrypt
 
@@ -72,6 +73,7 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Placement
         fields = ("server", "model", "endpoint")
+        help_texts = {"endpoint": "Where payloads are sent by POST: http://gpu-1:9101/generate."}
 
     def clean_endpoint(self) -> str:
         endpoint: str = self.cleaned_data["endpoint"]
@@ -98,6 +100,17 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = ModelConfig
         fields = ("name", "pool", *MODEL_FIELDS)
+        help_texts = {
+            "name": "What clients write as `model`; it can't be changed later.",
+            "pool": "Whose servers' slots it shares; it can't be changed later.",
+            "model_type": "sync: the answer to the POST is the result. async: it names a run to poll.",
+            "poll_endpoint_template": "Where a run is polled; {id} is the server's id of it: /status/{id}.",
+            "id_field": "The field of the first answer with that id; empty: " + ", ".join(ID_FIELDS) + ".",
+            "payload_schema": "JSON Schema (2020-12) that payloads must match; empty: any payload.",
+            "cancel_endpoint_template": "Where a run is stopped; {job_id} is our id, {id} the server's. "
+            "Empty: /cancel/{job_id}.",
+            "max_response_bytes": "A longer answer fails the run.",
+        }
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean() or {}

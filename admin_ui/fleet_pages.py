@@ -10,11 +10,13 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
+from gpus.services.config_history import fields_before, note_change
 
 from .filters import OpenQuarantineFilter
 from .fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from .live_admin import LiveAdmin
 from .marks import column
+from .operating import actor
 from .read_only import ReadOnlyAdmin
 from .shapes import job_link
 
@@ -23,6 +25,8 @@ from .shapes import job_link
 class ModelConfigPages(LiveAdmin):
     form = ModelConfigForm
     fixed = ("name", "pool")
+    audit_kind = "model"
+    change_form_outer_after_template = "admin_ui/model_history.html"
     list_display = ("name", "pool", "model_type", "servers", "max_retries", "at_most_once", "updated_at")
     list_filter = (("model_type", ChoicesDropdownFilter), ("pool", RelatedDropdownFilter))
     list_select_related = ("pool",)
@@ -43,6 +47,11 @@ class ModelConfigPages(LiveAdmin):
         ("Input", {"fields": ("payload_schema",)}),
     )
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        before = fields_before(obj.name) if change else None
+        super().save_model(request, obj, form, change)
+        note_change(obj, obj.pool, before=before, by=actor(request))
+
     @column("servers")
     def servers(self, config: Any) -> int:
         return int(config.server_count)
@@ -56,6 +65,7 @@ class ModelConfigPages(LiveAdmin):
 class PoolPages(LiveAdmin):
     form = PoolForm
     fixed = ("name", "fleet")
+    audit_values = ("algorithm", "affinity_patience_seconds")
     list_display = ("name", "fleet", "algorithm", "affinity_patience_seconds", "model_count", "server_count")
     list_filter = (("algorithm", ChoicesDropdownFilter),)
     search_fields = ("name",)

@@ -1,4 +1,5 @@
-"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too."""
+"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too. What
+was done (audit entries, a model's versions) nobody may change."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def write_groups(using: str = "default", **_: Any) -> None:
     ours = Permission.objects.using(using).filter(content_type__app_label__in=_APPS)
     view = Q(codename__startswith="view_")
     act = Q(content_type__model__in=_REGISTRY) | Q(codename__in=[f"change_{name}" for name in _OPERATED])
-    add = Q(codename__in=["add_apikey", "add_tenant"])
+    add = Q(codename__in=["add_apikey", "add_tenant", "add_pause", "delete_pause"])
     _write("viewers", ours.filter(view), using)
     _write("operators", ours.filter(view | act | add), using)
 

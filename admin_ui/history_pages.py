@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.models import Attempt, Event, IdempotencyKey, JobTag, PurgeLedger, PushedResult, SweepRun
+from jobs.ids import ID_LENGTH
+from jobs.models import (
+    Attempt,
+    Event,
+    IdempotencyKey,
+    JobTag,
+    PurgeLedger,
+    PushedResult,
+    Rollup,
+    SweepRun,
+    Tally,
+)
 
 from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from .marks import column
-from .read_only import ReadOnlyAdmin
+from .read_only import HistoryAdmin, ReadOnlyAdmin
 from .shapes import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
+
+RECENT = 50_000
+"""Attempts among which a server's own id of a run is looked for."""
 
 
 @admin.register(Attempt)
-class AttemptPages(ReadOnlyAdmin):
+class AttemptPages(HistoryAdmin):
     list_display = (
         "id",
         "job_page",
@@ -27,8 +45,8 @@ class AttemptPages(ReadOnlyAdmin):
         "ran",
     )
     list_filter = (("state", ChoicesDropdownFilter), ServerFilter, ModelFilter, ErrorCodeFilter)
-    search_fields = ("id__exact", "job__id__exact", "remote_id__exact")
-    search_help_text = "Exactly: an attempt's id, a job's id, the server's own id of a run."
+    search_fields = ("id__exact",)
+    search_help_text = "Exactly: an attempt's id, a job's id, the server's own id of a recent run."
     ordering = ("-id",)
     sortable_by = ()
     fields = (
@@ -44,6 +62,20 @@ class AttemptPages(ReadOnlyAdmin):
         "evidence",
     )
     readonly_fields = ("job_page", "state_label", "where", "ran", "gpu_time")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Ids by their index; the servers' own have none, and are looked for among the latest attempts."""
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        ours = Q(id=term.upper()) | Q(job_id=term.upper())
+        if len(term) == ID_LENGTH and Attempt.objects.filter(ours).exists():
+            return queryset.filter(ours), False
+        ids = Attempt.objects.order_by("-id").values_list("id", flat=True)
+        oldest = ids[RECENT : RECENT + 1].first() or ""
+        return queryset.filter(remote_id=term, id__gt=oldest), False
 
     @column("state")
     def state_label(self, attempt: Attempt) -> SafeString:
@@ -67,7 +99,7 @@ class AttemptPages(ReadOnlyAdmin):
 
 
 @admin.register(Event)
-class EventPages(ReadOnlyAdmin):
+class EventPages(HistoryAdmin):
     list_display = ("id", "job_page", "seq", "type", "at")
     list_filter = (EventTypeFilter,)
     search_fields = ("job__id__exact",)
@@ -87,7 +119,7 @@ class EventPages(ReadOnlyAdmin):
 
 
 @admin.register(IdempotencyKey)
-class IdempotencyKeyPages(ReadOnlyAdmin):
+class IdempotencyKeyPages(HistoryAdmin):
     list_display = ("key", "tenant", "job_page")
     list_select_related = ("tenant",)
     search_fields = ("key__exact", "job__id__exact")
@@ -106,7 +138,7 @@ class IdempotencyKeyPages(ReadOnlyAdmin):
 
 
 @admin.register(PushedResult)
-class PushedResultPages(ReadOnlyAdmin):
+class PushedResultPages(HistoryAdmin):
     list_display = ("attempt_id", "job_page", "received_at")
     search_fields = ("attempt_id__exact", "job_id__exact")
     ordering = ("-attempt_id",)
@@ -124,7 +156,7 @@ class PushedResultPages(ReadOnlyAdmin):
 
 
 @admin.register(JobTag)
-class JobTagPages(ReadOnlyAdmin):
+class JobTagPages(HistoryAdmin):
     list_display = ("tag", "job_page")
     search_fields = ("tag__exact", "job__id__exact")
     ordering = ("-id",)
@@ -143,6 +175,33 @@ class PurgeLedgerPages(ReadOnlyAdmin):
     list_select_related = ("tenant",)
     search_fields = ("tenant__name__exact",)
     ordering = ("tenant_id", "state")
+
+
+@admin.register(Rollup)
+class RollupPages(HistoryAdmin):
+    list_display = (
+        "at",
+        "span_seconds",
+        "model",
+        "tenant",
+        "completed",
+        "failed",
+        "cancelled",
+        "gpu_seconds",
+    )
+    list_select_related = ("tenant",)
+    list_filter = (ModelFilter,)
+    search_fields = ("model__exact", "tenant__name__exact")
+    search_help_text = "Exactly: a model or a tenant."
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(Tally)
+class TallyPages(ReadOnlyAdmin):
+    list_display = ("name", "model", "code", "count")
+    search_fields = ("name", "model__exact", "code__exact")
+    ordering = ("name", "model", "code")
 
 
 @admin.register(SweepRun)

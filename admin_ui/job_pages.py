@@ -6,73 +6,33 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.admin import TabularInline
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter, RangeDateTimeFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter
 
 from jobs.ids import ID_LENGTH
-from jobs.models import Job, JobTag
+from jobs.models import Job, JobTag, Tenant
+from jobs.services.bulk import Deed
 
-from .filters import ErrorCodeFilter, ModelFilter, PoolFilter
+from .bulk_form import query_of_list
+from .bulk_page import BULK_WORDS, BulkPage
+from .filters import CreatedFilter, JobErrorFilter, ModelFilter, PoolFilter
 from .job_actions import JobActions
-from .job_inlines import AttemptsOfJob, CallbacksOfJob, EventsOfJob
+from .job_detail import JobDetail
 from .marks import column
-from .read_only import ReadOnlyAdmin, is_list
-from .shapes import JOB_LABELS, badge, json_block, span
+from .read_only import HistoryAdmin, is_list
+from .shapes import JOB_LABELS, badge, span
 
 _HEAVY = ("payload", "result", "metadata", "error_message")
 
 
-class JobRows(JobActions, ReadOnlyAdmin):
+class JobRows(JobActions, HistoryAdmin):
     list_select_related = ("tenant",)
     search_help_text = "A job's id, or exactly: a tag, a model, a tenant."
     search_fields = ("id",)
     sortable_by = ("created",)
-    actions_detail = ("cancel_one", "retry_one", "dismiss_one")
-    inlines: tuple[type[TabularInline], ...] = (AttemptsOfJob, EventsOfJob, CallbacksOfJob)
-    readonly_fields = ("state_label", "payload_json", "result_json", "metadata_json", "tag_list", "created")
-    fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    ("id", "state_label"),
-                    ("tenant", "model"),
-                    ("priority", "pool"),
-                    ("tag_list", "callback_url"),
-                    ("error_code", "error_message"),
-                )
-            },
-        ),
-        ("Result", {"fields": ("result_json",), "classes": ["tab"]}),
-        ("Payload", {"fields": ("payload_json", "metadata_json"), "classes": ["tab"]}),
-        (
-            "Times",
-            {
-                "fields": (
-                    ("created_at", "started_at"),
-                    ("finished_at", "due_at"),
-                    ("deadline_at", "start_deadline_at"),
-                    ("cancel_requested_at", "dismissed_at"),
-                ),
-                "classes": ["tab"],
-            },
-        ),
-        (
-            "Budget",
-            {
-                "fields": (
-                    ("round", "attempts_made"),
-                    ("tries", "max_retries"),
-                    ("free_connects", "deaths"),
-                    ("live_attempt", "avoid_server"),
-                    "fleet",
-                ),
-                "classes": ["tab"],
-            },
-        ),
-    )
+    list_before_template = "admin_ui/job/list_top.html"
+    bulk_deeds: tuple[Deed, ...] = ()
 
     @column("state")
     def state_label(self, job: Job) -> SafeString:
@@ -90,21 +50,18 @@ class JobRows(JobActions, ReadOnlyAdmin):
     def took(self, job: Job) -> str:
         return span(job.started_at, job.finished_at)
 
-    @column("payload")
-    def payload_json(self, job: Job) -> SafeString | str:
-        return json_block(job.payload)
-
-    @column("result")
-    def result_json(self, job: Job) -> SafeString | str:
-        return json_block(job.result)
-
-    @column("metadata")
-    def metadata_json(self, job: Job) -> SafeString | str:
-        return json_block(job.metadata)
-
-    @column("tags")
-    def tag_list(self, job: Job) -> str:
-        return ", ".join(map(str, job.tags)) or "–"
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """With links to work on all that the list shows."""
+        context = dict(extra_context or {})
+        if self.has_operate_permission(request):
+            filters = request.GET.dict()
+            context["bulk_links"] = [
+                (BULK_WORDS[deed][0], query)
+                for deed in self.bulk_deeds
+                if (query := query_of_list(filters, deed)) is not None
+            ]
+        answer: HttpResponse = super().changelist_view(request, context)
+        return answer
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -121,12 +78,21 @@ class JobRows(JobActions, ReadOnlyAdmin):
             found = queryset.filter(id=term.upper())
             if found.exists():
                 return found, False
-        tagged = JobTag.objects.filter(tag=term).values("job_id")
-        return queryset.filter(Q(model=term) | Q(tenant__name=term) | Q(id__in=tagged)), False
+        # only what there is: together they would have no index, and read every job
+        meant = Q()
+        if Job.objects.filter(model=term).exists():
+            meant |= Q(model=term)
+        if tenant := Tenant.objects.filter(name=term).first():
+            meant |= Q(tenant=tenant)
+        if JobTag.objects.filter(tag=term).exists():
+            meant |= Q(id__in=JobTag.objects.filter(tag=term).values("job_id"))
+        return (queryset.filter(meant) if meant else queryset.none()), False
 
 
 @admin.register(Job)
-class JobPages(JobRows):
+class JobPages(JobRows, JobDetail, BulkPage):
+    actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one")
+    bulk_deeds = (Deed.CANCEL,)
     list_display = (
         "id",
         "state_label",
@@ -143,9 +109,9 @@ class JobPages(JobRows):
         ("state", ChoicesDropdownFilter),
         ModelFilter,
         PoolFilter,
-        ErrorCodeFilter,
+        JobErrorFilter,
         ("tenant", AutocompleteSelectFilter),
-        ("created_at", RangeDateTimeFilter),
+        ("created_at", CreatedFilter),
     )
     ordering = ("-id",)
     actions = ("cancel_jobs",)

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import Pool
-from gpus.services.registry import mirror_registry
+from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
 from jobs.services import ports
 

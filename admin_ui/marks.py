@@ -27,11 +27,12 @@ def operation(
     permissions: Sequence[str],
     icon: str | None = None,
     confirm: tuple[str, str, str] | None = None,
+    form_class: type[BaseDialogForm] = BaseDialogForm,
 ) -> Callable[[Method], Method]:
     """An action of a list or a page. confirm: title, text and button of a dialog; then the method gets its
-    form first, and nothing happens by GET."""
+    form (of form_class) first, and nothing happens by GET."""
     dialog = confirm and ActionDialog(
-        title=confirm[0], description=confirm[1], form_class=BaseDialogForm, form_submit_text=confirm[2]
+        title=confirm[0], description=confirm[1], form_class=form_class, form_submit_text=confirm[2]
     )
 
     def mark(method: Method) -> Method:

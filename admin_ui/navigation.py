@@ -8,6 +8,14 @@ from typing import Any
 from django.http import HttpRequest
 from django.urls import reverse
 
+_LIVE = (
+    ("Overview", "monitoring", "admin:index", ()),
+    ("Fleet", "view_module", "dashboard:fleet", ("gpus.view_server",)),
+    ("Queues", "format_list_numbered", "dashboard:queues", ("gpus.view_modelconfig", "jobs.view_job")),
+    ("Flower", "local_florist", "flower", ("jobs.view_job",)),
+)
+"""Name, icon, route, and the permissions that it takes."""
+
 _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     (
         "Work",
@@ -27,6 +35,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Pools", "hub", "gpus", "pool"),
             ("Placements", "pin_drop", "gpus", "placement"),
             ("Quarantine", "health_and_safety", "gpus", "quarantinedslot"),
+            ("Pauses", "pause_circle", "gpus", "pause"),
         ),
     ),
     (
@@ -36,11 +45,15 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     (
         "Records",
         (
+            ("Audit", "policy", "gpus", "auditentry"),
+            ("Model versions", "history_edu", "gpus", "configversion"),
             ("Delivery log", "outgoing_mail", "jobs", "callbacktry"),
             ("Pushed results", "move_to_inbox", "jobs", "pushedresult"),
             ("Idempotency keys", "content_copy", "jobs", "idempotencykey"),
             ("Tags", "sell", "jobs", "jobtag"),
             ("Purge ledger", "delete_sweep", "jobs", "purgeledger"),
+            ("Rollups", "bar_chart", "jobs", "rollup"),
+            ("Tallies", "tag", "jobs", "tally"),
             ("Sweeps", "cleaning_services", "jobs", "sweeprun"),
         ),
     ),
@@ -50,7 +63,12 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
 
 def side_bar(request: HttpRequest) -> list[dict[str, Any]]:
     """For `UNFOLD`: groups of links; what may not be seen is left out."""
-    groups = []
+    live = [
+        {"title": name, "icon": icon, "link": reverse(route)}
+        for name, icon, route, permissions in _LIVE
+        if request.user.has_perms(permissions)
+    ]
+    groups: list[dict[str, Any]] = [{"title": "Now", "items": live}]
     for title, entries in _GROUPS:
         items = [
             {"title": name, "icon": icon, "link": reverse(f"admin:{app}_{model}_changelist")}

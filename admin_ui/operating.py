@@ -9,11 +9,17 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
+from gpus.errors import LeasingUnavailable
 from jobs.errors import Refused
 from jobs.models import Job
 
 MOST_AT_ONCE = 1000
 """Rows that one click moves: a request must end."""
+
+
+def actor(request: HttpRequest) -> str:
+    """Who acts, as the audit entries say it."""
+    return f"user:{request.user.get_username()}"
 
 
 def for_each(request: HttpRequest, ids: Iterable[str], act: Callable[[str], str]) -> None:
@@ -28,6 +34,8 @@ def for_each(request: HttpRequest, ids: Iterable[str], act: Callable[[str], str]
             counts[act(row_id)] += 1
         except Refused as refusal:
             refused[str(refusal)] += 1
+        except LeasingUnavailable:
+            refused["Redis does not answer now; try again once it is back."] += 1
         except Job.DoesNotExist:
             refused["It is gone."] += 1
     if counts:

@@ -9,7 +9,10 @@ from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
+
+from .audited import AuditedAdmin
+from .keyset import KeysetChangeList
 
 COUNT_UP_TO = 10_000
 
@@ -23,7 +26,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return rows[:COUNT_UP_TO].count()
 
 
-class OperatorAdmin(ModelAdmin):  # type: ignore[misc]
+class OperatorAdmin(AuditedAdmin):
     """Base of all pages."""
 
     paginator = CappedPaginator
@@ -57,6 +60,15 @@ class NoTouching:
 
 class ReadOnlyAdmin(NoTouching, OperatorAdmin):
     """A page of history."""
+
+
+class HistoryAdmin(ReadOnlyAdmin):
+    """A list that grows to millions: paged by key, never counted."""
+
+    list_disable_select_all = True
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        return KeysetChangeList
 
 
 class ReadOnlyInline(NoTouching, TabularInline):  # type: ignore[misc]

@@ -13,12 +13,14 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
-from gpus.services.registry import change_server, remove_server
+from gpus.services.controls import switch_server
+from gpus.services.registry import remove_server
 from jobs.services import ports
 
 from .fleet_forms import PlacementForm, ServerForm
 from .live_admin import LiveAdmin
 from .marks import column, operation
+from .operating import actor
 from .read_only import ReadOnlyInline
 from .shapes import DESIRED_LABELS, HEALTH_LABELS, badge
 
@@ -46,6 +48,7 @@ class OpenQuarantine(ReadOnlyInline):
 class ServerPages(LiveAdmin):
     form = ServerForm
     fixed = ("name", "pool")
+    audit_values = ("slots", "desired", "host")
     list_display = (
         "name",
         "desired_label",
@@ -76,7 +79,7 @@ class ServerPages(LiveAdmin):
     def drain(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.DRAINING)
 
-    @operation("Switch off: hand over what runs", permissions=["change"])
+    @operation("Switch off: what runs stops and waits again", permissions=["change"])
     def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.OFF)
 
@@ -103,16 +106,16 @@ class ServerPages(LiveAdmin):
         return rows.annotate(open_quarantine=still).prefetch_related("placements")
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        remove_server(obj.name, leases=ports.production_ports().leases)
+        remove_server(obj.name, by=actor(request), leases=ports.production_ports().leases)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         for name in list(queryset.values_list("name", flat=True)):
-            remove_server(name, leases=ports.production_ports().leases)
+            remove_server(name, by=actor(request), leases=ports.production_ports().leases)
 
     def _switch(self, request: HttpRequest, queryset: QuerySet[Server], desired: DesiredState) -> None:
         real = ports.production_ports()
         changed = [
-            change_server(name, leases=real.leases, desired=desired)
+            switch_server(name, desired, by=actor(request), leases=real.leases)
             for name in queryset.order_by("name").values_list("name", flat=True)
         ]
         done = [one for one in changed if one is not None]

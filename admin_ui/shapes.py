@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from django.template.loader import render_to_string
@@ -49,8 +50,13 @@ HEALTH_LABELS = {"up": "success", "down": "danger"}
 
 def badge(value: str, colours: Mapping[str, str]) -> SafeString:
     """A coloured label; a value without a colour is grey."""
-    look = {"text": value.replace("_", " "), "type": colours.get(value)}
-    return render_to_string("unfold/helpers/label.html", look)
+    return _label(value.replace("_", " "), colours.get(value))
+
+
+@lru_cache(maxsize=256)
+def _label(text: str, colour: str | None) -> SafeString:
+    """Kept: a list shows the same few fifty times."""
+    return render_to_string("unfold/helpers/label.html", {"text": text, "type": colour})
 
 
 def json_block(value: Any) -> SafeString | str:
@@ -71,9 +77,11 @@ def span(begin: datetime | None, end: datetime | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """``0.42 s``, ``12.3 s``, ``0:05:07``"""
+    """``420 ms``, ``4.20 s``, ``12.3 s``, ``0:05:07``"""
     if value is None:
         return "–"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
     if value < 60:
         return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
     return str(timedelta(seconds=round(value)))

@@ -1,8 +1,25 @@
 """Flower's options (its `--conf`): the operator's window on Celery. Found by every
-``celery -A dispatcher_project flower`` through FLOWER_CONF (celery.py); variables FLOWER_* go before it.
+``celery -A dispatcher_project flower`` through FLOWER_CONF (celery.py).
 
-The password comes as FLOWER_BASIC_AUTH, never from a file or a command line.
+It is never open: without FLOWER_BASIC_AUTH (``user:password``, never from a file or a command line) it does
+not start. Operators reach it through the admin, behind the admin's login (admin_ui/flower_page.py). What a
+FLOWER_* variable says stands, such as FLOWER_READ_ONLY=false.
 """
+
+import os
+
+from flower.views.monitor import Metrics
+from tornado.options import options
+from tornado.web import authenticated
+
+from admin_ui.flower_address import FLOWER_PREFIX
+
+if not (options.basic_auth or options.auth):
+    raise SystemExit("flower: set FLOWER_BASIC_AUTH to user:password; Flower is never open")
+
+Metrics.get = authenticated(Metrics.get)  # as it comes, /metrics asks nobody for a password
+
+url_prefix = FLOWER_PREFIX
 
 read_only = True
 """What may be done to jobs is done in the admin, by services: revoking a wake would do nothing anyway."""
@@ -12,5 +29,9 @@ max_workers = 1_000
 purge_offline_workers = 3_600
 """Seconds. Workers are named by process: those of yesterday's deploys must not pile up."""
 
-tasks_columns = "name,args,state,result,exception,received,runtime,worker"
+tasks_columns = "name,args,kwargs,state,result,exception,received,runtime,worker"
+"""args, kwargs: what runs where, and for which job, as the worker told it (worker/shown.py)."""
 natural_time = True
+
+for _name in [name for name in globals() if f"FLOWER_{name.upper()}" in os.environ]:
+    del globals()[_name]

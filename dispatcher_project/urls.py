@@ -6,10 +6,12 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
+from admin_ui.dashboard.urls import dashboard_urls
+from admin_ui.flower_page import flower_urls
 from gpus.api.urls import registry_urls
 from jobs.api.documents import Document, Swagger
 from jobs.api.unknown import unknown_route
-from jobs.api.urls import dead_letter_urls, queue_urls, root_urls
+from jobs.api.urls import control_urls, dead_letter_urls, queue_urls, root_urls
 from jobs.services import ports
 
 admin.autodiscover()
@@ -22,7 +24,7 @@ def _ports() -> ports.Ports:
 
 api_urls: list[URLPattern | URLResolver] = [
     *queue_urls,
-    path("admin/", include([*registry_urls(_ports), *dead_letter_urls])),
+    path("admin/", include([*registry_urls(_ports), *control_urls, *dead_letter_urls])),
     path("schema", Document.as_view(), name="schema"),
     path("docs", Swagger.as_view(url_name="schema")),
 ]
@@ -32,6 +34,8 @@ urlpatterns = [
     *root_urls,
     path("api/v1/", include(api_urls)),
     re_path(r"^api/(?P<rest>.*)$", unknown_route),
+    *flower_urls,
+    *dashboard_urls,
     path("admin/", admin.site.urls),
 ]
 

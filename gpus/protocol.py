@@ -217,7 +217,8 @@ class ModelSpec:
 class Endpoint:
     """Where a model is run on a server.
 
-    headers: the server's secret request headers, in the clear: never log them.
+    headers: the server's secret request headers, in the clear: never log them. is_off: an operator switched
+    the server off: nothing is begun there any more.
     """
 
     server: str
@@ -225,6 +226,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_pem: str | None = None
     max_slots: int = 1
+    is_off: bool = False
 
     def __repr__(self) -> str:
         return f"Endpoint({self.server!r}, {self.url!r})"

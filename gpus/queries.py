@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db.models.signals import post_delete, post_save
 
-from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import Endpoint, ModelSpec, PoolSpec
+from gpus.models import ModelConfig, Pause, Placement, Pool, Server
+from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.services.secrets import decrypt
 
 REMEMBER_SECONDS = 1.0
@@ -52,6 +52,11 @@ def fleets() -> list[str]:
     """The fleets in use; `main` always is one."""
     found: list[str] = _recent(("fleets",), _read_fleets)
     return found
+
+
+def pauses() -> list[Pause]:
+    """What is paused now, by kind and name; never remembered."""
+    return list(Pause.objects.all())
 
 
 def forget() -> None:
@@ -100,6 +105,7 @@ def _read_endpoint(server: str, model: str) -> Endpoint | None:
         headers=read_headers(machine.headers_encrypted),
         ca_pem=machine.ca_pem or None,
         max_slots=machine.slots,
+        is_off=machine.desired == DesiredState.OFF,
     )
 
 

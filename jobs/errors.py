@@ -62,6 +62,13 @@ class NotCancellable(Refused):
     status = 409
 
 
+class NotWaiting(Refused):
+    """The job does not wait: it runs, or it is over."""
+
+    code = "not_waiting"
+    status = 409
+
+
 class NotDeadLetter(Refused):
     """The job is not a dead letter."""
 

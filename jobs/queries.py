@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min, Prefetch, Q, QuerySet
 
+from jobs.job_filter import JobFilter
 from jobs.models import Attempt, Job, JobTag
 from jobs.states import JobState
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit.
+    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
+    audit entries have it. user: of a staff session, which may do what its Django permissions say.
 
     The two class attributes are what Django and DRF ask of a user.
     """
@@ -22,6 +24,7 @@ class Principal:
     tenant_id: int | None
     is_operator: bool
     name: str
+    user: Any = field(default=None, compare=False)
 
     is_authenticated = True
     is_anonymous = False
@@ -29,6 +32,10 @@ class Principal:
     @property
     def pk(self) -> str:
         return self.name
+
+    def has_perm(self, permission: str) -> bool:
+        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
+        return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
 
 
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
@@ -70,14 +77,9 @@ def list_jobs(
     return rows.order_by("-id")
 
 
-def dead_letters(*, model: str | None = None, error_code: str | None = None) -> QuerySet[Job]:
-    """FAILED jobs that nobody dismissed: what an operator may retry."""
-    rows = Job.objects.filter(state=JobState.FAILED, dismissed_at__isnull=True)
-    if model is not None:
-        rows = rows.filter(model=model)
-    if error_code is not None:
-        rows = rows.filter(error_code=error_code)
-    return rows.defer("payload", "result").prefetch_related(_attempts()).order_by("-id")
+def dead_letters(chosen: JobFilter) -> QuerySet[Job]:
+    """FAILED jobs that nobody dismissed: what an operator may retry. Newest first."""
+    return chosen.dead_letters().prefetch_related(_attempts()).order_by("-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,6 @@ def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
         )
     )
     return [Waiting(**row) for row in rows]
-
-
-def counts_by_model_and_state() -> list[tuple[str, str, int]]:
-    """All jobs, for metrics."""
-    rows = Job.objects.order_by().values_list("model", "state").annotate(count=Count("id"))
-    return [(model, state, count) for model, state, count in rows]
 
 
 def _attempts() -> Prefetch[Any]:

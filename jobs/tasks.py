@@ -24,9 +24,10 @@ def work(pool: str, host: str | None = None) -> dict[str, Any]:
     return shown([asdict(report) for report in current_worker().work(pool, host)])
 
 
-@shared_task(name=wake.SWEEP, ignore_result=True)
+@shared_task(name=wake.SWEEP, ignore_result=True, send_events=False)
 def sweep(name: str) -> dict[str, Any]:
-    """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted."""
+    """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted. Flower does not list
+    them: one each second would push the jobs out of its view; their ages are in the admin and in /metrics."""
     from jobs.sweeps import run_sweep
 
     return run_sweep(name)

@@ -19,6 +19,7 @@ from gpus.leasing.connect import connect
 from gpus.leasing.contract import SlotView
 from gpus.leasing.store import redis_leases
 from gpus.protocol import SystemClock, Ticket
+from gpus.services.audit import cli_actor
 from gpus.services.registry import remove_server
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
 from jobs.services.ports import Ports
@@ -192,7 +193,7 @@ class State:
         """From the registry of a dispatcher that is not ours."""
         with _unless_away():
             for name in names:
-                remove_server(name, leases=self.ports().leases)
+                remove_server(name, by=cli_actor(), leases=self.ports().leases)
 
     # -- Redis itself --------------------------------------------------------------------------------------
 

@@ -25,8 +25,11 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
-    "STYLES": [lambda request: static("admin_ui/admin.css")],
-    "DASHBOARD_CALLBACK": "admin_ui.navigation.tidy_index",
+    "STYLES": [
+        lambda request: static("admin_ui/admin.css"),
+        lambda request: static("admin_ui/pages.css"),
+    ],
+    "DASHBOARD_CALLBACK": "admin_ui.dashboard.overview.start_page",
     "SIDEBAR": {
         "show_search": True,
         "command_search": False,
@@ -41,10 +44,10 @@ UNFOLD: dict[str, Any] = {
             "300": "#6ee7b7",
             "400": "#34d399",
             "500": "#10b981",
-            "600": "#059669",
-            "700": "#047857",
-            "800": "#065f46",
-            "900": "#064e3b",
+            "600": "#047857",  # white on it, and it on white, have to be read
+            "700": "#065f46",
+            "800": "#064e3b",
+            "900": "#04402f",
             "950": "#022c22",
         }
     },

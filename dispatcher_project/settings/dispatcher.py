@@ -44,6 +44,8 @@ class DispatcherSettings:
     callback_timeout_seconds: float = 15.0
     public_url: str = "http://127.0.0.1:8000"
     """Where GPU servers reach this dispatcher with a pushed result."""
+    flower_url: str = "http://127.0.0.1:5555"
+    """Where the web finds Flower, whose pages it passes on to staff."""
     secret_key: str = ""
     """Derives the keys for stored secrets and push tokens; falls back to Django's SECRET_KEY."""
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from dispatcher_project.simulation.operators import Operators
 from dispatcher_project.simulation.scheduler import Process
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
-from gpus.protocol import DesiredState
-from gpus.services.registry import change_server
 
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
@@ -24,10 +23,10 @@ class Planned:
     name: str
 
 
-class Nemesis:
+class Nemesis(Operators):
     def __init__(self, world: World, size: Size) -> None:
-        self._world, self._weather = world, world.weather
-        self._chance = random.Random(f"{world.seed} nemesis")
+        super().__init__(world, random.Random(f"{world.seed} nemesis"))
+        self._weather = world.weather
         kinds = [name for name in sorted(size.names or FAULTS) for _ in range(OFTEN.get(name, 1))]
         self.plan = sorted(
             (
@@ -46,9 +45,6 @@ class Nemesis:
         self._world.scheduler.sleep(planned.at)
         self._world.scheduler.note("NEMESIS", planned.name)
         FAULTS[planned.name](self)
-
-    def _sleep(self, shortest: float, longest: float) -> None:
-        self._world.scheduler.sleep(self._chance.uniform(shortest, longest))
 
     def _somebody(self) -> Process:
         """Mostly a worker: it has the most to lose. With nobody alive, one to whom nothing happens."""
@@ -183,9 +179,6 @@ class Nemesis:
 
     # -- GPU servers -----------------------------------------------------------------------------------
 
-    def _server(self) -> str:
-        return self._chance.choice(sorted(self._world.servers))
-
     def gpu_restarts(self) -> None:
         server = self._world.servers[self._server()]
         if server.up:
@@ -210,28 +203,6 @@ class Nemesis:
         self._weather.http_reply_lost = 0.2
         self._sleep(1.0, 15.0)
         self._weather.http_reply_lost = 0.0
-
-    def fewer_slots(self) -> None:
-        server = self._world.servers[self._server()]
-        for slots in (self._chance.randint(0, server.slots), server.slots):
-            self._configure(server.name, slots=slots)
-            self._sleep(2.0, 20.0)
-
-    def server_off(self) -> None:
-        name = self._server()
-        for desired in (self._chance.choice([DesiredState.OFF, DesiredState.DRAINING]), DesiredState.ON):
-            self._configure(name, desired=desired)
-            self._sleep(2.0, 20.0)
-
-    def _configure(self, name: str, **changes: object) -> None:
-        """By the operator, until it is done: the last word must stand."""
-        while True:
-            try:
-                self._world.web.ask(lambda ports: change_server(name, leases=ports.leases, **changes))  # type: ignore[arg-type]
-                return
-            except Exception as error:
-                self._world.scheduler.note("operator", f"failed: {error}")
-                self._world.scheduler.sleep(1.0)
 
     # -- database and broker ---------------------------------------------------------------------------
 
@@ -264,6 +235,6 @@ class Nemesis:
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
-    for name, function in vars(Nemesis).items()
+    for name, function in {**vars(Operators), **vars(Nemesis)}.items()
     if not name.startswith("_") and callable(function)
 }

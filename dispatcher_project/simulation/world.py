@@ -246,6 +246,7 @@ def _register() -> None:
                 server=name,
                 endpoint=f"{origin(name)}/{model}",
                 slots=slots,
+                by="cli:simulate",
                 leases=_no_redis,
                 pool="ltx2" if model == "ltx2" else "image",
                 model_fields=MODELS[model],

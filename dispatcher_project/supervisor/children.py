@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from admin_ui.flower_address import FLOWER_PREFIX
 from dispatcher_project.embedded import answers_ping, require_valkey, valkey_command
 
 from .data_folder import DataFolder
@@ -92,6 +93,12 @@ def plan_of_up(
     def child(name: str, *command: str, **options: object) -> ChildSpec:
         return ChildSpec(name, command, environment, **options)  # type: ignore[arg-type]
 
+    # not on the command line: everybody on the machine can read that
+    with_flower = {
+        **environment,
+        "FLOWER_BASIC_AUTH": f"admin:{password}",
+        "DISPATCHER_FLOWER_URL": url(LOOPBACK, ports.flower_port),
+    }
     embedded = environment["REDIS_URL"] == embedded_redis_url(folder)
     valkey = (_valkey(folder, environment),) if embedded else ()
     prepare = child("prepare", *manage, "seed_up", step=True, ready_seconds=300.0)
@@ -106,9 +113,13 @@ def plan_of_up(
             "beat", python, "-m", "celery", "--app", "dispatcher_project", "beat", "--pidfile=",
             silent_after_seconds=_BEAT_SILENT_SECONDS,
         ),
-        child(
-            "web", python, "-m", "uvicorn", "dispatcher_project.asgi:application", "--host", host,
-            "--port", str(ports.web), "--timeout-graceful-shutdown", "3", "--no-access-log",
+        ChildSpec(
+            "web",
+            (
+                python, "-m", "uvicorn", "dispatcher_project.asgi:application", "--host", host,
+                "--port", str(ports.web), "--timeout-graceful-shutdown", "3", "--no-access-log",
+            ),
+            with_flower,
             ready=lambda: http_says_ok(reachable(host), ports.web, "/livez"),
         ),
         ChildSpec(
@@ -117,9 +128,8 @@ def plan_of_up(
                 python, "-m", "dispatcher_project.flower_socket", str(ports.flower.fileno()),
                 "--app", "dispatcher_project", "flower",
             ),
-            # not on the command line: everybody on the machine can read that
-            {**environment, "FLOWER_BASIC_AUTH": f"admin:{password}"},
-            ready=lambda: http_says_ok(LOOPBACK, ports.flower_port, "/healthcheck"),
+            with_flower,
+            ready=lambda: http_says_ok(LOOPBACK, ports.flower_port, f"/{FLOWER_PREFIX}/healthcheck"),
             inherits=(ports.flower.fileno(),),
         ),
     ]  # fmt: skip

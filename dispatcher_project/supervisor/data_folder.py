@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ _SOCKET_FOLDER_MAX = 80
 
 class AlreadyRunning(Exception):
     """Another `up` runs on this data folder."""
+
+
+class NotRunning(Exception):
+    """No `up` runs on the data folder that was named."""
 
 
 class DataFolder:
@@ -106,12 +110,37 @@ class DataFolder:
         (self.path / name).unlink(missing_ok=True)
 
 
-def adopt_running_environment() -> None:
+def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
     """Gives this process the settings of the `up` that runs on DISPATCHER_DATA_DIR (default ``var``), if one
-    does and nobody chose settings: so `manage.py shell` or `create_key` beside it reach the same parts."""
-    if "DJANGO_SETTINGS_MODULE" in os.environ:
+    does and nobody chose settings: so `manage.py shell` or `create_key` beside it reach the same parts.
+
+    ``--data-dir`` among the arguments names the folder, and its settings go before the environment's. Raises
+    NotRunning if none runs there.
+    """
+    named = _named_folder(arguments)
+    if named is None and "DJANGO_SETTINGS_MODULE" in os.environ:
         return
-    folder = DataFolder(Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var"))
-    if folder.is_running():
-        for name, value in folder.read("environment.json").items():
-            os.environ.setdefault(name, value)
+    folder = DataFolder(named or default_folder())
+    environment = folder.read("environment.json") if folder.is_running() else {}
+    if named is not None and not environment:
+        raise NotRunning(
+            f"no `up` is ready on {folder.path}: start it with `python3 manage.py up --data-dir {named}`"
+        )
+    for name, value in environment.items():
+        if named is not None:
+            os.environ[name] = value
+        os.environ.setdefault(name, value)
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var")
+
+
+def _named_folder(arguments: Sequence[str]) -> Path | None:
+    """The value of the last ``--data-dir``, before any other parser looks."""
+    found = None
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--data-dir":
+            found = Path(value if equals else "".join(arguments[place + 1 : place + 2]))
+    return found

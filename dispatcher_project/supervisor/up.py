@@ -9,9 +9,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from admin_ui.flower_address import FLOWER_PREFIX
+
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Ports, plan_of_up, settings_environment, url
-from .data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, ROOT, AlreadyRunning, DataFolder
+from .data_folder import (
+    ADMIN_IS_ANOTHERS,
+    NEW_WEBHOOK_SECRETS,
+    ROOT,
+    AlreadyRunning,
+    DataFolder,
+    default_folder,
+)
 from .loop import StartFailed, Supervisor
 from .signs import LOOPBACK, listen_near, port_is_free
 from .terminal import Terminal
@@ -55,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--data-dir",
         type=Path,
-        default=Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var"),
+        default=default_folder(),
         help="database, logs, secrets (default %(default)s)",
     )
     arguments.add_argument("--no-demo", action="store_true", help="without the simulated GPU servers")
@@ -121,7 +130,7 @@ def _facts(folder: DataFolder, *, host: str, ports: Ports, environment: dict[str
         "tenant_key": known["tenant_key"],
         "admin_user": _ADMIN,
         "admin_password": None if known.get(ADMIN_IS_ANOTHERS) else known["admin_password"],
-        "flower_url": url(LOOPBACK, ports.flower_port),
+        "flower_url": f"{url(LOOPBACK, ports.flower_port)}/{FLOWER_PREFIX}",
         "redis_url": environment["REDIS_URL"],
         "database_url": environment["DATABASE_URL"],
     }
@@ -145,16 +154,15 @@ def _ports(options: argparse.Namespace) -> Ports:
 
 
 def _welcome(facts: Mapping[str, object], *, folder: DataFolder, password: str, seconds: float) -> str:
-    """password: Flower's, and the admin's unless the database had one before."""
-    address, admin = facts["url"], facts["admin_user"]
-    anothers = facts["admin_password"] is None
-    login = f"{admin} / {password}"
+    """password: the admin's, unless the database had one before."""
+    address = facts["url"]
+    login = _NOT_OURS if facts["admin_password"] is None else f"{facts['admin_user']} / {password}"
     return f"""
 Ready after {seconds:.0f} s.
 
   API      {address}/api/v1        docs {address}/api/v1/docs
-  Admin    {address}/admin/        {_NOT_OURS if anothers else login}
-  Flower   {facts["flower_url"]}        {login if anothers else "same login"}
+  Admin    {address}/admin/        {login}
+  Flower   {address}/{FLOWER_PREFIX}/        same login
   Keys     operator {facts["api_key"]}
            tenant   {facts["tenant_key"]}
   Files    {folder.path}    (up.json, log/)

@@ -18,6 +18,7 @@ from dispatcher_project.celery import app
 from dispatcher_project.worker.events import HEARTBEAT_SECONDS
 from dispatcher_project.worker.ordered_stop import OrderedStop
 from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
+from dispatcher_project.worker.shown import ShownRuns, show_run
 
 log = structlog.get_logger(__name__)
 
@@ -45,13 +46,14 @@ def run_gpu_worker(
     sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
     worker = create_worker(production_ports())
+    worker.show_run = show_run
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,
         busy=worker.busy,
         interrupt=worker.interrupt,
     )
-    app.steps["consumer"].add(PoolQueues)
+    app.steps["consumer"].update({PoolQueues, ShownRuns})
     watch.start()
     worker.start()
     try:

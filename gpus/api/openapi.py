@@ -22,6 +22,8 @@ REFUSALS = {
     503: "The database is away; try again.",
 }
 _ALWAYS = (401, 406, 503)
+OPTIONAL_BODY = "x-optional-body"
+"""Marks operations for the schema's postprocessing, which says it in the words of OpenAPI."""
 
 
 def reference(name: str) -> dict[str, str]:
@@ -36,6 +38,7 @@ def described(
     answers: Mapping[int, Any],
     refusals: Sequence[int] = (),
     body: str | None = None,
+    body_required: bool = True,
     parameters: Sequence[OpenApiParameter] = (),
     description: str = "",
     tag: str = "queue",
@@ -59,4 +62,5 @@ def described(
         request={"application/json": reference(body)} if body else None,
         responses=responses,
         auth=[] if public else None,
+        extensions={OPTIONAL_BODY: True} if body and not body_required else None,
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpus.models.names import NAME_PATTERN
 from gpus.services.model_fields import defaults
+from gpus.services.registry import MAX_SLOTS
 
 Schema = dict[str, Any]
 MAX_SECONDS = 31_536_000
@@ -75,7 +76,7 @@ def register_body() -> Schema:
                 "maxLength": 500,
                 "description": "http(s) URL to POST to.",
             },
-            "slots": {"type": "integer", "minimum": 1, "maximum": 1024},
+            "slots": {"type": "integer", "minimum": 1, "maximum": MAX_SLOTS},
             "pool": {**NAME, "description": "Default: a pool of the model's own, named after it."},
             "fleet": {**NAME, "description": "Default: main."},
             "host": {

@@ -4,13 +4,27 @@ from collections.abc import Callable
 
 from django.urls import URLPattern, path
 
-from .views import ModelConfigDetail, ModelConfigs, Register, RegistryPorts
+from .audit import Audit
+from .base import RegistryPorts
+from .pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
+from .servers import ServerDetail, Servers
+from .versions import ConfigVersions, RevertConfig
+from .views import ModelConfigDetail, ModelConfigs, Register
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
     """The routes under ``/api/v1/admin`` that are about machines and models."""
     return [
         path("register", Register.as_view(ports=ports)),
+        path("servers", Servers.as_view(ports=ports)),
+        path("servers/<str:server>", ServerDetail.as_view(ports=ports)),
         path("model-configs", ModelConfigs.as_view()),
         path("model-configs/<str:model>", ModelConfigDetail.as_view(ports=ports)),
+        path("model-configs/<str:model>/versions", ConfigVersions.as_view()),
+        path("model-configs/<str:model>/revert", RevertConfig.as_view(ports=ports)),
+        path("models/<str:model>/pause", PauseModel.as_view(ports=ports)),
+        path("models/<str:model>/resume", ResumeModel.as_view(ports=ports)),
+        path("pause", PauseSystem.as_view(ports=ports)),
+        path("resume", ResumeSystem.as_view(ports=ports)),
+        path("audit", Audit.as_view()),
     ]

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter
 from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from gpus.leasing.contract import Leases, Wakes
 from gpus.models import ModelConfig, Pool
-from gpus.services.model_fields import FIELDS, MODEL_FIELDS, POOL_FIELDS, RegistryRefused
+from gpus.services.model_fields import FIELDS, read_fields
 from gpus.services.registry import Registered, configure_model, register_server, reset_model, unknown_model
 
 from . import schemas
-from .json_body import check, compiled
+from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from .json_body import compiled
 from .openapi import described
-from .permissions import IsOperator
-from .problems import FieldError, Problem, validation_problem
+from .problems import FieldError, validation_problem
 
-_MODEL = OpenApiParameter("model", str, OpenApiParameter.PATH, description="The model's name.")
 _OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "headers", "ca_pem")
-
-
-class RegistryPorts(Protocol):
-    """What these views need of the world."""
-
-    @property
-    def leases(self) -> Callable[[str], Leases]: ...
-    @property
-    def send_wakes(self) -> Callable[[Sequence[Wakes]], int]: ...
-
-
-class RegistryView(APIView):
-    """ports: given by the composition root, in `as_view(ports=…)`."""
-
-    permission_classes = (IsOperator,)
-    ports: Callable[[], RegistryPorts] = cast("Callable[[], RegistryPorts]", None)
 
 
 class Register(RegistryView):
     max_body_bytes = 1_000_000
+    needs = {"POST": "gpus.add_server"}
 
     @described(
         "register_server",
@@ -58,12 +38,13 @@ class Register(RegistryView):
         "Fields left out stay as they are.",
     )
     def post(self, request: Request) -> Response:
-        body = _read(request.data, _register_validator())
+        body = read_body(request.data, _register_validator())
         ports = self.ports()
-        found = _refusing(
+        found = refusing(
             lambda: register_server(
                 **{name: body[name] for name in _OWN if name in body},
                 model_fields={name: body[name] for name in FIELDS if name in body},
+                by=actor(request),
                 leases=ports.leases,
             )
         )
@@ -72,28 +53,37 @@ class Register(RegistryView):
 
 
 class ModelConfigs(RegistryView):
+    needs = {"GET": "gpus.view_modelconfig"}
+
     @described(
         "list_model_configs", "All models", answers={200: "ModelConfigs"}, refusals=(403,), tag="admin"
     )
     def get(self, request: Request) -> Response:
         rows = ModelConfig.objects.select_related("pool")
-        return Response({"results": [_config(row, row.pool) for row in rows]})
+        return Response({"results": [config_json(row, row.pool) for row in rows]})
 
 
 class ModelConfigDetail(RegistryView):
+    needs = {
+        "GET": "gpus.view_modelconfig",
+        "PUT": "gpus.change_modelconfig",
+        "PATCH": "gpus.change_modelconfig",
+        "DELETE": "gpus.change_modelconfig",
+    }
+
     @described(
         "get_model_config",
         "How a model is run",
         answers={200: "ModelConfig"},
         refusals=(403, 404),
-        parameters=(_MODEL,),
+        parameters=(MODEL,),
         tag="admin",
     )
     def get(self, request: Request, model: str) -> Response:
-        row = ModelConfig.objects.select_related("pool").filter(name=_name(model)).first()
+        row = ModelConfig.objects.select_related("pool").filter(name=model_name(model)).first()
         if row is None:
-            raise _problem(unknown_model(model))
-        return Response(_config(row, row.pool))
+            raise problem_of_refusal(unknown_model(model))
+        return Response(config_json(row, row.pool))
 
     @described(
         "put_model_config",
@@ -101,7 +91,7 @@ class ModelConfigDetail(RegistryView):
         answers={200: "ModelConfig", 201: "ModelConfig"},
         refusals=(403, 404, 409),
         body="ModelConfigBody",
-        parameters=(_MODEL,),
+        parameters=(MODEL,),
         tag="admin",
         description="Fields left out get their defaults. An unknown model is made (201), in its own pool.",
     )
@@ -114,7 +104,7 @@ class ModelConfigDetail(RegistryView):
         answers={200: "ModelConfig"},
         refusals=(403, 404, 409),
         body="ModelConfigBody",
-        parameters=(_MODEL,),
+        parameters=(MODEL,),
         tag="admin",
     )
     def patch(self, request: Request, model: str) -> Response:
@@ -125,58 +115,33 @@ class ModelConfigDetail(RegistryView):
         "Revert a model's configuration to the defaults",
         answers={204: None},
         refusals=(403, 404),
-        parameters=(_MODEL,),
+        parameters=(MODEL,),
         tag="admin",
     )
     def delete(self, request: Request, model: str) -> Response:
-        _refusing(lambda: reset_model(_name(model), leases=self.ports().leases))
+        refusing(lambda: reset_model(model_name(model), by=actor(request), leases=self.ports().leases))
         return Response(status=204)
 
     def _write(self, request: Request, model: str, *, replace: bool) -> Response:
-        body = _read(request.data, _config_validator())
+        body = read_body(request.data, _config_validator())
         if body.get("model", model) != model:
             raise validation_problem(
                 [FieldError("/model", "mismatch", "The model's name is the one in the path.")]
             )
         values = {name: body[name] for name in FIELDS if name in body}
-        name = _name(model)
-        found = _refusing(
+        name = model_name(model)
+        found = refusing(
             lambda: configure_model(
                 name,
                 values,
+                by=actor(request),
                 leases=self.ports().leases,
                 replace=replace,
                 pool=body.get("pool"),
                 fleet=body.get("fleet"),
             )
         )
-        return Response(_config(found.config, found.pool), status=201 if found.created else 200)
-
-
-def _read(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
-    errors = check(data, validator)
-    if errors:
-        raise validation_problem(errors)
-    return cast("dict[str, Any]", data)
-
-
-def _name(model: str) -> str:
-    if check(model, _name_validator()):
-        raise _problem(unknown_model(model[:64]))
-    return model
-
-
-def _refusing(service: Callable[[], Any]) -> Any:
-    try:
-        return service()
-    except RegistryRefused as refused:
-        raise _problem(refused) from None
-
-
-def _problem(refused: RegistryRefused) -> Problem:
-    place = "path" if refused.status == 404 else "body"
-    error = FieldError(refused.pointer, refused.code, str(refused), place=place)
-    return Problem(refused.status, refused.code, str(refused), errors=[error])
+        return Response(config_json(found.config, found.pool), status=201 if found.created else 200)
 
 
 def _registered(found: Registered, endpoint: str) -> dict[str, Any]:
@@ -193,13 +158,12 @@ def _registered(found: Registered, endpoint: str) -> dict[str, Any]:
     }
 
 
-def _config(row: ModelConfig, pool: Pool) -> dict[str, Any]:
+def config_json(row: ModelConfig, pool: Pool) -> dict[str, Any]:
     return {
         "model": row.name,
         "pool": pool.name,
         "fleet": pool.fleet,
-        **{name: getattr(row, name) for name in MODEL_FIELDS},
-        **{name: getattr(pool, column) for name, column in POOL_FIELDS.items()},
+        **read_fields(row, pool),
     }
 
 
@@ -211,8 +175,3 @@ def _register_validator() -> Draft202012Validator:
 @lru_cache(maxsize=1)
 def _config_validator() -> Draft202012Validator:
     return compiled(schemas.model_config_body())
-
-
-@lru_cache(maxsize=1)
-def _name_validator() -> Draft202012Validator:
-    return compiled(schemas.NAME)

@@ -9,7 +9,7 @@ twice without harm: it is idempotent on (job, attempt, epoch).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpus.protocol import (
@@ -65,12 +65,14 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
-    """waiting: tickets by model. wakes_pending: wakes sent and not yet used. slots: count by state."""
+    """waiting: tickets that a slot may take, by model; parked: those of paused tenants. wakes_pending: wakes
+    sent and not yet used. slots: count by state."""
 
     pool: str
     waiting: Mapping[str, int]
     wakes_pending: int
     slots: Mapping[str, int]
+    parked: Mapping[str, int] = field(default_factory=dict)
 
 
 class Leases(Protocol):
@@ -86,6 +88,16 @@ class Leases(Protocol):
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Fair-share weights by tenant; tenants not named keep theirs, unknown ones have 1.0."""
+        ...
+
+    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+        """All tenants of the pool that get no new lease; who is not named any more goes on.
+
+        Their tickets are parked: they keep their places and are reachable, but nobody is given one, and they
+        hold nobody up. What runs, runs on; what is pushed, or pushed again, is parked too. Who goes on takes
+        turns as one that comes back from idle: the time in between is no credit. Returns wakes for the
+        tickets that came back. The index forgets it when it is lost: tell it before the tickets.
+        """
         ...
 
     # -- the line ------------------------------------------------------------------------------------
@@ -204,6 +216,10 @@ class Leases(Protocol):
 
     # -- looking -------------------------------------------------------------------------------------
     def slots(self, server: str) -> list[SlotView]: ...
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
+        """Of many servers, server by server; what is unknown is left out."""
+        ...
+
     def depth(self, pool: str) -> PoolDepth: ...
     def estimate_seconds(self, model: str, tenant: str) -> float:
         """Running mean of GPU-seconds of this tenant's jobs of this model (else the model's, else 1.0)."""

@@ -32,6 +32,7 @@ MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
+_SERVERS_PER_CALL = 20
 
 
 class RedisLeases:
@@ -90,6 +91,10 @@ class RedisLeases:
             flat += (tenant, weight)
         if flat:
             self._run("set_weights", *flat)
+
+    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+        wire.check_names(pool, *tenants)
+        return wire.read_wakes(self._run("set_paused_tenants", pool, *tenants))
 
     # -- the line ------------------------------------------------------------------------------------
 
@@ -234,7 +239,14 @@ class RedisLeases:
     # -- looking -------------------------------------------------------------------------------------
 
     def slots(self, server: str) -> list[SlotView]:
-        return [wire.read_slot(row) for row in self._run("slots", server)]
+        return self.slots_of([server])
+
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
+        views: list[SlotView] = []
+        for first in range(0, len(servers), _SERVERS_PER_CALL):
+            rows = self._run("slots", *servers[first : first + _SERVERS_PER_CALL])
+            views += [wire.read_slot(row) for row in rows]
+        return views
 
     def depth(self, pool: str) -> PoolDepth:
         return wire.read_depth(pool, self._run("depth", pool))

@@ -116,13 +116,18 @@ def read_slot(answer: Sequence[Any]) -> SlotView:
 
 
 def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
-    counts, pending, states = answer
+    counts, parked, pending, states = answer
     return PoolDepth(
         pool=pool,
-        waiting={model: int(count) for model, count in _chunks(counts, 2) if int(count)},
-        wakes_pending=sum(int(count) for _, count in _chunks(pending, 2)),
-        slots={state: int(count) for state, count in _chunks(states, 2) if int(count)},
+        waiting=_read_counts(counts),
+        wakes_pending=sum(_read_counts(pending).values()),
+        slots=_read_counts(states),
+        parked=_read_counts(parked),
     )
+
+
+def _read_counts(flat: Sequence[Any]) -> dict[str, int]:
+    return {name: int(count) for name, count in _chunks(flat, 2) if int(count)}
 
 
 def _chunks(flat: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:

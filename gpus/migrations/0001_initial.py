@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('name', gpus.models.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('slots', models.PositiveIntegerField(default=1)),
-                ('desired', models.CharField(choices=[('on', 'on'), ('draining', 'draining'), ('off', 'off')], default='on', help_text='on · draining: no new leases · off: no new leases, running attempts are handed over.', max_length=8)),
+                ('desired', models.CharField(choices=[('on', 'on'), ('draining', 'draining'), ('off', 'off')], default='on', help_text='on · draining: no new leases · off: no new leases, what runs is stopped and waits again.', max_length=8)),
                 ('host', models.CharField(blank=True, default=None, help_text='Pinned: only the worker on this host drives it.', max_length=200, null=True)),
                 ('headers_encrypted', models.TextField(blank=True, default='', editable=False, help_text='Secret request headers; written by services, never shown.')),
                 ('ca_pem', models.TextField(blank=True, default='', help_text='Optional CA certificate (PEM) to trust for this server.')),

@@ -17,7 +17,7 @@ class Server(models.Model):
         max_length=8,
         choices=[(s.value, s.value) for s in DesiredState],
         default=DesiredState.ON.value,
-        help_text="on · draining: no new leases · off: no new leases, running attempts are handed over.",
+        help_text="on · draining: no new leases · off: no new leases, what runs is stopped and waits again.",
     )
     host = models.CharField(
         max_length=200,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
 from django.utils import timezone
@@ -14,3 +15,11 @@ def record(actor: str, action: str, target: str, **detail: Any) -> None:
     AuditEntry.objects.create(
         at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail
     )
+
+
+def cli_actor() -> str:
+    """Who sits at the command line: ``cli:<name>``."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return "cli:unknown"

@@ -43,7 +43,11 @@ class RegistryRefused(Exception):
 
 def defaults() -> dict[str, Any]:
     """Every field's value for a model that nobody configured."""
-    config, pool = ModelConfig(), Pool()
+    return read_fields(ModelConfig(), Pool())
+
+
+def read_fields(config: ModelConfig, pool: Pool) -> dict[str, Any]:
+    """Every field's value, by the name under which it is written."""
     values = {name: getattr(config, name) for name in MODEL_FIELDS}
     return values | {name: getattr(pool, column) for name, column in POOL_FIELDS.items()}
 

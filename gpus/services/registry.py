@@ -1,13 +1,13 @@
 """The registry: which servers and models there are. The database first, then the lease layer, live.
 
 If Redis is away the rows stand and `mirrored` is False: the index is brought up to date by
-`mirror_registry`, which rebuilding and a sweep call.
+`mirror.mirror_registry`, which rebuilding and a sweep call. by: who did it; every change has its audit entry.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,15 +15,16 @@ from urllib.parse import urlsplit
 from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import DesiredState
 
-from .model_fields import RegistryRefused, defaults, write_fields
+from .audit import record
+from .config_history import note_change
+from .mirror import LeasesOf, mirror
+from .model_fields import RegistryRefused, defaults, read_fields, write_fields
 from .secrets import encrypt
 
-LeasesOf = Callable[[str], Leases]
-"""The lease layer of a fleet, by the fleet's name."""
+MAX_SLOTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def register_server(
     server: str,
     endpoint: str,
     slots: int,
+    by: str,
     leases: LeasesOf,
     pool: str | None = None,
     fleet: str | None = None,
@@ -69,10 +71,8 @@ def register_server(
     """
     _check_url(endpoint)
     with transaction.atomic():
-        config, home, _ = _model_in_pool(model, pool=pool, fleet=fleet)
-        write_fields(config, home, model_fields or {})
-        home.save()
-        config.save()
+        config, home, is_new = _model_in_pool(model, pool=pool, fleet=fleet)
+        changed = _save_fields(config, home, model_fields or {}, is_new=is_new, by=by)
         machine = Server.objects.select_for_update().filter(name=server).first()
         created = machine is None
         if machine is None:
@@ -85,6 +85,8 @@ def register_server(
                 pointer="/server",
                 status=409,
             )
+        placement = Placement.objects.filter(server=machine, model=config).first()
+        before = _told(machine, placement)
         machine.slots = slots
         if host is not None:
             machine.host = host or None
@@ -93,8 +95,13 @@ def register_server(
         if ca_pem is not None:
             machine.ca_pem = ca_pem
         machine.save()
-        Placement.objects.update_or_create(server=machine, model=config, defaults={"endpoint": endpoint})
-    wakes, mirrored = _mirror(leases, home, machine)
+        placement, _ = Placement.objects.update_or_create(
+            server=machine, model=config, defaults={"endpoint": endpoint}
+        )
+        if created or changed or _told(machine, placement) != before:
+            detail = {"model": model, "endpoint": endpoint, "slots": slots, "model_fields": changed}
+            record(by, "register_server", f"server:{server}", **detail)
+    wakes, mirrored = mirror(leases, home, machine)
     return Registered(machine, config, home, created, wakes, mirrored)
 
 
@@ -102,53 +109,46 @@ def configure_model(
     name: str,
     values: Mapping[str, Any],
     *,
+    by: str,
     leases: LeasesOf,
     replace: bool,
     pool: str | None = None,
     fleet: str | None = None,
+    action: str = "configure_model",
+    detail: Mapping[str, Any] | None = None,
 ) -> Configured:
-    """Sets a model's fields. replace: what is not named gets its default, and an unknown model is made, in
-    `pool` or its own one. Raises RegistryRefused (404 without `replace` for an unknown model)."""
+    """Sets a model's fields; what changes them is its next version. Raises RegistryRefused (404 without
+    `replace` for an unknown model).
+
+    replace: what is not named gets its default, and an unknown model is made, in `pool` or its own one.
+    action, detail: of the audit entry, for those who set fields for a reason of their own.
+    """
     with transaction.atomic():
         if not replace and not ModelConfig.objects.filter(name=name).exists():
             raise unknown_model(name)
         config, home, created = _model_in_pool(name, pool=pool, fleet=fleet)
-        write_fields(config, home, {**defaults(), **values} if replace else values)
-        home.save()
-        config.save()
-    _, mirrored = _mirror(leases, home)
+        fields = {**defaults(), **values} if replace else values
+        changed = _save_fields(config, home, fields, is_new=created, by=by)
+        if changed:
+            record(by, action, f"model:{name}", fields=changed, **(detail or {}))
+    _, mirrored = mirror(leases, home)
     return Configured(config, home, created, mirrored)
 
 
-def reset_model(name: str, *, leases: LeasesOf) -> Configured:
+def reset_model(name: str, *, by: str, leases: LeasesOf) -> Configured:
     """All fields back to their defaults; the model, its pool and its servers stay. Raises RegistryRefused."""
-    return configure_model(name, defaults(), leases=leases, replace=False)
+    return configure_model(name, defaults(), by=by, leases=leases, replace=False, action="reset_model")
 
 
-def change_server(
-    name: str, *, leases: LeasesOf, slots: int | None = None, desired: DesiredState | None = None
-) -> Registered | None:
-    """More or fewer slots, or drain, off, on; None if there is no such server."""
-    with transaction.atomic():
-        machine = Server.objects.select_for_update().select_related("pool").filter(name=name).first()
-        if machine is None:
-            return None
-        machine.slots = machine.slots if slots is None else slots
-        machine.desired = machine.desired if desired is None else desired.value
-        machine.save(update_fields=["slots", "desired", "updated_at"])
-    wakes, mirrored = _mirror(leases, machine.pool, machine)
-    placement = machine.placements.select_related("model").first()
-    config = placement.model if placement else ModelConfig(name="", pool=machine.pool)
-    return Registered(machine, config, machine.pool, False, wakes, mirrored)
-
-
-def remove_server(name: str, *, leases: LeasesOf) -> bool:
+def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
     """Forgets a server; leases that still run there go on until they end. False: there is none."""
-    machine = Server.objects.select_related("pool").filter(name=name).first()
-    if machine is None:
-        return False
-    fleet = machine.pool.fleet
-    machine.delete()
+    with transaction.atomic():
+        machine = Server.objects.select_for_update().filter(name=name).first()
+        if machine is None:
+            return False
+        fleet = machine.pool.fleet
+        record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots)
+        machine.delete()
     try:
         leases(fleet).forget_server(name)
     except LeasingUnavailable:
@@ -156,16 +156,25 @@ def remove_server(name: str, *, leases: LeasesOf) -> bool:
     return True
 
 
-def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
-    """Tells the lease layer all pools and servers of its fleet. Raises LeasingUnavailable."""
-    for pool in Pool.objects.filter(fleet=fleet):
-        leases.configure_pool(pool.spec)
-    machines = Server.objects.filter(pool__fleet=fleet).prefetch_related("placements")
-    return tuple(wake for machine in machines for wake in leases.configure_server(machine.spec()))
-
-
 def unknown_model(name: str) -> RegistryRefused:
     return RegistryRefused("unknown_model", f"No model {name!r} is registered.", pointer="/model", status=404)
+
+
+def _save_fields(
+    config: ModelConfig, home: Pool, values: Mapping[str, Any], *, is_new: bool, by: str
+) -> tuple[str, ...]:
+    """The names of those that changed. Raises RegistryRefused."""
+    before = None if is_new else read_fields(config, home)
+    write_fields(config, home, values)
+    home.save()
+    config.save()
+    return note_change(config, home, before=before, by=by)
+
+
+def _told(machine: Server, placement: Placement | None) -> tuple[object, ...]:
+    """What a registration may change of a server."""
+    endpoint = placement.endpoint if placement else None
+    return machine.slots, machine.host, machine.headers_encrypted, machine.ca_pem, endpoint
 
 
 def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[ModelConfig, Pool, bool]:
@@ -190,15 +199,6 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
         return config, home, False
     config, created = ModelConfig.objects.get_or_create(name=name, defaults={"pool": home})
     return config, home, created
-
-
-def _mirror(leases: LeasesOf, pool: Pool, machine: Server | None = None) -> tuple[tuple[Wakes, ...], bool]:
-    try:
-        store = leases(pool.fleet)
-        store.configure_pool(pool.spec)
-        return (store.configure_server(machine.spec()) if machine is not None else ()), True
-    except LeasingUnavailable:
-        return (), False
 
 
 def _check_url(endpoint: str) -> None:

@@ -14,6 +14,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from gpus.api.permissions import require_permission
 from jobs.models import ApiKey
 from jobs.queries import Principal
 
@@ -50,14 +51,18 @@ class StaffSession(SessionAuthentication):
         if user is None or not user.is_active or not user.is_staff:
             return None
         self.enforce_csrf(request)
-        return Principal(tenant_id=None, is_operator=True, name=str(user.get_username())), "session"
+        return Principal(None, is_operator=True, name=f"user:{user.get_username()}", user=user), "session"
 
 
 class IsKnown(BasePermission):
-    """A key or a staff session of any kind."""
+    """A key of any kind; or a staff session that has the permission which the view `needs`."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        return isinstance(request.user, Principal)
+        if not isinstance(request.user, Principal):
+            return False
+        if request.user.user is not None:
+            require_permission(request, view)
+        return True
 
 
 def principal_of_key(key: str) -> Principal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from rest_framework.request import Request
@@ -17,7 +18,10 @@ from jobs.services.ports import Ports
 
 
 class JobView(APIView):
+    """needs: what a staff session must be permitted, by method."""
+
     permission_classes: tuple[Any, ...] = (IsKnown,)
+    needs: Mapping[str, str] = {"GET": "jobs.view_job", "POST": "jobs.change_job"}
 
     @property
     def ports(self) -> Ports:

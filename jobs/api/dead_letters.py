@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from gpus.api.base import actor
 from gpus.api.openapi import described
 from gpus.api.permissions import IsOperator
 from jobs.api.base import JobView, require_visible, visible_job
+from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.pages import PARAMETERS, JobPages
-from jobs.api.parameters import JOB_ID, TEXT, allow_only, text_parameter
+from jobs.api.parameters import (
+    JOB_ID,
+    TEXT,
+    allow_only,
+    fingerprint_parameter,
+    flag_parameter,
+    text_parameter,
+)
 from jobs.api.representations import job_json, summary_json
+from jobs.failures import GROUPS, DeadLetterGroup, dead_letter_groups
+from jobs.job_filter import JobFilter
 from jobs.queries import dead_letters
-from jobs.services.operate import dismiss_dead_letter, retry_dead_letter, retry_dead_letters
+from jobs.services.bulk import Deed, count, retry_jobs
+from jobs.services.operate import dismiss_dead_letter, retry_dead_letter
 
 _FILTERS = (
     OpenApiParameter("model", TEXT),
+    OpenApiParameter("tenant", TEXT, description="Its name."),
     OpenApiParameter("error_code", TEXT),
+    OpenApiParameter("fingerprint", FINGERPRINT, description="Of a group: one kind of failure."),
 )
+_NAMES = tuple(parameter.name for parameter in _FILTERS)
 
 
 class OperatorView(JobView):
     permission_classes = (IsOperator,)
+    needs = {"GET": "jobs.view_job", "POST": "jobs.change_job", "DELETE": "jobs.change_job"}
 
 
 class DeadLetters(OperatorView):
@@ -37,13 +53,25 @@ class DeadLetters(OperatorView):
         tag="admin",
     )
     def get(self, request: Request) -> Response:
-        allow_only(request, ("model", "error_code", "cursor", "limit"))
-        rows = dead_letters(
-            model=text_parameter(request, "model"), error_code=text_parameter(request, "error_code")
-        )
+        rows = dead_letters(_filter(request, "cursor", "limit"))
         pages = JobPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([summary_json(job) for job in page])
+
+
+class DeadLetterGroups(OperatorView):
+    @described(
+        "list_dead_letter_groups",
+        "Failed jobs by kind of failure, the largest groups first",
+        answers={200: "DeadLetterGroups"},
+        refusals=(400, 403),
+        parameters=_FILTERS,
+        tag="admin",
+        description="The kind is the error code and the message without numbers, ids, paths and quoted text. "
+        f"The first {GROUPS} groups.",
+    )
+    def get(self, request: Request) -> Response:
+        return Response({"results": [_group_json(group) for group in dead_letter_groups(_filter(request))]})
 
 
 class RetryDeadLetters(OperatorView):
@@ -52,15 +80,16 @@ class RetryDeadLetters(OperatorView):
         "Retry failed jobs, all or those that match, up to a thousand per call",
         answers={200: "Retried"},
         refusals=(400, 403),
-        parameters=_FILTERS,
+        parameters=(*_FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
         tag="admin",
+        description="With `dry_run=true` nothing is retried, and `remaining` says how many match.",
     )
     def post(self, request: Request) -> Response:
-        allow_only(request, ("model", "error_code"))
-        rows = dead_letters(
-            model=text_parameter(request, "model"), error_code=text_parameter(request, "error_code")
-        )
-        return Response(asdict(retry_dead_letters(rows, ports=self.ports)))
+        chosen = _filter(request, "dry_run")
+        if flag_parameter(request, "dry_run"):
+            return Response({"retried": 0, "remaining": count(chosen, Deed.RETRY), "dry_run": True})
+        done = retry_jobs(chosen, by=actor(request), ports=self.ports)
+        return Response({"retried": done.done, "remaining": done.remaining, "dry_run": False})
 
 
 class RetryDeadLetter(OperatorView):
@@ -74,7 +103,7 @@ class RetryDeadLetter(OperatorView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
-        retry_dead_letter(job_id, ports=self.ports)
+        retry_dead_letter(job_id, ports=self.ports, by=actor(request))
         return Response(job_json(visible_job(request, job_id)))
 
 
@@ -99,5 +128,28 @@ class DeadLetter(OperatorView):
         tag="admin",
     )
     def delete(self, request: Request, job_id: str) -> Response:
-        dismiss_dead_letter(require_visible(request, job_id), ports=self.ports)
+        dismiss_dead_letter(require_visible(request, job_id), ports=self.ports, by=actor(request))
         return Response(status=204)
+
+
+def _filter(request: Request, *others: str) -> JobFilter:
+    """others: parameters that the route takes besides."""
+    allow_only(request, (*_NAMES, *others))
+    return JobFilter(
+        model=text_parameter(request, "model"),
+        tenant=text_parameter(request, "tenant"),
+        error_code=text_parameter(request, "error_code"),
+        fingerprint=fingerprint_parameter(request),
+    )
+
+
+def _group_json(group: DeadLetterGroup) -> dict[str, Any]:
+    return {
+        "fingerprint": group.fingerprint,
+        "error": {"code": group.error_code, "message": group.message},
+        "job_id": group.job_id,
+        "models": group.models,
+        "count": group.count,
+        "first_at": group.first_at,
+        "last_at": group.last_at,
+    }

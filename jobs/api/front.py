@@ -17,8 +17,9 @@ from jobs.api.overdue import send_problem
 from jobs.api.parameters import PREFER_WAIT
 from jobs.api.representations import job_url
 from jobs.api.request_bodies import MAX_UNDECLARED_BYTES, BodyTooLong, RequestBody
-from jobs.events.handover import FOLLOW_HEADER, SCOPE_KEY, WAIT_HEADER, Follow, WaitFor
+from jobs.events.handover import FOLLOW_HEADER, PULSE_HEADER, SCOPE_KEY, WAIT_HEADER, Follow, WaitFor
 from jobs.events.hub import EventHub
+from jobs.events.pulse import stream_pulse
 from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
 from jobs.services.submitted import Outcome
 
@@ -86,6 +87,8 @@ class AsyncFront:
         await self._site(scope, body.receive, answer.take)
         if answer.follow is not None:
             await stream_events(self.hub, answer.follow, body.receive, send)
+        elif answer.pulse:
+            await stream_pulse(self.hub, body.receive, send)
         elif answer.wait is not None:
             await self._wait(scope, answer, body, send)
 
@@ -139,19 +142,21 @@ class _Answer:
     content: bytearray = field(default_factory=bytearray)
     wait: WaitFor | None = None
     follow: Follow | None = None
+    pulse: bool = False
 
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            named = {name: value.decode("latin1") for name, value in message["headers"]}
-            if (text := named.get(WAIT_HEADER.encode())) is not None:
+            named = {name.decode("latin1"): value.decode("latin1") for name, value in message["headers"]}
+            if (text := named.get(WAIT_HEADER)) is not None:
                 self.wait = WaitFor.from_header(text)
-            if (text := named.get(FOLLOW_HEADER.encode())) is not None:
+            if (text := named.get(FOLLOW_HEADER)) is not None:
                 self.follow = Follow.from_header(text)
+            self.pulse = PULSE_HEADER in named
             if self.wait is not None:
                 message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
             self.headers = list(message["headers"])
-        if self.to is None or self.wait is not None or self.follow is not None:
+        if self.to is None or self.wait is not None or self.follow is not None or self.pulse:
             self.content += message.get("body", b"")
             return
         await self.to(message)

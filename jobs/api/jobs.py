@@ -155,7 +155,9 @@ class CancelJob(JobView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
-        outcome = cancel_job(job_id, ports=self.ports)
+        asking = principal_of(request)
+        by = asking.name if asking.is_operator else None  # a client's own job is no operator's deed
+        outcome = cancel_job(job_id, ports=self.ports, by=by)
         return Response(
             {"job_id": job_id, "outcome": outcome.value},
             status=200 if outcome is CancelOutcome.CANCELLED else 202,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpus.api.openapi import OPTIONAL_BODY
 from jobs.api.schemas import components
 
 
@@ -15,5 +16,5 @@ def add_components(result: dict[str, Any], generator: Any, request: Any, public:
         for operation in operations.values():
             body = operation.get("requestBody")
             if body is not None:
-                body["required"] = True
+                body["required"] = not operation.pop(OPTIONAL_BODY, False)
     return result

@@ -1,56 +1,14 @@
-"""Cursor pages of jobs, newest first. A job that comes or goes while somebody pages shifts nothing."""
+"""Cursor pages of jobs, newest first."""
 
 from __future__ import annotations
 
 import re
-from base64 import b64decode
-from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter
-from rest_framework.exceptions import NotFound
-from rest_framework.pagination import Cursor, CursorPagination
+from gpus.api.pages import PARAMETERS, CursorPages
 
-from gpus.api.problems import parameter_problem
-
-_ID = re.compile(r"[0-9A-Z]{1,26}\Z")
-_PARTS = re.compile(rb"[orp]=[0-9A-Z]+(&[orp]=[0-9A-Z]+)*\Z")
-
-PARAMETERS = (
-    OpenApiParameter("cursor", str, description="From `next` or `previous` of another page."),
-    OpenApiParameter(
-        "limit", {"type": "integer", "minimum": 1, "maximum": 200}, description="Jobs per page."
-    ),
-)
+__all__ = ["PARAMETERS", "JobPages"]
 
 
-class JobPages(CursorPagination):
-    """limit: 1 to 200."""
-
+class JobPages(CursorPages):
     ordering = "-id"
-    page_size = 50
-    max_page_size = 200
-    page_size_query_param = "limit"
-
-    def decode_cursor(self, request: Any) -> Cursor | None:
-        encoded = request.query_params.get(self.cursor_query_param)
-        try:
-            if encoded is not None and not _PARTS.match(b64decode(encoded, validate=True)):
-                raise _bad_cursor()
-            cursor = super().decode_cursor(request)
-        except (NotFound, ValueError):
-            raise _bad_cursor() from None
-        if cursor is not None and cursor.position is not None and not _ID.match(str(cursor.position)):
-            raise _bad_cursor()
-        return cursor
-
-    def get_page_size(self, request: Any) -> int:
-        asked = request.query_params.get(self.page_size_query_param)
-        if asked is None:
-            return self.page_size
-        if not re.match(r"[0-9]{1,4}\Z", asked) or not 1 <= int(asked) <= self.max_page_size:
-            raise parameter_problem("limit", f"Must be a number from 1 to {self.max_page_size}.")
-        return int(asked)
-
-
-def _bad_cursor() -> Exception:
-    return parameter_problem("cursor", "Not a cursor of this list.", code="bad_cursor")
+    position = re.compile(r"[0-9A-Z]{1,26}\Z")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from datetime import datetime
 
 from django.conf import settings
@@ -12,17 +11,22 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from gpus.api.json_body import check, compiled
+from gpus.api.parameters import allow_only, choice_parameter, text_parameter, text_schema
 from gpus.api.problems import FieldError, Problem, parameter_problem
+from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
 from jobs.ids import ID_LENGTH
 
+__all__ = ["allow_only", "choice_parameter", "text_parameter"]
+
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _KEY = compiled(IDEMPOTENCY_KEY)
+_FINGERPRINT = compiled(FINGERPRINT)
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
 
 JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
-TEXT = {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[^\\x00]+$"}
+TEXT = text_schema()
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 999_999_999},
@@ -55,42 +59,37 @@ def unknown_job() -> Problem:
     return Problem(404, "unknown_job", "There is no such job, or it is not yours.", errors=[error])
 
 
-def allow_only(request: Request, names: Collection[str]) -> None:
-    """Raises Problem 400 for a parameter that does not exist."""
-    for name in request.query_params:
-        if name not in names:
-            raise parameter_problem(name[:100], "There is no such parameter.", code="unknown_parameter")
-
-
-def text_parameter(request: Request, name: str, *, max_length: int = 64) -> str | None:
-    value = request.query_params.get(name)
-    if value is None:
-        return None
-    if not 0 < len(value) <= max_length or "\0" in value or _half_surrogate(value):
-        raise parameter_problem(name, f"Must be 1 to {max_length} characters, none of them NUL.")
-    return value
-
-
-def choice_parameter(request: Request, name: str, choices: Collection[str]) -> str | None:
-    value = request.query_params.get(name)
-    if value is not None and value not in choices:
-        raise parameter_problem(name, f"Must be one of {', '.join(choices)}.")
-    return value
-
-
 def time_parameter(request: Request, name: str) -> datetime | None:
     value = request.query_params.get(name)
     if value is None:
         return None
-    wrong = parameter_problem(name, "Must be a time with a zone, as in 2026-02-01T12:00:00Z.")
+    parsed = read_time(value.replace(" ", "+"))  # an unescaped + arrives as a space
+    if parsed is None:
+        raise parameter_problem(name, "Must be a time with a zone, as in 2026-02-01T12:00:00Z.")
+    return parsed
+
+
+def read_time(text: str) -> datetime | None:
+    """None for what is no time with a zone, or lies beyond the calendar."""
     try:
-        parsed = parse_datetime(value.replace(" ", "+"))  # an unescaped + arrives as a space
+        parsed = parse_datetime(text)
         if parsed is None or parsed.tzinfo is None:
-            raise wrong
+            return None
         parsed.astimezone(tz=None).utctimetuple()
     except (ValueError, OverflowError):
-        raise wrong from None
+        return None
     return parsed
+
+
+def fingerprint_parameter(request: Request) -> str | None:
+    value = request.query_params.get("fingerprint")
+    if value is not None and check(value, _FINGERPRINT):
+        raise parameter_problem("fingerprint", "Must be 16 hexadecimal digits, in lower case.")
+    return value
+
+
+def flag_parameter(request: Request, name: str) -> bool:
+    return choice_parameter(request, name, ("true", "false")) == "true"
 
 
 def wait_parameter(request: Request) -> float | None:
@@ -117,7 +116,3 @@ def idempotency_key(request: Request) -> str | None:
         error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
         raise Problem(400, "invalid_idempotency_key", detail, errors=[error])
     return key
-
-
-def _half_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)

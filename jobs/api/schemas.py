@@ -6,9 +6,10 @@ from typing import Any
 
 from django.conf import settings
 
+from gpus.api import control_schemas as controls
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME
-from jobs.services.operate import RETRIES_PER_CALL
+from jobs.api import bulk_schemas
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS
 from jobs.services.submitted import Outcome
 from jobs.states import AttemptState, JobState
@@ -169,16 +170,6 @@ def _stats() -> Schema:
     return _object({"models": {"type": "array", "items": model}})
 
 
-def _page(item: str) -> Schema:
-    return _object(
-        {
-            "next": {**_TEXT_OR_NULL, "description": "URL of the following page."},
-            "previous": _TEXT_OR_NULL,
-            "results": {"type": "array", "items": {"$ref": f"#/components/schemas/{item}"}},
-        }
-    )
-
-
 def components() -> dict[str, Schema]:
     """All named schemas of the API."""
     any_json: Schema = {"description": "Any JSON value."}
@@ -192,13 +183,14 @@ def components() -> dict[str, Schema]:
         "ModelConfigs": _object(
             {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ModelConfig"}}}
         ),
+        **controls.components(),
         "Submit": submit(),
         "Batch": batch(),
         "BatchItem": batch_item(),
         "Attempt": _attempt(),
         "Job": _object(job),
         "JobSummary": _object(_summary_properties()),
-        "JobPage": _page("JobSummary"),
+        "JobPage": controls.page_of("JobSummary"),
         "Submitted": _object({**job, **_submitted_properties()}),
         "SubmittedBatch": _object(
             {
@@ -217,13 +209,5 @@ def components() -> dict[str, Schema]:
         "Stats": _stats(),
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
         "Accepted": _object({"accepted": {"type": "boolean"}}),
-        "Retried": _object(
-            {
-                "retried": {"type": "integer", "maximum": RETRIES_PER_CALL},
-                "remaining": {
-                    "type": "integer",
-                    "description": "Failed jobs that match and are left: ask again for them.",
-                },
-            }
-        ),
+        **bulk_schemas.components(),
     }

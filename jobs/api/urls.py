@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from .dead_letters import DeadLetter, DeadLetters, RetryDeadLetter, RetryDeadLetters
+from .bulk import CancelJobs, DismissDeadLetters, RetryJobs
+from .dead_letters import DeadLetter, DeadLetterGroups, DeadLetters, RetryDeadLetter, RetryDeadLetters
 from .health import livez, readyz
 from .jobs import CancelJob, JobDetail, JobEvents, Jobs
 from .metrics import metrics
+from .pauses import Pauses, PauseTenant, ResumeTenant
 from .push import PushResult
+from .standing import ChangePriority, RunNext
 from .stats import Stats
 from .submit import Submit, SubmitBatch
 
@@ -25,7 +28,19 @@ queue_urls: list[URLPattern] = [
 
 dead_letter_urls: list[URLPattern] = [
     path("dlq", DeadLetters.as_view()),
+    path("dlq/groups", DeadLetterGroups.as_view()),
     path("dlq/retry-all", RetryDeadLetters.as_view()),
+    path("dlq/dismiss", DismissDeadLetters.as_view()),
     path("dlq/<str:job_id>", DeadLetter.as_view()),
     path("dlq/<str:job_id>/retry", RetryDeadLetter.as_view()),
+]
+
+control_urls: list[URLPattern] = [
+    path("jobs/cancel", CancelJobs.as_view()),
+    path("jobs/retry", RetryJobs.as_view()),
+    path("jobs/<str:job_id>/priority", ChangePriority.as_view()),
+    path("jobs/<str:job_id>/run-next", RunNext.as_view()),
+    path("pauses", Pauses.as_view()),
+    path("tenants/<str:tenant>/pause", PauseTenant.as_view()),
+    path("tenants/<str:tenant>/resume", ResumeTenant.as_view()),
 ]

@@ -8,7 +8,6 @@ another. A crash in between leaves the row due again when its hold runs out: a r
 from __future__ import annotations
 
 import http.client
-import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,14 +16,11 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F, Max
 
-from jobs.errors import CallbackUrlRefused
+from gpus.services.audit import record
 from jobs.models import Callback, CallbackTry
 
-from .guard import read_url, resolve_allowed
-from .pinned_post import Answer, post
 from .schedule import next_try_at
-from .signing import sign
-from .tenant_secret import secret_of
+from .sending import Outcome, send_once
 
 DELIVERED, GONE, GAVE_UP, FAILED, NOT_DUE = "delivered", "gone", "gave_up", "failed", "not_due"
 _HOLD_MARGIN_SECONDS = 45.0
@@ -38,11 +34,9 @@ def deliver(callback_id: str, *, now: datetime) -> str:
     taken = _take(callback_id, now)
     if taken is None:
         return NOT_DUE
-    began = time.monotonic()
-    outcome = _send(taken.callback, now)
-    duration = time.monotonic() - began
-    ended = now + timedelta(seconds=duration)
-    end = _settle(taken, outcome, now=ended, duration_ms=int(duration * 1000))
+    message = taken.callback
+    outcome = send_once(message.url, message.job.tenant, message_id=message.id, body=message.body, now=now)
+    end = _settle(taken, outcome, now=now + timedelta(milliseconds=outcome.duration_ms))
     log = _log.bind(callback_id=callback_id, job_id=taken.callback.job_id)
     log.info("callback_tried", outcome=end, error=outcome.error)
     return end
@@ -54,11 +48,14 @@ def due_callbacks(now: datetime, limit: int) -> list[str]:
     return list(due.order_by("next_at").values_list("id", flat=True)[:limit])
 
 
-def replay(callback_id: str, *, now: datetime) -> bool:
+def replay(callback_id: str, *, now: datetime, by: str) -> bool:
     """By hand: due again under the same id, the schedule from its start. False: no such message."""
-    changed = Callback.objects.filter(id=callback_id).update(
-        state=Callback.State.PENDING, tries=0, next_at=now, delivered_at=None
-    )
+    with transaction.atomic():
+        changed = Callback.objects.filter(id=callback_id).update(
+            state=Callback.State.PENDING, tries=0, next_at=now, delivered_at=None
+        )
+        if changed:
+            record(by, "replay_callback", f"callback:{callback_id}")
     return bool(changed)
 
 
@@ -69,16 +66,6 @@ class _Taken:
     callback: Callback
     log_id: int
     held_until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    answer: Answer | None
-    error: str
-
-    @property
-    def status(self) -> int | None:
-        return self.answer.status if self.answer else None
 
 
 def _take(callback_id: str, now: datetime) -> _Taken | None:
@@ -94,22 +81,7 @@ def _take(callback_id: str, now: datetime) -> _Taken | None:
     return _Taken(callback, line.pk, held_until)
 
 
-def _send(callback: Callback, now: datetime) -> _Outcome:
-    until = time.monotonic() + settings.DISPATCHER.callback_timeout_seconds
-    try:
-        target = read_url(callback.url)
-        addresses = resolve_allowed(target.host, target.port, within_seconds=until - time.monotonic())
-        if not addresses:
-            raise CallbackUrlRefused
-        headers = sign(secret_of(callback.job.tenant), callback.id, now, callback.body)
-        headers |= {"Content-Type": "application/json", "User-Agent": "gpu-dispatcher", "Connection": "close"}
-        answer = post(target, addresses, body=callback.body.encode(), headers=headers, until=until)
-    except Exception as error:  # whatever it was, the message stays on its schedule and the log says why
-        return _Outcome(None, f"{type(error).__name__}: {error}"[:500])
-    return _Outcome(answer, "" if 200 <= answer.status < 300 else f"HTTP {answer.status}")
-
-
-def _settle(taken: _Taken, outcome: _Outcome, *, now: datetime, duration_ms: int) -> str:
+def _settle(taken: _Taken, outcome: Outcome, *, now: datetime) -> str:
     asked = outcome.answer.retry_after_seconds(now) if outcome.answer else None
     again_at = next_try_at(taken.callback.tries, now=now, retry_after_seconds=asked)
     if not outcome.error:
@@ -122,7 +94,7 @@ def _settle(taken: _Taken, outcome: _Outcome, *, now: datetime, duration_ms: int
         end, change = FAILED, {"next_at": again_at}
     with transaction.atomic():
         CallbackTry.objects.filter(pk=taken.log_id).update(
-            status_code=outcome.status, error=outcome.error, duration_ms=duration_ms
+            status_code=outcome.status, error=outcome.error, duration_ms=outcome.duration_ms
         )
         # a replay by hand that came meanwhile has taken the row out of this try's hands
         mine = Callback.objects.filter(id=taken.callback.id, next_at=taken.held_until)

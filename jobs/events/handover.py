@@ -14,6 +14,8 @@ from typing import Any
 SCOPE_KEY = "dispatcher.handover"
 WAIT_HEADER = "x-dispatcher-wait"
 FOLLOW_HEADER = "x-dispatcher-follow"
+PULSE_HEADER = "x-dispatcher-pulse"
+"""Whatever its value: stream that something changed, not what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class EventHub:
         self._poll_seconds = poll_seconds
         self._check_seconds = check_seconds
         self._watches: dict[str, set[Watch]] = {}
+        self._pulses: set[asyncio.Event] = set()
         self._dirty: set[str] = set()
         self._some_dirty = asyncio.Event()
         self._hears = False
@@ -74,8 +75,7 @@ class EventHub:
     async def watch(self, job_id: str, after: int = FROM_NOW_ON) -> AsyncIterator[Watch]:
         """News of this job from event `after` on; what there is already comes at once.
         None in the queue: the job is gone."""
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(step()) for step in (self._listen, self._poll, self._deliver)]
+        self._start()
         watch = Watch(job_id, after)
         self._watches.setdefault(job_id, set()).add(watch)
         self._mark([job_id])
@@ -86,6 +86,17 @@ class EventHub:
             others.discard(watch)
             if not others:
                 del self._watches[job_id]
+
+    @asynccontextmanager
+    async def pulses(self) -> AsyncIterator[asyncio.Event]:
+        """Set whenever some job was announced; who waits for it clears it."""
+        self._start()
+        pulse = asyncio.Event()
+        self._pulses.add(pulse)
+        try:
+            yield pulse
+        finally:
+            self._pulses.discard(pulse)
 
     async def wait_until_over(self, job_id: str, seconds: float) -> bool:
         """True once the job is final (or gone); False after `seconds`."""
@@ -105,6 +116,10 @@ class EventHub:
         with suppress(RuntimeError):
             await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
         self._thread.shutdown(wait=False)
+
+    def _start(self) -> None:
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(step()) for step in (self._listen, self._poll, self._deliver)]
 
     def _mark(self, job_ids: list[str] | None = None) -> None:
         """None: all that are watched."""
@@ -127,6 +142,8 @@ class EventHub:
                         message = await pubsub.get_message(timeout=2.0)
                         if message is not None:
                             self._mark(read_announcement(message["data"]))
+                            for pulse in self._pulses:
+                                pulse.set()
             except (redis.RedisError, OSError, ValueError) as error:
                 if self._hears:
                     log.warning("announcements_lost", error=str(error))

@@ -8,6 +8,7 @@ from .ledger import PurgeLedger
 from .pushed_result import PushedResult
 from .rollup import Rollup
 from .sweep_run import SweepRun
+from .tally import Tally
 from .tenant import Tenant
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "PushedResult",
     "Rollup",
     "SweepRun",
+    "Tally",
     "Tenant",
 ]

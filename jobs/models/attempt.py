@@ -47,7 +47,15 @@ class Attempt(models.Model):
                 fields=["job"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_job"
             ),
         ]
-        indexes = [models.Index(fields=["server", "slot", "-started_at"], name="attempt_of_slot_idx")]
+        indexes = [
+            models.Index(fields=["server", "slot", "-started_at"], name="attempt_of_slot_idx"),
+            models.Index(fields=["error_code", "-id"], name="attempt_error_idx", condition=~Q(error_code="")),
+            models.Index(
+                fields=["state", "-id"],
+                name="attempt_unusual_idx",
+                condition=Q(state__in=[AttemptState.CANCELLED.value, AttemptState.LOST.value]),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.job_id} #{self.number}"

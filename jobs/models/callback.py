@@ -30,7 +30,14 @@ class Callback(models.Model):
     class Meta:
         ordering = ["-created_at"]
         constraints = [models.UniqueConstraint(fields=["job", "round"], name="one_callback_per_round")]
-        indexes = [models.Index(fields=["next_at"], name="callback_due_idx", condition=Q(state="pending"))]
+        indexes = [
+            models.Index(fields=["next_at"], name="callback_due_idx", condition=Q(state="pending")),
+            models.Index(
+                fields=["state", "-id"],
+                name="callback_undelivered_idx",
+                condition=Q(state__in=["gave_up", "gone"]),
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.id

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
+
+_USUAL = ["accepted", "completed", "queued", "started"]
+"""What happens to every job: a list of these needs no index to be found."""
 
 
 class Event(models.Model):
@@ -16,6 +20,9 @@ class Event(models.Model):
     class Meta:
         ordering = ["job", "seq"]
         constraints = [models.UniqueConstraint(fields=["job", "seq"], name="events_are_numbered")]
+        indexes = [
+            models.Index(fields=["type", "-id"], name="event_unusual_idx", condition=~Q(type__in=_USUAL))
+        ]
 
     def __str__(self) -> str:
         return f"{self.job_id} {self.seq} {self.type}"

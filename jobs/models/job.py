@@ -40,6 +40,9 @@ class Job(models.Model):
     )
     error_code = models.CharField(max_length=64, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
+    error_fingerprint = models.CharField(
+        max_length=16, blank=True, default="", help_text="Of a FAILED job: which kind of failure."
+    )
     result = models.JSONField(null=True, blank=True, default=None)
 
     place_us = models.BigIntegerField()
@@ -98,6 +101,11 @@ class Job(models.Model):
             ),
             models.Index(
                 fields=["finished_at"], name="job_dead_letter_idx", condition=Q(state=JobState.FAILED.value)
+            ),
+            models.Index(
+                fields=["error_fingerprint", "model", "finished_at"],
+                name="job_failure_kind_idx",
+                condition=Q(state=JobState.FAILED.value, dismissed_at=None),
             ),
         ]
 

@@ -147,6 +147,10 @@ def _begin(
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
+    if endpoint.is_off:  # the lease layer does not know it yet
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
+        finish.push_waiting(lease.job_id, worker.ports)
+        return None
     settlement = worker.settlement
     settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     started = settlement.write_start(

@@ -129,6 +129,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
 def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
     if lease.estimate_seconds >= LONG_SECONDS:
         connection.close()  # the wait for the GPU needs none
+        worker.show_run(lease)
     while True:
         run.woken.clear()
         step = run.step()

@@ -18,7 +18,7 @@ from gpus.errors import LeasingUnavailable, RunFailed
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
-from jobs import transitions
+from jobs import tallies, transitions
 from jobs.models import Job
 from jobs.retry import Ending
 from jobs.services import finish
@@ -231,6 +231,7 @@ class Settlement:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
                 )
+        tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
         self._settle()
         finish.after_ends([end.ended for end in ends], self.ports)
 

@@ -35,6 +35,7 @@ from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
 from jobs.services.settlement import Settlement
 from jobs.services.steps import Order
+from jobs.services.switched_off import interrupt_switched_off
 
 log = structlog.get_logger()
 
@@ -72,6 +73,8 @@ class GpuWorker:
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.listener: Listener | None = None
+        self.show_run: Callable[[Lease], None] = lambda lease: None
+        """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
@@ -240,6 +243,7 @@ class GpuWorker:
             by_job[job_id].order(Order.CANCEL)
         for attempt_id in _pushed_among(list(runs)):
             runs[attempt_id][1].nudge()
+        interrupt_switched_off(runs.values())
 
     def _order_all(self, order: Order) -> None:
         with self._lock:

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from jobs import tallies
 from jobs.models import SweepRun
 from jobs.sweeps.base import SweepCount
+
+CURSOR = "rollups.cursor"
+"""No sweep, but a line in their table: how far `rollups` has come in the event log."""
 
 
 def sweep_ages(now: datetime | None = None) -> dict[str, float]:
@@ -15,7 +19,8 @@ def sweep_ages(now: datetime | None = None) -> dict[str, float]:
     missing. Up to five seconds too old: the rows are written no more often."""
     now = now or datetime.now(UTC)
     return {
-        name: max(0.0, (now - at).total_seconds()) for name, at in SweepRun.objects.values_list("name", "at")
+        name: max(0.0, (now - at).total_seconds())
+        for name, at in SweepRun.objects.exclude(name=CURSOR).values_list("name", "at")
     }
 
 
@@ -28,7 +33,7 @@ class Ran:
 
 
 def write_runs(runs: Mapping[str, Ran]) -> None:
-    """One statement for all."""
+    """One statement for all, and one for each that repaired something."""
     rows = [
         SweepRun(
             name=name,
@@ -46,3 +51,4 @@ def write_runs(runs: Mapping[str, Ran]) -> None:
             unique_fields=["name"],
             update_fields=["at", "looked", "repaired", "note"],
         )
+    tallies.add({(tallies.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from django.db.models import Count, F, Max, Sum
 
+from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
-from gpus.models import Placement, Pool, Server
-from gpus.services.registry import mirror_registry
+from gpus.models import AuditEntry, Placement, Pool, Server
+from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
@@ -19,9 +20,12 @@ PAGE = 5000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What this process told a fleet last. weights: a sum over all tenants, to see a change cheaply."""
+    """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
+    back since the last look may have reached the lease layer only half. weights: a sum over all tenants, to
+    see a change cheaply."""
 
     generation: str
+    last_deed: int | None
     registry: frozenset[tuple[object, ...]]
     servers: frozenset[str]
     weights: tuple[object, ...]
@@ -31,7 +35,7 @@ _known: dict[str, _Known] = {}
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: fleets that were told. Costs three short reads while nothing changes."""
+    """repaired: fleets that were told. Costs a few short reads while nothing changes."""
 
     def step(fleet: str, leases: Leases) -> SweepCount:
         generation = leases.generation()
@@ -74,7 +78,15 @@ def _read(fleet: str, generation: str) -> _Known:
     )
     return _Known(
         generation,
-        frozenset([*(("pool", *row) for row in pools), *(("server", *row) for row in servers), *placed]),
+        AuditEntry.objects.aggregate(last=Max("pk"))["last"],
+        frozenset(
+            [
+                *(("pool", *row) for row in pools),
+                *(("server", *row) for row in servers),
+                *placed,
+                *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
+            ]
+        ),
         frozenset(row[0] for row in servers),
         tuple(sorted(tenants.items())),
     )

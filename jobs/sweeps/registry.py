@@ -21,6 +21,7 @@ from jobs.sweeps import (
     quarantine,
     reconcile,
     retention,
+    rollups,
 )
 from jobs.sweeps.base import Sweep
 
@@ -53,4 +54,5 @@ def sweeps() -> Mapping[str, Entry]:
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
         "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),
         "retention": Entry(retention.sweep, 3600.0, slow=True),
+        "rollups": Entry(rollups.sweep, rollups.PERIOD_SECONDS, slow=True),
     }

@@ -6,13 +6,25 @@ repeated (a COMMIT whose reply was lost is applied again): the second time chang
 
 from .attempts import End, Start, StartOutcome, end_attempt, note_remote_id, start_attempt, take_over
 from .quarantine import quarantine_slot
-from .waiting import Ended, create_jobs, dismiss, end_waiting, open_round, queue_again, request_cancel
+from .waiting import (
+    WAITING,
+    Ended,
+    change_standing,
+    create_jobs,
+    dismiss,
+    end_waiting,
+    open_round,
+    queue_again,
+    request_cancel,
+)
 
 __all__ = [
+    "WAITING",
     "End",
     "Ended",
     "Start",
     "StartOutcome",
+    "change_standing",
     "create_jobs",
     "dismiss",
     "end_attempt",

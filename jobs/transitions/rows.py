@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from jobs.callbacks.outbox import callback_for
+from jobs.fingerprints import fingerprint_of
 from jobs.models import Event, Job, prepared
 from jobs.models.prepared import value
 from jobs.states import JobState, is_final, move_between
@@ -27,6 +28,9 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
     if is_final(target):
         job.finished_at = at
         fields = (*fields, "finished_at")
+    if target is JobState.FAILED:
+        job.error_fingerprint = fingerprint_of(job.error_code, job.error_message)
+        fields = (*fields, "error_fingerprint")
     log_event(job, move.event, at, {**data, "status": target.value, **_error(job)}, "state", *fields)
 
 

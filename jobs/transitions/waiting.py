@@ -11,6 +11,8 @@ from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
 
+WAITING = (JobState.QUEUED, JobState.RETRYING)
+
 
 @dataclass(slots=True)
 class Ended:
@@ -48,10 +50,24 @@ def queue_again(job_id: str, at: datetime) -> Job | None:
     return job
 
 
+def change_standing(seen: Job, priority: int, place_us: int, at: datetime) -> Job | None:
+    """A waiting job gets another priority and place, if its row still is as it was seen. Its ticket must be
+    out of the line already."""
+    job = lock_job(seen.id)
+    if job is None or job.state not in WAITING or job.cancel_requested_at is not None:
+        return None
+    if (job.state, job.priority, job.place_us) != (seen.state, seen.priority, seen.place_us):
+        return None
+    data = {"priority": priority, "before": job.priority}
+    job.priority, job.place_us = priority, place_us
+    log_event(job, "moved_in_line", at, data, "priority", "place_us")
+    return job
+
+
 def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, message: str) -> Ended:
     """A job that holds no slot ends: CANCELLED or FAILED. Its ticket must be out of the line already."""
     job = lock_job(job_id)
-    if job is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
+    if job is None or job.state not in WAITING:
         return Ended(won=False, job=job)
     job.error_code, job.error_message, job.due_at = code, message, None
     move_job(job, state, at, {}, "error_code", "error_message", "due_at")
@@ -76,7 +92,7 @@ def open_round(job_id: str, at: datetime) -> Job | None:
         return None
     job.round += 1
     job.tries = job.free_connects = job.deaths = 0
-    job.error_code = job.error_message = job.avoid_server = ""
+    job.error_code = job.error_message = job.error_fingerprint = job.avoid_server = ""
     job.finished_at = job.cancel_requested_at = job.deadline_at = job.start_deadline_at = None
     job.place_us = int(at.timestamp() * 1_000_000)
     move_job(
@@ -90,6 +106,7 @@ def open_round(job_id: str, at: datetime) -> Job | None:
         "deaths",
         "error_code",
         "error_message",
+        "error_fingerprint",
         "avoid_server",
         "finished_at",
         "cancel_requested_at",
@@ -100,10 +117,8 @@ def open_round(job_id: str, at: datetime) -> Job | None:
     return job
 
 
-def dismiss(job_id: str, at: datetime) -> bool:
-    """An operator deletes a dead letter: the row stays countable until retention takes it."""
-    return bool(
-        Job.objects.filter(id=job_id, state=JobState.FAILED, dismissed_at__isnull=True).update(
-            dismissed_at=at
-        )
-    )
+def dismiss(job_ids: Sequence[str], at: datetime) -> int:
+    """An operator deletes dead letters: the rows stay countable until retention takes them. Returns how many
+    of these were dead letters still."""
+    letters = Job.objects.filter(id__in=job_ids, state=JobState.FAILED, dismissed_at__isnull=True)
+    return letters.update(dismissed_at=at)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.test import Client
+from django.test import Client, override_settings
 
 from admin_ui.groups import write_groups
+from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Wakes
-from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot, Server
-from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
+from gpus.leasing.contract import PoolDepth, SlotView, Wakes
+from gpus.leasing.store import redis_leases
+from gpus.models import (
+    AuditEntry,
+    ConfigVersion,
+    ModelConfig,
+    Pause,
+    Placement,
+    Pool,
+    QuarantinedSlot,
+    Server,
+)
+from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket, split_slot
+from jobs.events import announce as announcing
 from jobs.ids import new_id
 from jobs.models import (
     ApiKey,
@@ -28,12 +41,17 @@ from jobs.models import (
     JobTag,
     PurgeLedger,
     PushedResult,
+    Rollup,
     SweepRun,
+    Tally,
     Tenant,
 )
 from jobs.services import ports
 from jobs.services.ports import Ports
 from jobs.states import JobState
+from tests.jobs.web import running_web
+
+from .browser import CHROMIUM, SWITCHES, Desk
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 STATES = list(JobState)
@@ -47,6 +65,8 @@ class LeasesOnPaper:
     servers: list[ServerSpec] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     weights: dict[str, float] = field(default_factory=dict)
+    views: list[SlotView] = field(default_factory=list)
+    depths: dict[str, PoolDepth] = field(default_factory=dict)
     away: bool = False
 
     def configure_pool(self, pool: PoolSpec) -> None:
@@ -65,6 +85,26 @@ class LeasesOnPaper:
     def set_weights(self, weights: dict[str, float]) -> None:
         self._answer()
         self.weights.update(weights)
+
+    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+        self._answer()
+        return ()
+
+    def fill(self) -> tuple[Wakes, ...]:
+        self._answer()
+        return ()
+
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
+        self._answer()
+        return [view for view in self.views if split_slot(view.slot)[0] in servers]
+
+    def depth(self, pool: str) -> PoolDepth:
+        self._answer()
+        return self.depths.get(pool) or PoolDepth(pool, {}, 0, {})
+
+    def estimate_seconds(self, model: str, tenant: str) -> float:
+        self._answer()
+        return 6.0
 
     def remove(self, pool: str, ticket: Ticket) -> bool:
         self._answer()
@@ -104,6 +144,27 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(ports, "production_ports", world.ports)
     return world
+
+
+@pytest.fixture(scope="module")
+def desk(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[Desk]:
+    """One chromium and one web process for all tests of a module, on a real Redis: lease layers of any fleet
+    are there, and announcements are heard. Such tests need `transactional_db` too."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    real = replace(
+        World().ports(), leases=lambda name: redis_leases(valkey.url, name), announce=announcing.announce
+    )
+    with override_settings(REDIS_URL=valkey.url), pytest.MonkeyPatch.context() as patch:
+        # playwright runs an event loop in this thread, and Django takes that for asynchronous code
+        patch.setitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        patch.setattr(ports, "production_ports", lambda: real)
+        patch.setattr(announcing, "_resting_until", 0.0)
+        with running_web() as web, playwright.sync_playwright() as driver:
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+            yield Desk(browser, web.url)
+            browser.close()
 
 
 @pytest.fixture
@@ -189,7 +250,14 @@ def fill(*, jobs: int) -> None:
     PushedResult.objects.create(
         attempt_id=new_id(), job_id=rows[0].id, body={"status": "success"}, received_at=NOW
     )
+    Tally.objects.create(name="zombie_results", count=3)
+    Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
     SweepRun.objects.create(name="expired_leases", at=NOW)
+    ConfigVersion.objects.create(
+        model=config, number=1, at=NOW, actor="user:boss", fields={"max_retries": 50}
+    )
+    AuditEntry.objects.create(at=NOW, actor="user:boss", action="cancel_job", target="job:x", detail={"n": 1})
+    Pause.objects.create(kind="model", name="retired", since=NOW, actor="user:boss")
     PurgeLedger.objects.create(tenant=tenants[0], state="completed", count=7)
 
 

@@ -124,6 +124,8 @@ def test_two_groups_are_always_there_and_whole() -> None:
     assert all(codename.startswith("view_") for codename in viewers)
     assert {"view_job", "view_server", "view_deadletter"} <= viewers <= operators
     assert {"change_job", "change_callback", "add_server", "change_server", "add_apikey"} <= operators
+    assert {"add_pause", "delete_pause", "view_auditentry", "view_configversion"} <= operators
+    assert {name for name in operators if name.endswith(("_auditentry", "_configversion"))} <= viewers
     assert not {"delete_job", "add_job", "change_attempt", "delete_tenant", "change_user"} & operators
 
 

@@ -1,9 +1,9 @@
 """`manage.py` with a stand-in for the GPU worker: `work` does what the next order in Redis says.
 
-Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key, "deaf": true}; `until`
-runs until that key is there. What the worker was asked goes to the list ``calls``. For tests of what
-surrounds it: queues, events, the ordered stop. Its heart beats twice a second, so that nobody waits long for
-a beat; STAND_IN_LAST_SECONDS shortens what interrupted runs get.
+Orders are JSON in the list ``orders``: {"reports": [...], "seconds": n, "until": key, "deaf": true,
+"shows": job id}; `until` runs until that key is there. What the worker was asked goes to the list ``calls``.
+For tests of what surrounds it: queues, events, the ordered stop. Its heart beats twice a second, so that
+nobody waits long for a beat; STAND_IN_LAST_SECONDS shortens what interrupted runs get.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ class Report:
     error_code: str = ""
 
 
+def _lease(job_id: str) -> Any:
+    return types.SimpleNamespace(job_id=job_id, model="zimg", slot="zimg-1/0")
+
+
 class StandInWorker:
+    show_run: Any = None
+
     def __init__(self) -> None:
         self._redis = redis.Redis.from_url(os.environ["STAND_IN_REDIS"], decode_responses=True)
         self._interrupted = threading.Event()
@@ -50,6 +56,8 @@ class StandInWorker:
         order = json.loads(str(self._redis.lpop("orders") or "{}"))
         self._called("work", pool, host)
         self._busy += 1
+        if "shows" in order:
+            self.show_run(_lease(order["shows"]))
         until = time.monotonic() + order.get("seconds", 0)
         while (time.monotonic() < until or self._waits(order)) and not self._interrupted.wait(0.02):
             pass

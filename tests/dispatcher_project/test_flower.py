@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import socket
 import subprocess
 import sys
@@ -10,17 +12,23 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from flower.urls import handlers
+from tornado.options import options
 
+from admin_ui.flower_address import FLOWER_PREFIX
 from dispatcher_project.embedded import EmbeddedValkey
 from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
 
 pytestmark = pytest.mark.scenario
 
 PASSWORD = "admin:only-for-this-test"
+CONFIG = str(ROOT / "dispatcher_project/flower_config.py")
+OPEN = {"/healthcheck", "/static/x", "/login", "/logout"}
+"""The sign of life that `up` waits for, Flower's own scripts and styles, a page that is not there, and a
+goodbye."""
 
 
 class Flower:
@@ -36,10 +44,15 @@ class Flower:
                 stderr=log,
             )
 
-    def get(self, path: str, *, password: str = PASSWORD) -> tuple[int, str]:
-        """Status (0: nobody there yet) and body."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
-        request.add_header("Authorization", f"Basic {b64encode(password.encode()).decode()}")
+    def ask(self, path: str, *, password: str = PASSWORD, method: str = "GET") -> tuple[int, str]:
+        """Status (0: nobody there yet) and body. password: empty for none."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/{FLOWER_PREFIX}{path}",
+            data=b"" if method == "POST" else None,
+            method=method,
+        )
+        if password:
+            request.add_header("Authorization", f"Basic {b64encode(password.encode()).decode()}")
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -48,17 +61,11 @@ class Flower:
         except OSError:
             return 0, ""
 
-    def get_json(self, path: str) -> Any:
-        return json.loads(self.get(path)[1] or "{}")
-
-    def post_status(self, path: str) -> int:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=b"", method="POST")
-        request.add_header("Authorization", f"Basic {b64encode(PASSWORD.encode()).decode()}")
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """By job id, as far as a task says which."""
+        listed = json.loads(self.ask("/api/tasks")[1] or "{}").values()
+        named = [(re.search(r"'job_id': '(\w+)'", task["kwargs"] or ""), task) for task in listed]
+        return {found[1]: task for found, task in named if found}
 
     def close(self) -> None:
         self._process.terminate()
@@ -69,44 +76,90 @@ class Flower:
             self._process.wait()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[WorkerBench]:
-    with EmbeddedValkey(tmp_path / "v", append_only=False) as server:
-        bench = WorkerBench(tmp_path, server.url)
-        yield bench
-        bench.close()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    with EmbeddedValkey(tmp_path_factory.mktemp("v"), append_only=False) as server:
+        yield server
 
 
-def test_flower_shows_the_worker_and_its_jobs_behind_a_password(bench: WorkerBench) -> None:
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, server: EmbeddedValkey) -> Iterator[WorkerBench]:
+    bench = WorkerBench(tmp_path_factory.mktemp("bench"), server.url)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(scope="module")
+def flower(bench: WorkerBench) -> Iterator[Flower]:
     flower = Flower(bench)
     try:
-        wait_for(lambda: flower.get("/workers")[0] == 200, what="Flower")
-        assert flower.get("/workers", password="admin:wrong")[0] == 401
-
-        bench.add_pool("zimg")
-        bench.start("gpu_worker", "--name", "shown")
-        wait_for(lambda: "shown@" in flower.get("/workers")[1], what="the worker")
-        bench.order(reports=[{"job_id": "J1"}])
-        bench.order(reports=[{"job_id": "J2", "error_code": "timeout"}])
-        for _ in range(2):
-            bench.wake("zimg")
-        wait_for(lambda: len(_tasks(flower)) == 2, what="both tasks")
-        by_state = {task["state"]: task for task in _tasks(flower).values()}
-        assert "'job_id': 'J1'" in by_state["SUCCESS"]["result"]
-        assert "error_code=timeout" in by_state["FAILURE"]["exception"]
-
-        def knows_the_queue() -> bool:
-            # asked again each time: Flower's question may have come before the worker listened
-            assert flower.get("/api/workers?refresh=1")[0] == 200
-            return "gpu.zimg" in flower.get("/broker")[1]
-
-        # the broker is reached over its unix socket, by our transport
-        wait_for(knows_the_queue, what="the queue")
-        assert flower.post_status("/api/worker/shutdown/shown") in {403, 405}  # read-only
+        wait_for(lambda: flower.ask("/workers")[0] == 200, seconds=60, what="Flower")
+        yield flower
     finally:
         flower.close()
 
 
-def _tasks(flower: Flower) -> dict[str, Any]:
-    found: dict[str, Any] = flower.get_json("/api/tasks")
-    return {key: task for key, task in found.items() if task["state"] in {"SUCCESS", "FAILURE"}}
+def routes() -> list[str]:
+    """Every path that this Flower serves, with something in the place of what a pattern leaves open."""
+    patterns = [getattr(handler, "regex", None) or re.compile(handler[0]) for handler in handlers]
+    paths = [pattern.pattern.rstrip("$").removesuffix("/?") for pattern in patterns]
+    return sorted({re.sub(r"\(\.[+*]\)", "x", path) for path in paths if path.startswith("/")})
+
+
+def test_flower_does_not_start_open() -> None:
+    assert not options.basic_auth
+    with pytest.raises(SystemExit, match="set FLOWER_BASIC_AUTH"):
+        runpy.run_path(CONFIG)
+
+
+def test_what_the_environment_says_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
+    assert runpy.run_path(CONFIG)["read_only"] is True
+    monkeypatch.setenv("FLOWER_READ_ONLY", "false")
+    assert "read_only" not in runpy.run_path(CONFIG)
+
+
+def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) -> None:
+    assert len(routes()) > 25
+    without = {path: flower.ask(path, password="")[0] for path in routes()}
+    assert {path for path, status in without.items() if status not in (401, 405)} <= OPEN, without
+    assert flower.ask("/workers", password="admin:wrong")[0] == 401
+    controls = [path for path, status in without.items() if status == 405]
+    assert {flower.ask(path, method="POST")[0] for path in controls} == {403}, "read-only"
+    assert {"/api/worker/shutdown/x", "/api/task/revoke/x", "/api/task/apply/x"} <= set(controls)
+
+
+def test_flower_shows_who_runs_what_also_after_its_broker_died(
+    bench: WorkerBench, server: EmbeddedValkey, flower: Flower
+) -> None:
+    bench.add_pool("zimg")
+    bench.start("gpu_worker", "--name", "shown")
+    wait_for(lambda: "shown@" in flower.ask("/workers")[1], what="the worker")
+    bench.order(shows="J1", until="go", reports=[{"job_id": "J1"}])
+    bench.wake("zimg")
+    running = wait_for(lambda: flower.tasks().get("J1"), what="the running job")
+    assert running["state"] == "STARTED"
+    assert running["args"] == "zimg on zimg-1/0"
+    bench.let("go")
+    wait_for(lambda: flower.tasks()["J1"]["state"] == "SUCCESS", what="its end")
+    assert "'outcome': 'completed'" in flower.tasks()["J1"]["result"]
+
+    def knows_the_queue() -> bool:
+        # asked again each time: Flower's question may have come before the worker listened
+        assert flower.ask("/api/workers?refresh=1")[0] == 200
+        return "gpu.zimg" in flower.ask("/broker")[1]
+
+    # the broker is reached over its unix socket, by our transport
+    wait_for(knows_the_queue, what="the queue")
+
+    server.kill()
+    server.start()
+
+    def shows_a_new_task() -> bool:
+        bench.order(shows="J2", reports=[{"job_id": "J2", "error_code": "timeout"}])
+        bench.wake("zimg")  # a wake of before the worker was back is lost
+        return flower.tasks().get("J2", {}).get("state") == "FAILURE"
+
+    wait_for(shows_a_new_task, seconds=40, what="a task after the restart")
+    assert "error_code=timeout" in flower.tasks()["J2"]["exception"]
+    assert flower.tasks()["J1"]["state"] == "SUCCESS", "what it knew before"

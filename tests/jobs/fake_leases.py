@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import PoolDepth, Pushed, Wakes
+from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
 from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
 
 
 class FakeLeases:
-    """away: Redis does not answer. free_slots: so many pushed tickets are `leased`."""
+    """away: Redis does not answer. free_slots: so many pushed tickets are `leased`. views: what
+    `slots` answers, as states by server."""
 
     def __init__(self) -> None:
         self.away = False
@@ -18,6 +19,8 @@ class FakeLeases:
         self.line: list[Ticket] = []
         self.pools: dict[str, PoolSpec] = {}
         self.servers: dict[str, ServerSpec] = {}
+        self.paused: dict[str, set[str]] = {}
+        self.views: dict[str, list[str]] = {}
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         self._answer()
@@ -28,6 +31,10 @@ class FakeLeases:
         stood = ticket.job_id in [other.job_id for other in self.line]
         self.line = [other for other in self.line if other.job_id != ticket.job_id]
         return stood
+
+    def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
+        self._answer()
+        return [ticket.job_id in [other.job_id for other in self.line] for ticket in tickets]
 
     def configure_pool(self, pool: PoolSpec) -> None:
         self._answer()
@@ -42,9 +49,30 @@ class FakeLeases:
         self._answer()
         self.servers.pop(server, None)
 
+    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+        self._answer()
+        self.paused[pool] = set(tenants)
+        return ()
+
+    def fill(self) -> tuple[Wakes, ...]:
+        self._answer()
+        return (Wakes("filled", None, 1),)
+
+    def slots(self, server: str) -> list[SlotView]:
+        self._answer()
+        states = self.views.get(server, [])
+        return [
+            SlotView(f"{server}/{at}", "", state, False, None, None, None, 0, None, 0.0, None)
+            for at, state in enumerate(states)
+        ]
+
     def generation(self) -> str | None:
         self._answer()
         return "g1"
+
+    def generation_age_seconds(self) -> float | None:
+        self._answer()
+        return 60.0
 
     def depth(self, pool: str) -> PoolDepth:
         self._answer()

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from jobs.tasks import JobFailed, shown
+from jobs.tasks import JobFailed, shown, sweep, work
+
+
+def test_ticks_do_not_push_the_jobs_out_of_flowers_view() -> None:
+    assert (work.send_events, sweep.send_events) == (True, False)
 
 
 def a_report(**fields: Any) -> dict[str, Any]:

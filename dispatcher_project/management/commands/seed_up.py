@@ -16,6 +16,7 @@ from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpus.leasing.connect import connect
 from gpus.models import ModelConfig
+from gpus.services.audit import cli_actor
 from gpus.services.registry import register_server
 from jobs.models import ApiKey, Tenant
 from jobs.services.ports import production_ports
@@ -91,4 +92,4 @@ def _register(entries: list[dict[str, Any]]) -> None:
     known = set(ModelConfig.objects.values_list("name", flat=True))
     for entry in entries:
         fields = None if entry["model"] in known else entry["model_fields"]
-        register_server(**{**entry, "model_fields": fields}, leases=leases)
+        register_server(**{**entry, "model_fields": fields}, by=cli_actor(), leases=leases)

@@ -33,49 +33,60 @@ if waiting then
   return lease_reply(slot, true)
 end
 
--- The classes with a free slot for this host, and the best ticket any of them could take.
-local pool, open, best, best_place = load_pool(pool_name), {}, nil, nil
-for _, class in ipairs(read_classes(pool_name)) do
-  if redis.call('EXISTS', key('free', pool_name, class[1], host)) == 1 then
-    open[#open + 1] = class
-    local ticket, place = best_ticket(pool, class[2])
-    if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
-      best, best_place = ticket, place
+local pool = load_pool(pool_name)
+
+-- The lease, or nil; and whether to look again, as `give` says.
+local function claim_free()
+  -- The classes with a free slot for this host, and the best ticket any of them could take.
+  local open, best, best_place = {}, nil, nil
+  for _, class in ipairs(read_classes(pool_name)) do
+    if redis.call('EXISTS', key('free', pool_name, class[1], host)) == 1 then
+      open[#open + 1] = class
+      local ticket, place = best_ticket(pool, class[2])
+      if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
+        best, best_place = ticket, place
+      end
     end
   end
-end
-if not best then return nil end
+  if not best then return nil end
 
-local avoided = avoided_server(pool, best)
-local function first_elsewhere(list)
-  for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and LOOK - 1 or 0)) do
-    if split_slot(name) ~= avoided then return name end
+  local avoided = avoided_server(pool, best)
+  local function first_elsewhere(list)
+    for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and LOOK - 1 or 0)) do
+      if split_slot(name) ~= avoided then return name end
+    end
+    return nil
   end
+
+  -- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class.
+  local fitting = {}
+  for _, class in ipairs(open) do
+    if serves(class[2], best.model) then
+      fitting[#fitting + 1] = class
+      local name = first_elsewhere(key('warm', pool_name, class[1], best.model, host))
+      if name then
+        return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us)
+      end
+    end
+  end
+  for _, class in ipairs(fitting) do
+    local name = first_elsewhere(key('free', pool_name, class[1], host))
+    if name then
+      local slot, server = read_slot(name), read_server((split_slot(name)))
+      local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
+      return give(slot, server, pool, ticket, attempt, worker, lease_us)
+    end
+  end
+
+  -- Only the server it avoids is free: that slot goes to the next one.
+  local name = redis.call('ZRANGE', key('free', pool_name, fitting[1][1], host), 0, 0)[1]
+  local server = read_server((split_slot(name)))
+  local ticket = best_ticket(pool, server.models, server.name)
+  if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
+  save_pool(pool)
   return nil
 end
 
--- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class.
-local fitting = {}
-for _, class in ipairs(open) do
-  if serves(class[2], best.model) then
-    fitting[#fitting + 1] = class
-    local name = first_elsewhere(key('warm', pool_name, class[1], best.model, host))
-    if name then return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us) end
-  end
-end
-for _, class in ipairs(fitting) do
-  local name = first_elsewhere(key('free', pool_name, class[1], host))
-  if name then
-    local slot, server = read_slot(name), read_server((split_slot(name)))
-    local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
-    return give(slot, server, pool, ticket, attempt, worker, lease_us)
-  end
-end
-
--- Only the server it avoids is free: that slot goes to the next one.
-local name = redis.call('ZRANGE', key('free', pool_name, fitting[1][1], host), 0, 0)[1]
-local server = read_server((split_slot(name)))
-local ticket = best_ticket(pool, server.models, server.name)
-if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
-save_pool(pool)
-return nil
+local lease, again
+repeat lease, again = claim_free() until not again
+return lease

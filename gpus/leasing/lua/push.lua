@@ -6,8 +6,7 @@
 -- Returns: {{outcome, position, …}, {pool, host, count, …}}; outcomes: 1 leased (a forecast), 2 queued,
 --   3 duplicate, 4 held
 -- include: gate
--- include: pick
--- include: wakes
+-- include: arrivals
 local pool_name, head_start_us = ARGV[2], tonumber(ARGV[3])
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local FIELDS = 6
@@ -17,36 +16,28 @@ if not whole and not is_filling() then return refuse() end
 redis.call('SADD', key('pools'), pool_name)
 local pool, classes = load_pool(pool_name), read_classes(pool_name)
 
--- Hosts with free slots of a class, looked up once: {{host, count}, …}.
-local open = {}
-local function open_hosts(class)
-  if open[class] then return open[class] end
-  local flat, hosts = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
-  for i = 1, #flat, 2 do hosts[#hosts + 1] = { flat[i], tonumber(flat[i + 1]) } end
-  open[class] = hosts
-  return hosts
-end
-
 local free_for = {}
 local function free_slots(model)
   if free_for[model] then return free_for[model] end
   local count = 0
   for _, class in ipairs(classes) do
     if serves(class[2], model) then
-      for _, host in ipairs(open_hosts(class[1])) do count = count + host[2] end
+      for _, host in ipairs(open_hosts(pool_name, class[1])) do count = count + host[2] end
     end
   end
   free_for[model] = count
   return count
 end
 
--- An estimate: all higher bands go first; in a fair queue everybody's tickets take turns.
-local function position(queue, model, tenant, member)
+-- An estimate: all higher bands go first; in a fair queue everybody's tickets take turns. Of a parked tenant: the
+-- place it would have if it went on now.
+local function position(queue, model, tenant, member, parked)
   local ahead = 0
   for higher = 1, queue.band do ahead = ahead + pool.queues[higher].waiting end
-  if pool.fifo then return ahead + queue.waiting end
+  if pool.fifo and not parked then return ahead + queue.waiting end
   local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
-  return ahead + math.min(queue.waiting, own * redis.call('ZCARD', key('turn', queue.at)))
+  local others = math.min(queue.waiting, own * redis.call('ZCARD', key('turn', queue.at)))
+  return ahead + others + (parked and own or 0)
 end
 
 local results, added = {}, {}
@@ -58,13 +49,14 @@ for i = 4, #ARGV, FIELDS do
   if redis.call('HEXISTS', key('held'), job) == 0 then
     local score = place + (priority - 1) % 3 * head_start_us
     outcome = DUPLICATE
+    local parked = is_parked(pool, tenant)
     if add_ticket(pool, queue, model, tenant, member, score) then
       outcome = QUEUED
       if avoid ~= '' then set_mark(pool, member, 0, avoid) end
-      added[model] = (added[model] or 0) + 1
+      if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    at = position(queue, model, tenant, member)
-    if outcome == QUEUED and at <= free_slots(model) then outcome = LEASED end
+    at = position(queue, model, tenant, member, parked)
+    if outcome == QUEUED and not parked and at <= free_slots(model) then outcome = LEASED end
   end
   results[#results + 1] = outcome
   results[#results + 1] = at
@@ -72,29 +64,4 @@ end
 save_pool(pool)
 if not whole then return { results, {} } end
 
--- Per host: min(its free slots - wakes under way, tickets pushed).
-local spare = {}
-local function spare_slots(host)
-  if spare[host] then return spare[host] end
-  local count = -pending_wakes(pool_name, host)
-  for _, class in ipairs(classes) do count = count + listed(pool_name, class[1], host) end
-  spare[host] = count
-  return count
-end
-local sent = {}
-for model, wanted in pairs(added) do
-  for _, class in ipairs(classes) do
-    if wanted > 0 and serves(class[2], model) then
-      for _, host in ipairs(open_hosts(class[1])) do
-        local count = math.max(0, math.min(wanted, host[2], spare_slots(host[1])))
-        sent[host[1]] = (sent[host[1]] or 0) + count
-        spare[host[1]], host[2], wanted = spare[host[1]] - count, host[2] - count, wanted - count
-      end
-    end
-  end
-end
-local reply = {}
-for host, count in pairs(sent) do
-  if count > 0 then add_wakes(reply, pool_name, host, count) end
-end
-return { results, reply }
+return { results, wakes_for_tickets(pool_name, classes, added) }

@@ -41,9 +41,11 @@ if real > 0 then learn_seconds(slot.model, slot.tenant, real) end
 if next_attempt ~= '' and whole and has_room(server, index) and server.pool == slot.pool
   and server.host == slot.host and server.rests_until <= now then
   local ticket = best_ticket(pool, server.models, server_name)
-  if ticket then
+  while ticket do
     ticket = prefer_warm(pool, ticket, slot.warm, server.models, server_name, head_start_us)
-    return give(slot, server, pool, ticket, next_attempt, worker, lease_us)
+    local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us)
+    if not again then return lease end
+    ticket = best_ticket(pool, server.models, server_name)
   end
 end
 save_pool(pool)

@@ -8,9 +8,7 @@ local pool_name, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[
 
 if not is_open() then return refuse() end
 local pool = load_pool(pool_name)
-local queue = queue_of(pool, priority)
-local left = remove_ticket(pool, queue, model, tenant, member_of(job, priority))
-if not left then return 0 end
-if not left[1] then withdraw_turn(queue, tenant) end
+local stood = withdraw_ticket(pool, queue_of(pool, priority), model, tenant, member_of(job, priority))
+if not stood then return 0 end
 save_pool(pool)
 return 1

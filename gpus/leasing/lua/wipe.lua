@@ -17,20 +17,33 @@ if rebuild[3] == 'filling' then return 1 end
 
 local function drop(name) budget = budget - redis.call('UNLINK', name) end
 
+local function drop_tenant(queue, tenant)
+  for _, model in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
+    drop(key('line', queue, model, tenant))
+  end
+  drop(key('models', queue, tenant))
+end
+
 -- Each of these goes on until the budget is spent, and says whether it came to its end.
 local function drop_lines(queue)
   while budget > 0 do
     local tenants = redis.call('ZRANGE', key('turn', queue), 0, 99)
     if #tenants == 0 then return true end
     for _, tenant in ipairs(tenants) do
-      for _, model in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
-        drop(key('line', queue, model, tenant))
-      end
-      drop(key('models', queue, tenant))
+      drop_tenant(queue, tenant)
       redis.call('ZREM', key('turn', queue), tenant)
     end
   end
   return false
+end
+
+local function drop_parked(pool)
+  for _, tenant in ipairs(redis.call('HKEYS', key('parked', pool))) do
+    if budget <= 0 then return false end
+    for band = 0, 2 do drop_tenant(pool .. ':' .. band, tenant) end
+    redis.call('HDEL', key('parked', pool), tenant)
+  end
+  return true
 end
 
 local function drop_class(pool, class, models)
@@ -44,6 +57,7 @@ local function drop_class(pool, class, models)
 end
 
 local function drop_pool(pool)
+  if not drop_parked(pool) then return false end
   for band = 0, 2 do
     local queue = pool .. ':' .. band
     if not drop_lines(queue) then return false end
@@ -56,7 +70,9 @@ local function drop_pool(pool)
   end
   for _, class in ipairs(read_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'marks' }) do drop(key(kind, pool)) end
+  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks' }) do
+    drop(key(kind, pool))
+  end
   redis.call('SREM', key('pools'), pool)
   return true
 end

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
+from gpus.services.audit import cli_actor
 from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key, create_tenant
 
@@ -25,10 +26,10 @@ class Command(BaseCommand):
         tenant = Tenant.objects.filter(name=options["tenant"]).first()
         if tenant is None:
             try:
-                tenant, secret = create_tenant(options["tenant"], weight=options["weight"])
+                tenant, secret = create_tenant(options["tenant"], weight=options["weight"], by=cli_actor())
             except ValidationError as error:
                 raise CommandError("; ".join(error.messages)) from None
             self.stdout.write(f"webhook secret: {secret}")
         kind = ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT
-        _, plaintext = create_key(tenant, kind, name=options["name"])
+        _, plaintext = create_key(tenant, kind, name=options["name"], by=cli_actor())
         self.stdout.write(f"api key: {plaintext}")

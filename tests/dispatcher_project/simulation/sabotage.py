@@ -81,7 +81,7 @@ def start_compare_and_set() -> Iterator[None]:
 @contextmanager
 def without_sweeps(*names: str) -> Iterator[None]:
     def rest() -> dict[str, Any]:
-        left = {*names, "due_callbacks", "retention"}
+        left = {*names, "due_callbacks", "retention", "rollups"}
         return {name: entry for name, entry in sweeps().items() if name not in left}
 
     with patch.object(roles, "swept", rest):

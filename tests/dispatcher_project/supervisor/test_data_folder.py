@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor import data_folder
-from dispatcher_project.supervisor.data_folder import AlreadyRunning, DataFolder, adopt_running_environment
+from dispatcher_project.supervisor.data_folder import (
+    AlreadyRunning,
+    DataFolder,
+    NotRunning,
+    adopt_running_environment,
+)
 
 
 @pytest.fixture
@@ -81,3 +86,22 @@ def test_chosen_settings_stay(folder: DataFolder, monkeypatch: pytest.MonkeyPatc
     with folder.locked():
         adopt_running_environment()
     assert os.environ["REDIS_URL"] == "kept"
+
+
+@pytest.mark.parametrize("spelled", [("--data-dir", "{}"), ("--data-dir={}",)])
+def test_a_named_folder_goes_before_chosen_settings(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch, spelled: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "mine")
+    monkeypatch.setenv("REDIS_URL", "mine")
+    folder.write("environment.json", {"DJANGO_SETTINGS_MODULE": "x", "REDIS_URL": "y"})
+    arguments = ["top", *(word.format(folder.path) for word in spelled)]
+    with pytest.raises(NotRunning, match="no `up` is ready on"):
+        adopt_running_environment(arguments)
+    with folder.locked():
+        adopt_running_environment(arguments)
+    assert (os.environ["DJANGO_SETTINGS_MODULE"], os.environ["REDIS_URL"]) == ("x", "y")
+    with folder.locked():
+        folder.remove("environment.json")
+        with pytest.raises(NotRunning):
+            adopt_running_environment(arguments)

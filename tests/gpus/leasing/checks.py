@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis.stateful import invariant
@@ -11,9 +11,9 @@ from .plain_model import PlainLeases
 from .rig import POOL, Rig
 
 SERVERS = ("s1", "s2", "s3")
-READ_VIRTUAL = """
-local pool = {cmsgpack.unpack(redis.call('GET', KEYS[1]))}
-return {tostring(pool[5]), tostring(pool[8]), tostring(pool[11])}
+READ_POOL = """
+local _, _, _, parked, w0, v0, w1, p1, v1, w2, p2, v2 = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+return {{parked, w0, w1, w2}, {p1, p2}, {tostring(v0), tostring(v1), tostring(v2)}}
 """
 
 
@@ -49,12 +49,13 @@ class Checks:
         found = Index(self.rig)
         turn: dict[str, dict[str, float]] = defaultdict(dict)
         heads: dict[str, dict[str, float]] = defaultdict(dict)
-        for ticket in self.model.line.values():
+        for ticket in self.model.ready():
             for queue in (f"{ticket.band}", f"{ticket.band}:{ticket.model}"):
                 turn[queue][ticket.tenant] = self.model.bands[ticket.band].turn[ticket.tenant]
                 earlier = heads[queue].get(ticket.tenant, float("inf"))
                 heads[queue][ticket.tenant] = min(earlier, float(ticket.score))
-        assert self.rig.leases.depth(POOL).waiting == self.model.waiting()
+        depth = self.rig.leases.depth(POOL)
+        assert (depth.waiting, depth.parked) == (self.model.waiting(), self.model.parked())
         assert found.tickets() == {
             (f"{t.band}:{t.model}:{t.tenant}", t.member): float(t.score) for t in self.model.line.values()
         }
@@ -66,11 +67,14 @@ class Checks:
         assert set(self.rig.client.hkeys(self.rig.prefix + "held")) == set(self.model.holders)
 
     @invariant()
-    def virtual_time_never_goes_back(self) -> None:
+    def counts_are_right_and_virtual_time_never_goes_back(self) -> None:
         before, self.virtual = self.virtual, [band.virtual for band in self.model.bands]
         assert all(old <= new for old, new in zip(before, self.virtual, strict=True))
-        stored = self.rig.client.eval(READ_VIRTUAL, 1, f"{self.rig.prefix}pool:{POOL}")
-        assert [float(value) for value in stored] == pytest.approx(self.virtual, rel=1e-12)
+        counts, passed, virtual = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
+        ready = Counter(waiting.band for waiting in self.model.ready())
+        assert counts == [len(self.model.paused), ready[0], ready[1], ready[2]]
+        assert passed == [band.passed for band in self.model.bands[1:]]
+        assert [float(value) for value in virtual] == pytest.approx(self.virtual, rel=1e-12)
 
 
 class Index:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,21 +16,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gpus.leasing.scripts import Client
-from gpus.protocol import ExpiredLease, ExpiryVerdict, Lease, LeaseRef, ReleaseMode, Ticket, split_slot
+from gpus.protocol import ExpiredLease, ExpiryVerdict, Lease, LeaseRef, ReleaseMode, Ticket
 
 from .checks import SERVERS, Checks
+from .operator_steps import HOSTS, MODELS, TENANTS, OperatorSteps
 from .plain_line import Held, Slot
 from .plain_model import PlainLeases
 from .rig import POOL, Rig
 
-MODELS, TENANTS, HOSTS = ("flux", "ltx2", "zimg"), ("a", "b", "c"), (None, None, None, "box")
 WORKERS = ("w1", "w1", "w1", "w1", "w2")
 SECONDS = (None, 0.0, 0.25, 1.0, 1.0, 3.5, 20.0)
 SWEEP_SECONDS = 2.0
+LATE_PRIORITY = (5, 9, 1)
+"""By the level of the first one: tickets of one job share a mark if they are of one level."""
 SEEDS = st.integers(0, 2**32)
 
 
-class LeaseMachine(Checks, RuleBasedStateMachine):
+class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
     client: Client
 
     def __init__(self) -> None:
@@ -53,7 +56,7 @@ class LeaseMachine(Checks, RuleBasedStateMachine):
     def workers_and_clients(self, seed: int, steps: int) -> None:
         self._run(seed, steps, {
             self.push: 4, self.claim: 4, self.release: 8, self.settle: 3, self.wait: 2, self.remove: 1,
-            self.renew: 1, self.push_again: 1,
+            self.renew: 1, self.push_again: 1, self.push_under_another_priority: 1, self.pause: 1,
         })  # fmt: skip
 
     @rule(seed=SEEDS, steps=st.integers(1, 15))
@@ -67,7 +70,7 @@ class LeaseMachine(Checks, RuleBasedStateMachine):
     def operators(self, seed: int, steps: int) -> None:
         self._run(seed, steps, {
             self.change: 2, self.forget: 1, self.rest: 2, self.switch: 3, self.weigh: 2, self.fill: 2,
-            self.release: 3, self.claim: 3,
+            self.pause: 2, self.release: 3, self.claim: 3,
         })  # fmt: skip
         for server in SERVERS:
             self.put_back(server)
@@ -97,17 +100,32 @@ class LeaseMachine(Checks, RuleBasedStateMachine):
         if self.rig.tickets:
             self._push([self.rig.tickets[self.chance.choice(list(self.rig.tickets))]])
 
+    def push_under_another_priority(self) -> None:
+        """As somebody does who has not heard that it was changed."""
+        if self.model.line:
+            job = self.chance.choice(list(self.model.line))[0]
+            ticket = self.rig.tickets[job]
+            late = replace(ticket, priority=LATE_PRIORITY[(ticket.priority - 1) % 3])
+            self.rig.tickets[f"{job} late"] = late
+            self._push([late])
+
     def _push(self, tickets: list[Ticket]) -> None:
         pushed = self.rig.leases.push(POOL, tickets)
         outcomes = [result.outcome.value for result in pushed.results]
         expected = [self.model.push(ticket) for ticket in tickets]
         assert [one if one in ("held", "duplicate") else "stands" for one in outcomes] == expected
-        assert sum(wake.count for wake in pushed.wakes) <= expected.count("stands")
+        parked = [ticket.tenant in self.model.paused for ticket in tickets]
+        assert all(out != "leased" for out, is_parked in zip(outcomes, parked, strict=True) if is_parked)
+        stand = [one for one, is_parked in zip(expected, parked, strict=True) if not is_parked]
+        assert sum(wake.count for wake in pushed.wakes) <= stand.count("stands")
 
     def remove(self) -> None:
         if self.rig.tickets:
-            job = self.chance.choice([*self.model.line, *self.rig.tickets])
-            assert self.rig.leases.remove(POOL, self.rig.tickets[job]) == self.model.remove(job)
+            tickets = list(self.rig.tickets.values())
+            standing = [one for one in tickets if (one.job_id, one.priority) in self.model.line]
+            ticket = self.chance.choice([*standing, *tickets])
+            expected = self.model.remove((ticket.job_id, ticket.priority))
+            assert self.rig.leases.remove(POOL, ticket) == expected
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -231,57 +249,6 @@ class LeaseMachine(Checks, RuleBasedStateMachine):
             if slot.state == "quarantined":
                 self.model.free_slot(slot.name)
                 self.rig.leases.free_slot(slot.name)
-
-    # -- the registry ----------------------------------------------------------------------------------------
-
-    def put_back(self, name: str) -> None:
-        host = "box" if name == "s3" else None
-        self._configure(name, 2, MODELS[:2] if name == "s2" else MODELS, "on", host)
-
-    def change(self) -> None:
-        models = self.chance.choice([MODELS, MODELS[:2], MODELS[2:]])
-        desired = self.chance.choice(["on", "on", "draining", "off"])
-        slots = self.chance.randint(0, 3)
-        self._configure(self.chance.choice(SERVERS), slots, models, desired, self.chance.choice(HOSTS))
-
-    def _configure(
-        self, name: str, slots: int, models: tuple[str, ...], desired: str, host: str | None
-    ) -> None:
-        self.model.configure(name, slots, models, desired, host or "")
-        self.rig.server(name, slots, models, desired=desired, host=host)
-
-    def forget(self) -> None:
-        name = self.chance.choice(SERVERS)
-        self.model.forget(name)
-        self.rig.leases.forget_server(name)
-
-    def rest(self) -> None:
-        name, seconds = self.chance.choice(SERVERS), self.chance.choice([1, 10])
-        if name in self.model.servers:
-            self.model.rest(name, seconds * 1_000_000)
-        self.rig.leases.rest_server(name, seconds)
-
-    def switch(self) -> None:
-        algorithm, patience = self.chance.choice(["fair", "fifo"]), self.chance.choice([0, 5, 30])
-        self.model.fifo, self.model.patience = algorithm == "fifo", patience * 1_000_000
-        self.rig.pool(algorithm, patience=patience)
-
-    def weigh(self) -> None:
-        tenant, weight = self.chance.choice(TENANTS), self.chance.choice([0.5, 1.0, 4.0])
-        self.model.weights[tenant] = weight
-        self.rig.leases.set_weights({tenant: weight})
-
-    def fill(self) -> None:
-        wakes = self.rig.leases.fill()
-        self.model.end_rests()
-        listed = [slot for slot in self.model.slots.values() if slot.listed]
-        servers = {slot.name: self.model.servers[split_slot(slot.name)[0]] for slot in listed}
-        useful = {
-            servers[slot.name].host or None
-            for slot in listed
-            if slot.state == "adoptable" or set(self.model.waiting()) & set(servers[slot.name].models)
-        }
-        assert {wake.host for wake in wakes} == useful
 
 
 def _ref(lease: Lease) -> tuple[str, str, str, int]:

@@ -37,6 +37,10 @@ class Waiting:
     def member(self) -> str:
         return f"{self.level}{self.job}"
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job, self.priority
+
 
 @dataclass
 class Held:
@@ -109,7 +113,8 @@ class PlainLine:
         self.now = 0
         self.fifo, self.patience = False, 30_000_000
         self.servers: dict[str, Server] = {}
-        self.line: dict[str, Waiting] = {}
+        self.line: dict[tuple[str, int], Waiting] = {}  # a job may have tickets of several priorities
+        self.paused: set[str] = set()
         self.bands = [Band(), Band(), Band()]
         self.holders: dict[str, str] = {}  # attempt by job: leased or settling
         self.weights: dict[str, float] = {}
@@ -118,39 +123,59 @@ class PlainLine:
     def push(self, ticket: Ticket) -> str:
         if ticket.job_id in self.holders:
             return "held"
-        if ticket.job_id in self.line:
+        if (ticket.job_id, ticket.priority) in self.line:
             return "duplicate"
         score = ticket.place_us + (ticket.priority - 1) % 3 * HEAD_START_US
         avoid = ticket.avoid_server or ""
         waiting = Waiting(ticket.job_id, ticket.model, ticket.tenant, ticket.priority, score, avoid)
-        band = self.bands[waiting.band]
-        if waiting.tenant not in band.turn:
-            band.turn[waiting.tenant] = max(band.virtual, band.paid.pop(waiting.tenant, 0.0))
-        self.line[waiting.job] = waiting
+        self.line[waiting.key] = waiting
+        self._take_turns(waiting.band, waiting.tenant)
         return "stands"
 
-    def remove(self, job: str) -> bool:
-        waiting = self.line.get(job)
+    def remove(self, key: tuple[str, int]) -> bool:
+        waiting = self.line.get(key)
         if waiting is None:
             return False
         self._leave(waiting)
-        band = self.bands[waiting.band]
-        if not self._backlogged(waiting):
-            band.paid[waiting.tenant] = band.turn.pop(waiting.tenant)
+        self._take_turns(waiting.band, waiting.tenant)
         return True
 
+    def set_paused(self, tenants: set[str]) -> None:
+        changed, self.paused = self.paused ^ tenants, tenants
+        for number, band in enumerate(self.bands):
+            for tenant in changed:
+                self._take_turns(number, tenant)
+            if not self._has_ready(number):
+                band.passed = 0
+
+    def _take_turns(self, number: int, tenant: str) -> None:
+        """The tenant's tag stands in `turn` while it has tickets and is not paused, else in `paid`."""
+        band = self.bands[number]
+        takes = tenant not in self.paused and self._backlogged(number, tenant)
+        if takes and tenant not in band.turn:
+            band.turn[tenant] = max(band.virtual, band.paid.pop(tenant, 0.0))
+        elif not takes and tenant in band.turn:
+            band.paid[tenant] = band.turn.pop(tenant)
+
     def _leave(self, waiting: Waiting) -> None:
-        del self.line[waiting.job]
-        if not any(other.band == waiting.band for other in self.line.values()):
+        del self.line[waiting.key]
+        if not self._has_ready(waiting.band):
             self.bands[waiting.band].passed = 0
 
-    def _backlogged(self, waiting: Waiting) -> bool:
-        return any(o.tenant == waiting.tenant and o.band == waiting.band for o in self.line.values())
+    def _backlogged(self, band: int, tenant: str) -> bool:
+        return any(w.tenant == tenant and w.band == band for w in self.line.values())
+
+    def ready(self) -> list[Waiting]:
+        """Those that a slot may take."""
+        return [waiting for waiting in self.line.values() if waiting.tenant not in self.paused]
+
+    def _has_ready(self, band: int) -> bool:
+        return any(waiting.band == band for waiting in self.ready())
 
     # -- who is next ---------------------------------------------------------------------------------
 
     def _bands_in_order(self) -> list[int]:
-        filled = [band for band in range(3) if any(w.band == band for w in self.line.values())]
+        filled = [band for band in range(3) if self._has_ready(band)]
         return sorted(filled, key=lambda band: (self.bands[band].passed < BAND_WAITS, band))
 
     def _rank(self, waiting: Waiting) -> tuple[float, str, int, str, str]:
@@ -160,7 +185,7 @@ class PlainLine:
     def _heads(self, band: int, models: Sequence[str], fits: Callable[[Waiting], bool]) -> list[Waiting]:
         """The first fitting ticket of every (model, tenant), no further than eight deep; best one first."""
         lines: dict[tuple[str, str], list[Waiting]] = {}
-        for waiting in sorted(self.line.values(), key=lambda w: (w.score, w.member)):
+        for waiting in sorted(self.ready(), key=lambda w: (w.score, w.member)):
             if waiting.band == band and waiting.model in models:
                 lines.setdefault((waiting.model, waiting.tenant), []).append(waiting)
         heads = (next(filter(fits, line[:WALK]), None) for line in lines.values())
@@ -197,7 +222,7 @@ class PlainLine:
     def take(self, ticket: Waiting) -> float:
         """Out of the line; the charge in GPU-seconds."""
         for lower in range(ticket.band + 1, 3):
-            if any(w.band == lower for w in self.line.values()):
+            if self._has_ready(lower):
                 self.bands[lower].passed += 1
         band = self.bands[ticket.band]
         band.passed = 0
@@ -205,7 +230,7 @@ class PlainLine:
         seconds = self.estimate(ticket.model, ticket.tenant)
         start = band.turn.pop(ticket.tenant)
         band.virtual = max(band.virtual, start)
-        account = band.turn if self._backlogged(ticket) else band.paid
+        account = band.turn if self._backlogged(ticket.band, ticket.tenant) else band.paid
         account[ticket.tenant] = start + seconds / self.weights.get(ticket.tenant, 1.0)
         return seconds
 
@@ -224,4 +249,7 @@ class PlainLine:
         return real
 
     def waiting(self) -> dict[str, int]:
-        return dict(Counter(waiting.model for waiting in self.line.values()))
+        return dict(Counter(waiting.model for waiting in self.ready()))
+
+    def parked(self) -> dict[str, int]:
+        return dict(Counter(w.model for w in self.line.values() if w.tenant in self.paused))

@@ -53,6 +53,16 @@ class PlainLeases(PlainServers):
         return self._claim_free(mine, attempt, worker)
 
     def _claim_free(self, mine: list[Slot], attempt: str, worker: str) -> tuple[Held, bool] | None:
+        while chosen := self._choose(mine):
+            if not self._drop_second(chosen[1]):
+                return self._give(*chosen, attempt, worker), False
+        return None
+
+    def _drop_second(self, ticket: Waiting) -> bool:
+        """The job holds a slot already."""
+        return ticket.job in self.holders and self.remove(ticket.key)
+
+    def _choose(self, mine: list[Slot]) -> tuple[Slot, Waiting] | None:
         classes = {self._server(slot).class_id: self._server(slot).models for slot in mine}
         candidates = []
         for class_id in sorted(classes):
@@ -68,14 +78,12 @@ class PlainLeases(PlainServers):
         elsewhere = [s for s in fitting if split_slot(s.name)[0] != self._avoids(ticket)]
         for slot in elsewhere:
             if slot.warm == ticket.model:
-                return self._give(slot, ticket, attempt, worker), False
+                return slot, ticket
         for slot in elsewhere:
-            return self._give(
-                slot, self._prefer_warm(ticket, slot, self._server(slot)), attempt, worker
-            ), False
+            return slot, self._prefer_warm(ticket, slot, self._server(slot))
         server = self._server(fitting[0])
         following = self.best(server.models, server.name)
-        return None if following is None else (self._give(fitting[0], following[1], attempt, worker), False)
+        return None if following is None else (fitting[0], following[1])
 
     def under(self, slot: str, job: str, attempt: str, epoch: int) -> Slot | None:
         found = self.slots.get(slot)
@@ -125,9 +133,10 @@ class PlainLeases(PlainServers):
                 mean = self.means.get((lease.model, who), real)
                 self.means[lease.model, who] = mean + 0.2 * (real - mean)
         usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
-        if following and usable and (found := self.best(server.models, server.name)):
+        while following and usable and (found := self.best(server.models, server.name)):
             ticket = self._prefer_warm(found[1], slot, server)
-            return self._give(slot, ticket, following, worker)
+            if not self._drop_second(ticket):
+                return self._give(slot, ticket, following, worker)
         slot.state, slot.since_us = "settling", self.now
         return None
 

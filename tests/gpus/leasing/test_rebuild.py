@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[Rig, Lease], Any]] = {
     "free_slot": lambda rig, lease: rig.leases.free_slot(lease.slot),
     "quarantine": lambda rig, lease: rig.leases.quarantine(lease.slot, "a"),
     "configure_server": lambda rig, lease: rig.server(),
+    "set_paused_tenants": lambda rig, lease: rig.leases.set_paused_tenants(POOL, ["t1"]),
     "has_tickets": lambda rig, lease: rig.in_line("running"),
     "is_held": lambda rig, lease: rig.leases.is_held(lease.ref),
     "slots": lambda rig, lease: rig.leases.slots("s1"),
@@ -111,6 +112,8 @@ def test_wiping_leaves_nothing_and_stops_at_its_bound(rig: Rig) -> None:
         rig.push(f"j{number}", tenant=f"t{number}", model="zimg" if number % 2 else "flux", avoid="s1")
         rig.push(f"b{number}", tenant=f"t{number}", priority=9)
     leases = [rig.must_claim() for _ in range(3)]
+    rig.leases.set_paused_tenants(POOL, [f"t{number}" for number in range(20)])
+    rig.leases.set_paused_tenants("third", ["t1"])
     rig.release(leases[0])
     rig.release(leases[1], "adopt")
     rig.leases.rest_server("s2", 100)

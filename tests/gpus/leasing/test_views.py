@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .rig import POOL, Rig
 
 
@@ -19,6 +21,19 @@ def test_views_show_slots_and_depths(rig: Rig) -> None:
     assert depth.waiting == {"flux": 2}
     assert depth.slots == {"free": 1, "leased": 1}
     assert rig.leases.slots("unknown") == []
+
+
+def test_many_servers_are_asked_a_few_at_a_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{number}" for number in range(45)]
+    for name in names:
+        rig.server(name, slots=2)
+    asked = []
+    run = rig.leases._run
+    monkeypatch.setattr(rig.leases, "_run", lambda script, *args: asked.append(script) or run(script, *args))
+    views = rig.leases.slots_of(["unknown", *names])
+    assert [view.slot for view in views] == [f"{name}/{index}" for name in names for index in (0, 1)]
+    assert asked == ["slots"] * 3
+    assert rig.leases.slots_of([]) == []
 
 
 def test_the_last_change_is_the_last_beginning_or_end_of_a_lease(rig: Rig) -> None:

@@ -5,17 +5,11 @@ from typing import Any
 import pytest
 
 from gpus import queries
-from gpus.models import ModelConfig, Pool, Server
-from gpus.protocol import DesiredState, QueueAlgorithm
+from gpus.models import AuditEntry, ModelConfig, Pool, Server
+from gpus.protocol import QueueAlgorithm
+from gpus.services.mirror import mirror_registry
 from gpus.services.model_fields import RegistryRefused
-from gpus.services.registry import (
-    change_server,
-    configure_model,
-    mirror_registry,
-    register_server,
-    remove_server,
-    reset_model,
-)
+from gpus.services.registry import configure_model, register_server, remove_server, reset_model
 from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +32,7 @@ def register(leases: FakeLeases, **changes: Any) -> Any:
         "endpoint": "http://10.0.0.1:9000/generate",
         "slots": 2,
     } | changes
-    return register_server(leases=lambda fleet: leases, **asked)  # type: ignore[arg-type, return-value]
+    return register_server(by="user:ada", leases=lambda fleet: leases, **asked)  # type: ignore[arg-type, return-value]
 
 
 def refused(code: str) -> Any:
@@ -126,18 +120,15 @@ def test_without_redis_the_rows_stand_and_a_mirror_brings_the_index_up_to_date(l
     assert (set(leases.pools), set(leases.servers)) == ({"flux"}, {"s1"})
 
 
-def test_a_server_is_drained_resized_and_removed(leases: FakeLeases) -> None:
+def test_a_removed_server_is_forgotten(leases: FakeLeases) -> None:
     register(leases)
-    changed = change_server("s1", leases=lambda f: leases, slots=1, desired=DesiredState.DRAINING)  # type: ignore[arg-type, return-value]
-    assert changed is not None
-    assert (leases.servers["s1"].slots, leases.servers["s1"].desired) == (1, DesiredState.DRAINING)
-    assert remove_server("s1", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    assert remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
     assert leases.servers == {}
-    assert not remove_server("s1", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    assert not remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
 
 
 def configure(leases: FakeLeases, values: dict[str, Any], *, replace: bool) -> Any:
-    return configure_model("flux", values, leases=lambda f: leases, replace=replace)  # type: ignore[arg-type, return-value]
+    return configure_model("flux", values, by="user:ada", leases=lambda f: leases, replace=replace)  # type: ignore[arg-type, return-value]
 
 
 def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
@@ -158,7 +149,7 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
         60,
     )
     assert leases.pools["flux"].algorithm is QueueAlgorithm.FAIR
-    reset_model("flux", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    reset_model("flux", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_poll_time == 600
@@ -188,7 +179,7 @@ def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
     with refused("unknown_model"):
         configure(leases, {"max_retries": 1}, replace=False)
     with refused("unknown_model"):
-        reset_model("flux", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+        reset_model("flux", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
 
 
 def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +202,54 @@ def test_what_is_not_there_is_not_remembered() -> None:
     assert queries.model_spec("later") is not None
     assert queries.endpoint_for("nobody", "later") is None
     assert queries.fleet_of("nowhere") == "main"
+
+
+# -- who did it ------------------------------------------------------------------------------------------
+
+
+def entries() -> list[tuple[str, str, str]]:
+    return list(AuditEntry.objects.order_by("id").values_list("actor", "action", "target"))
+
+
+def test_every_change_of_the_registry_has_its_entry(leases: FakeLeases) -> None:
+    register(leases, headers={"X-Api-Key": "s3cret"})
+    configure(leases, {"max_retries": 3}, replace=False)
+    reset_model("flux", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    assert entries() == [
+        ("user:ada", "register_server", "server:s1"),
+        ("user:ada", "configure_model", "model:flux"),
+        ("user:ada", "reset_model", "model:flux"),
+        ("user:ada", "remove_server", "server:s1"),
+    ]
+    assert AuditEntry.objects.get(action="configure_model").detail == {"fields": ["max_retries"]}
+    assert "s3cret" not in str(list(AuditEntry.objects.values_list("detail", flat=True)))
+
+
+def test_what_changes_nothing_leaves_no_entry(leases: FakeLeases) -> None:
+    register(leases)
+    register(leases)
+    configure(leases, {"max_retries": 50}, replace=False)
+    assert entries() == [("user:ada", "register_server", "server:s1")]
+
+
+def test_what_is_refused_leaves_neither_rows_nor_an_entry(leases: FakeLeases) -> None:
+    with refused("poll_template_required"):
+        register(leases, model_fields={"model_type": "async"})
+    assert (entries(), Server.objects.count()) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": 3},
+        {"endpoint": "http://10.0.0.2/run"},
+        {"host": "box-1"},
+        {"ca_pem": "PEM"},
+        {"headers": {"A": "b"}},
+    ],
+)
+def test_every_part_of_a_registration_counts_as_a_change(leases: FakeLeases, change: dict[str, Any]) -> None:
+    register(leases)
+    register(leases, **change)
+    assert len(entries()) == 2

@@ -15,6 +15,7 @@ from django.conf import LazySettings
 from django.db import connection
 from standardwebhooks import Webhook
 
+from gpus.models import AuditEntry
 from jobs.callbacks import deliver as delivering
 from jobs.callbacks.deliver import deliver, due_callbacks, replay
 from jobs.callbacks.schedule import DELAYS_SECONDS
@@ -268,13 +269,16 @@ def test_a_replay_sends_again_under_the_same_id_with_a_fresh_schedule(receiver: 
     sent = send(receiver.url)
     deliver(sent.callback.id, now=NOW)
     later = NOW + timedelta(days=3)
-    assert replay(sent.callback.id, now=later) is True
+    assert replay(sent.callback.id, now=later, by="user:boss") is True
     assert (sent.fresh().state, sent.fresh().tries) == (PENDING, 0)
     receiver.answer = say(200)
     assert deliver(sent.callback.id, now=later) == "delivered"
     assert len({got.headers["webhook-id"] for got in receiver.got}) == 1
     assert [line.number for line in sent.callback.log.all()] == [1, 2]
-    assert replay("msg_unknown", now=later) is False
+    assert replay("msg_unknown", now=later, by="user:boss") is False
+    [entry] = AuditEntry.objects.all()
+    assert (entry.actor, entry.action) == ("user:boss", "replay_callback")
+    assert entry.target == f"callback:{sent.callback.id}"
 
 
 def test_a_replay_during_a_try_is_not_undone_by_its_end(receiver: Receiver, send: Send) -> None:
@@ -282,7 +286,7 @@ def test_a_replay_during_a_try_is_not_undone_by_its_end(receiver: Receiver, send
     later = NOW + timedelta(minutes=5)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        replay(sent.callback.id, now=later)
+        replay(sent.callback.id, now=later, by="user:boss")
         connection.close()
         say(500)(handler)
 

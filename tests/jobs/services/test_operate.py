@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from gpus.errors import BadInput
@@ -13,11 +11,9 @@ from jobs.models import Job
 from jobs.retry import Ending, RetryPolicy
 from jobs.services.operate import (
     CancelOutcome,
-    Retried,
     cancel_job,
     dismiss_dead_letter,
     retry_dead_letter,
-    retry_dead_letters,
 )
 from jobs.states import JobState
 from jobs.transitions import End
@@ -75,30 +71,6 @@ def test_a_dead_letter_is_retried_in_a_new_round():
 def test_only_dead_letters_are_retried():
     with pytest.raises(NotDeadLetter):
         retry_dead_letter(make_job().id, ports=make_ports())
-
-
-def test_many_are_retried_each_once():
-    jobs, told = [make_dead_letter() for _ in range(3)], Told()
-    assert retry_dead_letters(Job.objects.all(), ports=make_ports(told=told)) == Retried(3, 0)
-    assert retry_dead_letters(Job.objects.all(), ports=make_ports(told=told)) == Retried(0, 0)
-    assert {Job.objects.get(id=job.id).round for job in jobs} == {2}
-    assert sorted(told.announced) == sorted(job.id for job in jobs)
-
-
-def test_a_call_retries_a_bounded_number_and_says_what_remains():
-    for _ in range(5):
-        make_dead_letter()
-    ports = make_ports()
-    assert retry_dead_letters(Job.objects.all(), ports=ports, at_most=3) == Retried(3, 2)
-    assert retry_dead_letters(Job.objects.all(), ports=ports, at_most=3) == Retried(2, 0)
-
-
-def test_what_failed_longest_ago_is_retried_first():
-    """A job that fails again at once goes to the end, whatever its id."""
-    again, other = make_dead_letter(), make_dead_letter()
-    Job.objects.filter(id=again.id).update(finished_at=START + timedelta(seconds=9))
-    assert retry_dead_letters(Job.objects.all(), ports=make_ports(), at_most=1) == Retried(1, 1)
-    assert Job.objects.get(id=other.id).state == JobState.QUEUED
 
 
 def test_a_dismissed_dead_letter_is_no_dead_letter_any_more():

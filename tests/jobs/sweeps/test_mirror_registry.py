@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from gpus.models import Placement, Pool, Server
+import pytest
+
+from gpus.models import Pause, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
+from gpus.services import controls
 from jobs.sweeps import mirror_registry
 from tests.jobs.sweeps.conftest import World, open_index
 
@@ -65,6 +68,35 @@ def test_a_new_index_is_told_everything(world: World) -> None:
     open_index(world.leases, "careless")
     assert sweep(world) == 1
     assert world.slot() == "free"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Pause.Kind.SYSTEM, ""), (Pause.Kind.MODEL, "m"), (Pause.Kind.TENANT, None)]
+)
+def test_a_pause_by_another_door_is_seen_and_its_end_too(world: World, kind: Pause.Kind, name: str) -> None:
+    world.server()
+    world.job()
+    sweep(world)
+    name = str(world.tenant.pk) if name is None else name
+    pause = Pause.objects.create(kind=kind, name=name, since=world.clock.now(), actor="cli:shell")
+    assert sweep(world) == 1
+    assert world.leases.claim("m", worker="w1", attempt_id="a1") is None
+    pause.delete()
+    assert sweep(world) == 1
+    assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
+
+
+def test_a_resume_that_redis_did_not_take_is_told_though_the_rows_are_as_they_were(world: World) -> None:
+    """Paused and resumed between two looks of the sweep: only the pause has reached the lease layer."""
+    world.server()
+    world.job()
+    sweep(world)
+    controls.pause(Pause.Kind.SYSTEM, by="user:ada", leases=world.ports.leases)
+    world.redis_is_gone = True
+    assert not controls.resume(Pause.Kind.SYSTEM, by="user:ada", leases=world.ports.leases).mirrored
+    world.redis_is_gone = False
+    assert sweep(world) == 1
+    assert world.leases.claim("m", worker="w1", attempt_id="a1") is not None
 
 
 def test_without_redis_it_is_tried_again(world: World) -> None:

@@ -198,4 +198,5 @@ def test_every_symptom_has_its_sweep() -> None:
         "quarantine",
         "reconcile",
         "retention",
+        "rollups",
     }

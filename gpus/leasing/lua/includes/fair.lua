@@ -26,9 +26,10 @@ local function enter_turn(queue, tenant)
   return tag
 end
 
--- The tenant's last ticket was taken back: it pays nothing.
+-- The tenant's last ticket was taken back, or it is parked: it pays nothing.
 local function withdraw_turn(queue, tenant)
-  leave_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant))
+  local tag = redis.call('ZSCORE', key('turn', queue.at), tenant)
+  if tag then leave_turn(queue, tenant, tag) end
 end
 
 -- One of the tenant's tickets was dispatched. models: what it still waits for.

@@ -5,12 +5,19 @@
 
 local FIRST_EPOCH = 1
 
--- Saves the pool. Returns the lease for the store.
+-- Saves the pool. Returns the lease for the store. Or nil and true: look again, for the job holds a slot already, and
+-- this was a second ticket of it (pushed late by somebody who knew it under another priority), which is gone now.
 local function give(slot, server, pool, ticket, attempt, worker, lease_us)
+  local job = job_of(ticket.member)
+  if redis.call('HSETNX', key('held'), job, attempt) == 0 then
+    withdraw_ticket(pool, ticket.queue, ticket.model, ticket.tenant, ticket.member)
+    save_pool(pool)
+    return nil, true
+  end
   local seconds = take_ticket(pool, ticket)
   save_pool(pool)
   hide_slot(slot, server)
-  slot.pool, slot.job, slot.attempt, slot.epoch = pool.name, job_of(ticket.member), attempt, FIRST_EPOCH
+  slot.pool, slot.job, slot.attempt, slot.epoch = pool.name, job, attempt, FIRST_EPOCH
   slot.model, slot.tenant = ticket.model, ticket.tenant
   slot.priority = ticket.queue.band * 3 + level_of(ticket.member) + 1
   slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host

@@ -34,13 +34,12 @@ end
 
 local function extend_lease(attempt, lease_us) redis.call('ZADD', key('expiry'), now + lease_us, attempt) end
 
--- Stores the lease whose fields the slot has got. The fence grows with every lease, also when the index was lost
--- in between: at_least is the clock, or what a lease that is restored had.
+-- Stores the lease whose fields the slot has got and whose job is `held`. The fence grows with every lease, also when
+-- the index was lost in between: at_least is the clock, or what a lease that is restored had.
 local function begin_lease(slot, at_least, lease_us)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   set_state(slot, 'leased')
   redis.call('HSET', key('leases'), slot.attempt, slot.name)
-  redis.call('HSET', key('held'), slot.job, slot.attempt)
   extend_lease(slot.attempt, lease_us)
 end
 

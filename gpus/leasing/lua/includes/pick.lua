@@ -144,7 +144,7 @@ local function take_ticket(pool, ticket)
     if other.band > queue.band and other.waiting > 0 then other.passed = other.passed + 1 end
   end
   queue.passed = 0
-  local left = remove_ticket(pool, queue, ticket.model, tenant, ticket.member)
+  local left = remove_ticket(pool, queue, ticket.model, tenant, ticket.member, false)
   local seconds = estimated_seconds(ticket.model, tenant)
   pay_turn(queue, tenant, seconds, left)
   return seconds

@@ -51,11 +51,11 @@ local function restore_lease(claim, lease_us)
   redis.call('SADD', key('pools'), claim.pool)
   local pool = load_pool(claim.pool)
   local queue = queue_of(pool, claim.priority)
-  local left = remove_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
-  if left and not left[1] then withdraw_turn(queue, claim.tenant) end
+  withdraw_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
   correct_turn(queue, claim.tenant, claim.estimate)  -- this index never charged it
   save_pool(pool)
   put_claim(slot, claim, server)
+  redis.call('HSET', key('held'), slot.job, slot.attempt)
   begin_lease(slot, claim.fence, lease_us)
   if server.top > server.slots then arrange_slots(server) end
   return true

@@ -1,0 +1,74 @@
+"""The start page: how it stands, in one look; each part only to who may see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from admin_ui.navigation import tidy_index
+from gpus.models import QuarantinedSlot, Server
+from jobs.fleet import fleet_snapshot
+from jobs.history import WINDOWS, recent_history
+from jobs.line import queue_snapshot
+from jobs.models import Job
+from jobs.services import ports
+from jobs.states import JobState
+from jobs.sweeps import TICK, sweep_ages
+
+from .pages import pause_of_system, window_of
+
+MOST_DEAD_LETTERS = 1000
+"""More are not counted out."""
+_FAILURES_SHOWN = 6
+_SERVERS_SHOWN = 40
+_BEAT_SILENT_SECONDS = 10.0
+
+
+def start_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """For `UNFOLD`: what the start page shows."""
+    return overview(request) | tidy_index(request, context)
+
+
+def overview(request: HttpRequest) -> dict[str, Any]:
+    window, now = window_of(request), timezone.now()
+    past = recent_history(window, now)
+    recent = past if window.name == "1h" else recent_history(WINDOWS["1h"], now)
+    context: dict[str, Any] = {
+        "here": "overview",
+        "every": past.all_models(),
+        "last_hour": recent.all_models(),
+        "begin": past.begin,
+        "window": window,
+        "windows": list(WINDOWS.values()),
+        **pause_of_system(request),
+    }
+    leases = ports.production_ports().leases
+    if request.user.has_perm("gpus.view_server"):
+        fleet = fleet_snapshot(leases, now)
+        context |= {
+            "fleet": fleet,
+            "shown": fleet.rows[:_SERVERS_SHOWN],
+            "sick": Server.objects.filter(healthy=False).exclude(desired="off").count(),
+            "quarantined": QuarantinedSlot.objects.filter(freed_at=None).count(),
+        }
+    if request.user.has_perms(["gpus.view_modelconfig", "jobs.view_job"]):
+        failed = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+        context |= {
+            "queues": queue_snapshot(leases, now, recent, with_shares=False),
+            "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),
+            "most_dead_letters": MOST_DEAD_LETTERS,
+            "failures": failed.values("id", "model", "error_code", "finished_at")[:_FAILURES_SHOWN],
+        }
+    tick = sweep_ages().get(TICK)
+    context["silent_beat_seconds"] = tick if tick is not None and tick > _BEAT_SILENT_SECONDS else None
+    return context
+
+
+def overview_part(request: HttpRequest) -> HttpResponse:
+    part = request.GET.get("part")
+    if part not in ("now", "charts"):
+        raise Http404
+    return TemplateResponse(request, f"admin_ui/dashboard/parts/{part}.html", overview(request))

@@ -1,0 +1,129 @@
+"""The pages Fleet and Queues. A live part is the same page asked for with ``?part=``: its fragment alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from gpus.fleet import CellState
+from gpus.models import Pause, Pool
+from gpus.queries import pauses
+from jobs.events.handover import PULSE_HEADER, offered
+from jobs.fleet import SERVERS_PER_PAGE, fleet_snapshot
+from jobs.history import WINDOWS, Window, recent_history
+from jobs.line import QueueSnapshot, queue_snapshot
+from jobs.models import Tenant
+from jobs.services import ports
+
+from .words import SWITCHES
+
+
+def fleet_page(request: HttpRequest) -> HttpResponse:
+    _require(request, "gpus.view_server")
+    page = request.GET.get("p", "0")
+    asked: dict[str, Any] = {
+        "pool": request.GET.get("pool", ""),
+        "search": request.GET.get("q", "").strip()[:64],
+        "troubled": request.GET.get("troubled") == "1",
+        "page": int(page) if page.isdecimal() and len(page) < 6 else 0,
+    }
+    first = asked["page"] * SERVERS_PER_PAGE
+    snapshot = fleet_snapshot(ports.production_ports().leases, timezone.now(), **asked)
+    context = {
+        "here": "fleet",
+        "fleet": snapshot,
+        "asked": asked,
+        "others": _others(request),
+        "previous_page": _others(request, p=asked["page"] - 1) if asked["page"] else "",
+        "next_page": _others(request, p=asked["page"] + 1)
+        if first + len(snapshot.rows) < snapshot.total
+        else "",
+        "first": first + 1,
+        "last": first + len(snapshot.rows),
+        "pools": list(Pool.objects.values_list("name", flat=True)),
+        "states": [(state, sum(row.count(state) for row in snapshot.rows)) for state in CellState],
+        "switches": [(state.value, *words) for state, words in SWITCHES.items()],
+        "may_switch": request.user.has_perm("gpus.change_server"),
+        **pause_of_system(request),
+    }
+    return _answer(request, "fleet", context, parts=["servers"])
+
+
+def queues_page(request: HttpRequest) -> HttpResponse:
+    _require(request, "gpus.view_modelconfig", "jobs.view_job")
+    window, now = window_of(request), timezone.now()
+    past = recent_history(window, now)
+    snapshot = queue_snapshot(ports.production_ports().leases, now, past)
+    context = {
+        "here": "queues",
+        "queues": snapshot,
+        "pools": list(snapshot.shares.items()),
+        "paused_ids": {int(one.name) for one in snapshot.tenant_pauses if one.name.isdecimal()},
+        "tenants": _paused_tenants(snapshot),
+        "may_pause_model": request.user.has_perm("gpus.change_modelconfig"),
+        "may_pause_tenant": request.user.has_perm("jobs.change_tenant"),
+        **pause_of_system(request),
+        "every": past.all_models(),
+        "begin": past.begin,
+        "window": window,
+        "windows": list(WINDOWS.values()),
+    }
+    return _answer(request, "queues", context, parts=["lines", "charts"])
+
+
+def pulse(request: HttpRequest) -> HttpResponse:
+    """The event stream that says that something changed. Without the asynchronous layer there is none (204):
+    the browser polls."""
+    if not offered(request.environ):  # type: ignore[attr-defined]
+        return HttpResponse(status=204)
+    return HttpResponse(headers={PULSE_HEADER: "1"})
+
+
+def window_of(request: HttpRequest) -> Window:
+    return WINDOWS.get(request.GET.get("window", "1h"), WINDOWS["1h"])
+
+
+def pause_of_system(request: HttpRequest) -> dict[str, Any]:
+    return {
+        "system_pause": next((one for one in pauses() if one.kind == Pause.Kind.SYSTEM), None),
+        "may_pause_system": request.user.has_perm("gpus.add_pause"),
+    }
+
+
+def _require(request: HttpRequest, *permissions: str) -> None:
+    if not request.user.has_perms(permissions):
+        raise PermissionDenied
+
+
+def _answer(request: HttpRequest, page: str, context: dict[str, Any], *, parts: list[str]) -> HttpResponse:
+    part = request.GET.get("part")
+    if part is None:
+        shared = admin.site.each_context(request) | {"title": page.capitalize()}
+        return TemplateResponse(request, f"admin_ui/dashboard/{page}.html", shared | context)
+    if part not in parts:
+        raise Http404
+    return TemplateResponse(request, f"admin_ui/dashboard/parts/{part}.html", context)
+
+
+def _others(request: HttpRequest, **changed: int) -> str:
+    """The query of this page, without the part asked for."""
+    query = request.GET.copy()
+    query.pop("part", None)
+    for name, value in changed.items():
+        query[name] = str(value)
+    return query.urlencode()
+
+
+def _paused_tenants(snapshot: QueueSnapshot) -> list[dict[str, Any]]:
+    ids = [int(one.name) for one in snapshot.tenant_pauses if one.name.isdecimal()]
+    names = dict(Tenant.objects.filter(pk__in=ids).values_list("pk", "name"))
+    return [
+        {"pk": one.name, "name": names.get(int(one.name), one.name), "pause": one}
+        for one in snapshot.tenant_pauses
+        if one.name.isdecimal()
+    ]

@@ -1,0 +1,22 @@
+"""Routes below /admin/, all for staff; each view asks for its own permission."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+
+from . import controls, overview, pages
+
+_staff = admin.site.admin_view
+
+_pages = [
+    path("now/", _staff(overview.overview_part), name="overview_part"),
+    path("pulse/", _staff(pages.pulse), name="pulse"),
+    path("fleet/", _staff(pages.fleet_page), name="fleet"),
+    path("fleet/<str:name>/switch/", _staff(controls.switch_server), name="switch_server"),
+    path("fleet/<str:name>/slots/", _staff(controls.set_slots), name="set_slots"),
+    path("queues/", _staff(pages.queues_page), name="queues"),
+    path("pause/", _staff(controls.pause), name="pause"),
+    path("resume/", _staff(controls.resume), name="resume"),
+]
+dashboard_urls = [path("admin/", include((_pages, "dashboard")))]

@@ -1,0 +1,63 @@
+"""How the dashboard says things: an icon and a word for each state, so that colour is never the only sign."""
+
+from __future__ import annotations
+
+from gpus.fleet import CellState
+from gpus.protocol import DesiredState
+
+CELL_ICONS = {
+    CellState.FREE: "radio_button_unchecked",
+    CellState.BUSY: "play_circle",
+    CellState.RESTING: "bedtime",
+    CellState.DRAINING: "hourglass_bottom",
+    CellState.QUARANTINED: "shield",
+    CellState.OFF: "power_settings_new",
+    CellState.SICK: "heart_broken",
+    CellState.UNKNOWN: "help",
+}
+CELL_MEANINGS = {
+    CellState.FREE: "takes the next job",
+    CellState.BUSY: "runs a job",
+    CellState.RESTING: "free, but its server said it is busy",
+    CellState.DRAINING: "runs a job, its last for now",
+    CellState.QUARANTINED: "may still be busy with a job we lost; probed until proven free",
+    CellState.OFF: "nothing may run there",
+    CellState.SICK: "free, but its server does not answer",
+    CellState.UNKNOWN: "Redis says nothing of it",
+}
+SWITCHES = {
+    DesiredState.ON: ("Switch on", "power_settings_new", ""),
+    DesiredState.DRAINING: (
+        "Drain",
+        "hourglass_bottom",
+        "What runs there goes on to its end. Nothing new is started.",
+    ),
+    DesiredState.OFF: (
+        "Switch off",
+        "power_off",
+        "What runs there is interrupted now and goes back to its place in the line. It costs no try.",
+    ),
+}
+"""Word, icon, and what is asked before; on is never asked."""
+
+
+def age(seconds: float | None) -> str:
+    """Short enough for a cell: ``0 s``, ``59 s``, ``7 m``, ``3 h 20 m``, ``2 d 4 h``."""
+    if seconds is None:
+        return ""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if minutes < 60:
+        return f"{minutes} m"
+    if hours < 24:
+        return f"{hours} h {minutes % 60} m" if minutes % 60 else f"{hours} h"
+    return f"{days} d {hours % 24} h" if hours % 24 else f"{days} d"
+
+
+def rate(per_minute: float) -> str:
+    """``0``, ``0.25``, ``12.5``, ``340``"""
+    if per_minute >= 100:
+        return f"{per_minute:,.0f}"
+    return f"{per_minute:.1f}" if per_minute >= 10 else f"{per_minute:.2f}".rstrip("0").rstrip(".")

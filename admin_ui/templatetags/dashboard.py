@@ -1,0 +1,85 @@
+"""`admin_ui.dashboard` for templates."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django import template
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from admin_ui.dashboard import charts, words
+from gpus.fleet import CellState
+from jobs.fleet import FleetSnapshot, LiveAttempt
+from jobs.history import Line, Window
+
+register = template.Library()
+register.filter("age", words.age)
+register.filter("rate", words.rate)
+
+
+@register.filter
+def icon_of(state: CellState) -> str:
+    return words.CELL_ICONS[state]
+
+
+@register.filter
+def meaning_of(state: CellState) -> str:
+    return words.CELL_MEANINGS[state]
+
+
+@register.filter
+def ago(at: datetime | None) -> str:
+    return "never" if at is None else f"{words.age((timezone.now() - at).total_seconds())} ago"
+
+
+@register.filter
+def percent(share: float) -> str:
+    return f"{share * 100:.0f}"
+
+
+@register.filter
+def short_id(job_id: str) -> str:
+    """Its end: ids that were made together begin alike."""
+    return f"…{job_id[-6:]}"
+
+
+@register.simple_tag
+def ended_chart(line: Line, begin: datetime) -> SafeString:
+    return charts.ended_chart(line, begin)
+
+
+@register.simple_tag
+def time_chart(line: Line, begin: datetime, what: str) -> SafeString:
+    return charts.time_chart(line, begin, what)
+
+
+@register.simple_tag
+def highest(line: Line, what: str) -> float:
+    return charts.highest(line, what)
+
+
+@register.filter
+def axis(at: datetime, window: Window) -> str:
+    """A time of day, with the day where there are several."""
+    return f"{at:%H:%M}" if window.seconds <= 86_400 else f"{at:%d %b %H:%M}"
+
+
+@register.filter
+def attempt_in(slot: str, fleet: FleetSnapshot) -> LiveAttempt | None:
+    return fleet.attempts.get(slot)
+
+
+@register.simple_tag
+def patterns() -> SafeString:
+    return charts.PATTERNS
+
+
+@register.simple_tag
+def wait_of(line: Line, share: float) -> float | None:
+    return line.wait(share)
+
+
+@register.simple_tag
+def run_of(line: Line, share: float) -> float | None:
+    return line.run(share)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.arguments import positive
+from dispatcher_project.terminal.command import TerminalCommand
+from dispatcher_project.terminal.dead_letters import (
+    add_filters,
+    chosen,
+    each,
+    group_document,
+    group_lines,
+    how_many,
+    letter_document,
+    letter_lines,
+    work_through,
+)
+from jobs.failures import dead_letter_groups
+from jobs.services import ports as wiring
+from jobs.services.bulk import Deed, JobFilter
+
+_DEEDS = {"retry": Deed.RETRY, "dismiss": Deed.DISMISS}
+
+
+class Command(TerminalCommand):
+    help = (
+        "Dead letters: the last ones, their groups by kind of failure, and what to do with them: retry or "
+        "dismiss some by id, or all that match, after a count and a question."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("what", nargs="?", default="list", choices=["list", "groups", *_DEEDS])
+        parser.add_argument("ids", nargs="*", metavar="ID", help="of retry and dismiss, in place of a filter")
+        add_filters(parser)
+        parser.add_argument("--all", action="store_true", help="every dead letter")
+        parser.add_argument("--dry-run", action="store_true", help="say how many, and do nothing")
+        parser.add_argument("--yes", action="store_true", help="don't ask")
+        parser.add_argument("--limit", type=positive, default=20, help="of list and groups (default 20)")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        if options["what"] in _DEEDS:
+            return self._do(_DEEDS[options["what"]], options)
+        if options["ids"]:
+            raise CommandError("ids go with retry and dismiss; `python3 manage.py job ID` shows one")
+        now, wanted, limit = wiring.production_ports().clock.now(), chosen(options), options["limit"]
+        if options["what"] == "groups":
+            groups = dead_letter_groups(wanted, at_most=limit)
+            if self.as_json:
+                self.tell([group_document(group) for group in groups])
+            else:
+                self.say(*(group_lines(groups, now, self.paint) if groups else ["no dead letters"]))
+            return None
+        rows = wanted.dead_letters().select_related("tenant").order_by("-finished_at", "-id")
+        letters = list(rows[:limit])
+        if self.as_json:
+            self.tell([letter_document(job) for job in letters])
+        else:
+            self.say(*(letter_lines(letters, now, self.paint) if letters else ["no dead letters"]))
+            if len(letters) == limit:
+                self.say(self.paint("… older ones with --limit", "dim"))
+        return None
+
+    def _do(self, deed: Deed, options: dict[str, Any]) -> int | None:
+        wanted = chosen(options)
+        if options["ids"]:
+            if wanted != JobFilter() or options["all"]:
+                raise CommandError("name ids, or a filter; not both")
+            return self._do_each(deed, [job_id.upper() for job_id in options["ids"]], options)
+        if wanted == JobFilter() and not options["all"]:
+            raise CommandError("which? Name ids, a filter such as --fingerprint or --model, or --all")
+        total = how_many(wanted, deed)
+        word = deed.value.replace("_jobs", "")
+        if options["dry_run"] or not total:
+            self._tell_count(word, total)
+            return None
+        if not options["yes"] and not self._asked(f"{word} {total} dead letters?"):
+            raise CommandError("nothing was done")
+        outcome = work_through(wanted, deed, total)
+        if self.as_json:
+            self.tell({"done": outcome.done, "refused": outcome.refused, "remaining": outcome.remaining})
+        else:
+            others = f", {outcome.refused} had moved on meanwhile" if outcome.refused else ""
+            left = f"; {outcome.remaining} match and are left" if outcome.remaining else ""
+            self.say(f"{word}: {outcome.done} done{others}{left}")
+        return None
+
+    def _do_each(self, deed: Deed, job_ids: list[str], options: dict[str, Any]) -> int | None:
+        if options["dry_run"]:
+            self._tell_count(deed.value.replace("_jobs", ""), len(job_ids))
+            return None
+        told = each(job_ids, deed)
+        if self.as_json:
+            self.tell(told)
+        else:
+            self.say(*(f"{one['job_id']} {one['error'] or 'done'}" for one in told))
+        return None if all(one["done"] for one in told) else 1
+
+    def _tell_count(self, word: str, total: int) -> None:
+        if self.as_json:
+            self.tell({"would": word, "jobs": total})
+        else:
+            self.say(f"would {word} {total} dead letters" if total else "no dead letter matches")
+
+    def _asked(self, question: str) -> bool:
+        """Without somebody to answer: no."""
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Say so with --yes")
+        self.stderr.write(f"{question} [y/N] ", ending="")
+        self.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")

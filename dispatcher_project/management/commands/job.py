@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.terminal.command import TerminalCommand
+from dispatcher_project.terminal.job_text import (
+    event_document,
+    event_lines,
+    job_document,
+    job_lines,
+    latest_events,
+)
+from jobs.models import Event, Job
+from jobs.services import ports as wiring
+from jobs.states import JobState, is_final
+
+LOOK_SECONDS = 0.5
+
+
+class Command(TerminalCommand):
+    help = "Shows a job's way: state, attempts, events. --follow goes on until it is over."
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("id", metavar="ID")
+        parser.add_argument("--follow", action="store_true", help="show what happens, until it is over")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        job = _find(options["id"].strip().upper())
+        if self.as_json:
+            self.tell(job_document(job))
+        else:
+            columns = shutil.get_terminal_size((120, 24)).columns if self.stdout.isatty() else 1000
+            now = wiring.production_ports().clock.now()
+            self.say(*job_lines(job, now=now, paint=self.paint, columns=columns))
+        if options["follow"]:
+            self._follow(job)
+        return None
+
+    def _follow(self, job: Job) -> None:
+        """New events as they are committed; with --json one document each, and the job itself at last."""
+        last = Event.objects.filter(job=job).order_by("-seq").first()
+        over = is_final(JobState(job.state))
+        while not over:
+            time.sleep(LOOK_SECONDS)
+            job = _find(job.id)
+            over = is_final(JobState(job.state))  # read before the events: the last one is among them
+            for event in latest_events(job.id, after=last.seq if last else 0):
+                if self.as_json:
+                    self.tell(event_document(event))
+                else:
+                    self.say(*event_lines([event], self.paint, last.at if last else None))
+                last = event
+        if self.as_json:
+            self.tell(job_document(job))
+        elif job.error_code:
+            self.say(f"{job.state}: {job.error_code}")
+
+
+def _find(job_id: str) -> Job:
+    """With its tenant and attempts, without its payload."""
+    rows = Job.objects.select_related("tenant").defer("payload").prefetch_related("attempts")
+    job = rows.filter(id=job_id).first()
+    if job is None:
+        raise CommandError(f"there is no job {job_id}: never submitted here, or removed after its retention")
+    return job

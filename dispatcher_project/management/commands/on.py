@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from dispatcher_project.terminal.switching import SwitchCommand
+from gpus.protocol import DesiredState
+
+
+class Command(SwitchCommand):
+    help = "Gives servers work again, after `drain` or `off`."
+    desired = DesiredState.ON
+    waits = False

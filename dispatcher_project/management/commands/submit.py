@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
+from dispatcher_project.terminal.paint import plain
+from dispatcher_project.terminal.submitting import read_payload, submit, tenant_named, wait_for_end
+from jobs.services.submitted import Submitted
+from jobs.states import JobState, is_final
+
+FAILED, STILL_GOING = 1, 3
+
+
+class Command(TerminalCommand):
+    help = "Submits a job, as an operator of this installation. With --wait, exit status 1: it failed or was "
+    help += "cancelled; 3: it is not over yet."
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("model")
+        parser.add_argument("payload", help="JSON, - for stdin, or @FILE")
+        parser.add_argument("--tenant", help="whose job; default: operator's, or the only one's")
+        parser.add_argument("--priority", type=int, help="1 first to 9 last; default 5")
+        parser.add_argument("--tag", action="append", dest="tags")
+        parser.add_argument("--callback-url")
+        parser.add_argument("--idempotency-key", help="submit at most once under it")
+        parser.add_argument("--max-retries", type=int)
+        parser.add_argument("--deadline-seconds", type=positive_seconds)
+        parser.add_argument("--start-deadline-seconds", type=positive_seconds)
+        parser.add_argument(
+            "--wait", nargs="?", type=positive_seconds, const=float("inf"), metavar="SECONDS",
+            help="until it is over, or so long",
+        )  # fmt: skip
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        fields = ("model", "priority", "tags", "callback_url", "idempotency_key", "max_retries",
+                  "deadline_seconds", "start_deadline_seconds")  # fmt: skip
+        body = {name: options[name] for name in fields} | {"payload": read_payload(options["payload"])}
+        submitted = submit(body, tenant_named(options["tenant"]))
+        if options["wait"] is None:
+            self._show(submitted)
+            return None
+        if not self.as_json:
+            self._show(submitted)
+        job = wait_for_end(submitted.job.id, options["wait"])
+        if self.as_json:
+            self.tell(
+                {"job_id": job.id, "status": job.state, "result": job.result, "error_code": job.error_code,
+                 "error_message": job.error_message}
+            )  # fmt: skip
+        elif job.state == JobState.COMPLETED:
+            self.say(json.dumps(job.result, ensure_ascii=not self._speaks_unicode(), indent=2))
+        else:
+            self.say(f"{job.state} {job.error_code} {plain(job.error_message, 300)}".rstrip())
+        if not is_final(JobState(job.state)):
+            return STILL_GOING
+        return None if job.state == JobState.COMPLETED else FAILED
+
+    def _show(self, submitted: Submitted) -> None:
+        job = submitted.job
+        told = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
+                "replayed": submitted.replayed}  # fmt: skip
+        if self.as_json:
+            self.tell(told)
+            return
+        where = f", position {submitted.position}" if submitted.position else ""
+        again = " (submitted before under this key)" if submitted.replayed else ""
+        self.say(f"{job.id} {submitted.outcome.value}{where}{again}")
+
+    def _speaks_unicode(self) -> bool:
+        return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()

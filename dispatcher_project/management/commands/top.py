@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import DatabaseError, InterfaceError, connection
+
+from dispatcher_project.terminal.command import TerminalCommand, about_database, positive_seconds
+from dispatcher_project.terminal.live import show_live
+from dispatcher_project.terminal.overview import overview
+from dispatcher_project.terminal.overview_text import overview_lines
+from jobs.services import ports as wiring
+
+_PIPED_COLUMNS = 1000
+
+
+class Command(TerminalCommand):
+    help = "The fleet, the queues and the last failures, live; q or Ctrl-C ends it. Piped: one snapshot."
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="one snapshot")
+        parser.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        if self.as_json:
+            self.tell(overview(wiring.production_ports()))
+        elif options["once"] or not self.stdout.isatty():
+            columns = shutil.get_terminal_size().columns if self.stdout.isatty() else _PIPED_COLUMNS
+            self.say(*overview_lines(overview(wiring.production_ports()), self.paint, columns=columns))
+        else:
+            try:
+                show_live(self._draw, every_seconds=options["interval"])
+            except KeyboardInterrupt:
+                return None  # that is how one leaves it
+        return None
+
+    def _draw(self, columns: int, rows: int) -> list[str]:
+        """While the database is away the screen says so, and goes on when it is back."""
+        try:
+            return overview_lines(overview(wiring.production_ports()), self.paint, columns=columns, rows=rows)
+        except (DatabaseError, InterfaceError) as error:
+            connection.close_if_unusable_or_obsolete()
+            return [self.paint(f"{about_database(error)}.", "red"), "Still trying; q ends."]

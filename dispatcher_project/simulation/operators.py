@@ -1,0 +1,91 @@
+"""What operators do while everything else goes wrong: they switch, pause and move what they like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dispatcher_project.simulation.world import MODELS, World
+from gpus.models import Pause
+from gpus.protocol import DesiredState
+from gpus.services import controls
+from jobs.models import Job
+from jobs.services.ports import Ports
+from jobs.services.standing import change_priority, run_next
+from jobs.transitions import WAITING
+
+OPERATOR = "cli:nemesis"
+
+
+class Operators:
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world, self._chance = world, chance
+
+    def _sleep(self, shortest: float, longest: float) -> None:
+        self._world.scheduler.sleep(self._chance.uniform(shortest, longest))
+
+    def _server(self) -> str:
+        return self._chance.choice(sorted(self._world.servers))
+
+    def fewer_slots(self) -> None:
+        server = self._world.servers[self._server()]
+        for slots in (self._chance.randint(0, server.slots), server.slots):
+            self._operate(controls.set_slots, server.name, slots)
+            self._sleep(2.0, 20.0)
+
+    def server_off(self) -> None:
+        name = self._server()
+        for desired in (self._chance.choice([DesiredState.OFF, DesiredState.DRAINING]), DesiredState.ON):
+            self._operate(controls.switch_server, name, desired)
+            self._sleep(2.0, 20.0)
+
+    def model_paused(self) -> None:
+        self._hold(Pause.Kind.MODEL, self._chance.choice(sorted(MODELS)))
+
+    def tenant_paused(self) -> None:
+        self._hold(Pause.Kind.TENANT, str(self._chance.choice(self._world.tenants)))
+
+    def system_paused(self) -> None:
+        self._hold(Pause.Kind.SYSTEM, "")
+
+    def moved_in_line(self) -> None:
+        """A few waiting jobs, under the hands of everybody who pushes and claims tickets."""
+        for _ in range(5):
+            place, priority = self._chance.randrange(10), self._chance.choice([None, 1, 3, 5, 9])
+            try:
+                self._world.web.ask(partial(_move, place, priority))
+            except Exception as error:
+                self._world.scheduler.note("operator", f"failed: {error}")
+            self._sleep(0.1, 2.0)
+
+    def _hold(self, kind: Pause.Kind, name: str) -> None:
+        for switch in (controls.pause, controls.resume):
+            self._operate(switch, kind, name)
+            self._sleep(2.0, 20.0)
+
+    def _operate(self, service: Callable[..., Any], *what: object) -> None:
+        """By the operator, until it is done: the last word must stand."""
+
+        def ask(ports: Ports) -> None:
+            ports.send_wakes(service(*what, by=OPERATOR, leases=ports.leases).wakes)
+
+        while True:
+            try:
+                self._world.web.ask(ask)
+                return
+            except Exception as error:
+                self._world.scheduler.note("operator", f"failed: {error}")
+                self._world.scheduler.sleep(1.0)
+
+
+def _move(place: int, priority: int | None, ports: Ports) -> None:
+    """One of the first ten in line; None: it runs next."""
+    line = Job.objects.filter(state__in=WAITING).order_by("place_us", "id").values_list("id", flat=True)
+    if first := list(line[:10]):
+        job_id = first[place % len(first)]
+        if priority is None:
+            run_next(job_id, by=OPERATOR, ports=ports)
+        else:
+            change_priority(job_id, priority, by=OPERATOR, ports=ports)

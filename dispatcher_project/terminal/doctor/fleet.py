@@ -1,0 +1,132 @@
+"""Models and servers: who has nobody, who is ill, who is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.db.models import Count, Q
+
+from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from dispatcher_project.terminal.paint import age, plain
+from gpus import queries as registry
+from gpus.models import ModelConfig, QuarantinedSlot, Server
+from gpus.protocol import DesiredState
+from jobs.models import Job
+from jobs.states import JobState
+
+UNSEEN_SECONDS = 300.0
+LONG_QUARANTINE = timedelta(minutes=5)
+_SHOWN = 20
+
+
+def models(view: View) -> Iterator[Finding]:
+    waiting = set(
+        Job.objects.filter(state=JobState.QUEUED.value).order_by().values_list("model", flat=True).distinct()
+    )
+    on = Q(placements__server__desired=DesiredState.ON.value, placements__server__slots__gt=0)
+    for model in ModelConfig.objects.annotate(places=Count("placements"), on=Count("placements", filter=on)):
+        if model.on:
+            continue
+        has_jobs = model.name in waiting
+        yield Finding(
+            Level.ERROR if has_jobs else Level.WARNING,
+            f"model {model.name}",
+            ("jobs wait and " if has_jobs else "")
+            + (
+                "no server has it"
+                if not model.places
+                else "all its servers are drained, off or without slots"
+            ),
+            "Its jobs are accepted and wait.",
+            "register a server for it, or `python3 manage.py on SERVER`",
+        )
+    for name in sorted(waiting - set(ModelConfig.objects.values_list("name", flat=True))):
+        yield Finding(
+            Level.ERROR,
+            f"model {name}",
+            "jobs wait and nobody registered it (any more)",
+            "They wait for ever, or for their deadlines.",
+            "register it again, or cancel them",
+        )
+
+
+def servers(view: View) -> Iterator[Finding]:
+    ill = Server.objects.annotate(models=Count("placements")).filter(
+        Q(models=0) | Q(healthy=False) | Q(slots=0)
+    )
+    for one in ill.order_by("name")[:_SHOWN]:
+        yield _server(one)
+    seen_before = view.now - timedelta(seconds=UNSEEN_SECONDS)
+    for server in Server.objects.filter(healthy=True, checked_at__lt=seen_before).order_by("name")[:_SHOWN]:
+        assert server.checked_at is not None
+        yield Finding(
+            Level.WARNING,
+            f"server {server.name}",
+            f"was last asked for its health {age((view.now - server.checked_at).total_seconds())} ago",
+            "What is shown of it is old.",
+            "see that the sweeps worker runs (sweep lock_sync)",
+        )
+    total = Server.objects.count()
+    if total:
+        yield Finding(Level.OK, "servers", f"{total} are registered")
+    else:
+        yield Finding(
+            Level.WARNING,
+            "servers",
+            "none is registered",
+            "Jobs are accepted and wait.",
+            "register one: README.md, “Put a model behind it”",
+        )
+
+
+def _server(server: Server) -> Finding:
+    check = f"server {server.name}"
+    if server.healthy is False:
+        return Finding(
+            Level.ERROR,
+            check,
+            f"does not answer its health question: {plain(server.last_error, 120)}",
+            "Attempts there fail or are refused; its jobs go to other servers where there are some.",
+            f"look at that machine; `python3 manage.py drain {server.name}` keeps work away meanwhile",
+        )
+    lacks = "runs no model" if server.slots else "has no slots"
+    return Finding(
+        Level.WARNING, check, lacks, "It is never given anything.", "register a model on it, or remove it"
+    )
+
+
+def quarantine(view: View) -> Iterator[Finding]:
+    rows = QuarantinedSlot.objects.filter(freed_at=None)
+    over = rows.filter(until__lt=view.now - timedelta(minutes=1))
+    for row in over.order_by("until")[:_SHOWN]:
+        yield Finding(
+            Level.ERROR,
+            f"slot {row.server_id}/{row.slot}",
+            f"is quarantined past its limit, since {age((view.now - row.since).total_seconds())}",
+            "The sweep that frees it does not run or does not reach Redis.",
+            "see the sweeps and redis above",
+        )
+    for row in rows.filter(since__lt=view.now - LONG_QUARANTINE, until__gte=view.now).order_by("since")[
+        :_SHOWN
+    ]:
+        yield Finding(
+            Level.WARNING,
+            f"slot {row.server_id}/{row.slot}",
+            f"is quarantined since {age((view.now - row.since).total_seconds())} ({plain(row.reason, 60)})",
+            "Its GPU may still be busy with a run that nobody waits for; it is asked every few seconds.",
+            f"restart the server if that run hangs; at the latest it is free at {row.until:%H:%M} UTC",
+        )
+
+
+def pauses(view: View) -> Iterator[Finding]:
+    for pause in registry.pauses():
+        what = f"{pause.kind} {pause.name}".strip()
+        yield Finding(
+            Level.WARNING,
+            f"pause {what}",
+            f"since {age((view.now - pause.since).total_seconds())} by {plain(pause.actor)}"
+            + (f": {plain(pause.reason, 100)}" if pause.reason else ""),
+            "Nothing new of it is started.",
+            "`python3 manage.py resume …` when it is over",
+        )

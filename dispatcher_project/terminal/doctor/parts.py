@@ -1,0 +1,197 @@
+"""Database, migrations, Redis, clocks, disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from dispatcher_project.terminal.command import about_redis
+from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from dispatcher_project.terminal.paint import age
+from gpus import queries as registry
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.scripts import FAILURES
+
+OLDEST_REDIS = (7, 0)
+SKEW_SECONDS = 1.0
+LOW_DISK_BYTES, NO_DISK_BYTES = 2 * 1024**3, 256 * 1024**2
+MEMORY_SHARE = 0.85
+
+
+def database(view: View) -> Iterator[Finding]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    missing = _unapplied()
+    if missing:
+        yield Finding(
+            Level.ERROR,
+            "migrations",
+            f"{len(missing)} to apply: {', '.join(missing[:4])}",
+            "The code expects tables or columns that the database does not have.",
+            "run `python3 manage.py migrate`, then restart the processes",
+        )
+    else:
+        yield Finding(Level.OK, "database", f"{connection.vendor} answers, all migrations are applied")
+
+
+def _unapplied() -> list[str]:
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+def redis(view: View) -> Iterator[Finding]:
+    try:
+        facts = view.redis_facts()
+    except FAILURES as error:
+        yield Finding(
+            Level.ERROR,
+            "redis",
+            about_redis(error),
+            "Jobs are accepted and none is started; what runs goes on and is written at its end.",
+            "start it again; the index is rebuilt from the database by itself",
+        )
+        return
+    name, version = _version(facts)
+    yield Finding(Level.OK, "redis", f"{name} {version} answers")
+    if _numbers(version) < OLDEST_REDIS:
+        yield Finding(
+            Level.WARNING,
+            "redis version",
+            f"{name} {version}",
+            "The scripts were never tried on one that old.",
+            f"use Redis {OLDEST_REDIS[0]}.{OLDEST_REDIS[1]} or newer, or Valkey",
+        )
+    yield from _memory(facts)
+    if not facts.get("aof_enabled"):
+        yield Finding(
+            Level.WARNING,
+            "redis persistence",
+            "no append-only file",
+            "After each restart of Redis the line is rebuilt from the database; nothing starts meanwhile.",
+            "set `appendonly yes` and `appendfsync everysec`",
+        )
+    elif facts.get("aof_last_write_status", "ok") != "ok":
+        yield Finding(
+            Level.ERROR,
+            "redis persistence",
+            "its last write to the append-only file failed",
+            "Redis refuses writes as long as this lasts.",
+            "look at Redis' log and its disk",
+        )
+
+
+def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    policy, limit = str(facts.get("maxmemory_policy", "noeviction")), int(facts.get("maxmemory", 0) or 0)
+    if policy != "noeviction":
+        yield Finding(
+            Level.ERROR,
+            "redis eviction",
+            f"maxmemory-policy is {policy}",
+            "When memory is short Redis would throw away tickets and leases; jobs would wait unseen.",
+            "set `maxmemory-policy noeviction`",
+        )
+    used = int(facts.get("used_memory", 0) or 0)
+    if limit and used > limit * MEMORY_SHARE:
+        yield Finding(
+            Level.WARNING,
+            "redis memory",
+            f"{used / limit:.0%} of maxmemory are used",
+            "Once it is full nothing is leased any more.",
+            "raise maxmemory; about 1 kB per waiting job is needed",
+        )
+
+
+def _version(facts: Mapping[str, Any]) -> tuple[str, str]:
+    if "valkey_version" in facts:
+        return "Valkey", str(facts["valkey_version"])
+    return "Redis", str(facts.get("redis_version", "0"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def index(view: View) -> Iterator[Finding]:
+    """One of each fleet."""
+    for fleet in registry.fleets():
+        try:
+            whole = view.ports.leases(fleet).generation()
+        except LeasingUnavailable as error:
+            yield Finding(Level.ERROR, f"index {fleet}", str(error), "Nothing is started.", "see redis above")
+            continue
+        if whole is None:
+            yield Finding(
+                Level.ERROR,
+                f"index {fleet}",
+                "it is not whole: Redis was flushed, is new, or failed over",
+                "Nothing is started until the sweeps worker has rebuilt it from the database.",
+                "wait for some seconds; if it stays, see that beat and `queue_worker --queues sweeps` run",
+            )
+        else:
+            yield Finding(Level.OK, f"index {fleet}", "whole")
+
+
+def clocks(view: View) -> Iterator[Finding]:
+    """Ours against Redis' and the database's: workers go by Redis' clock, rows by theirs."""
+    worst = 0.0
+    for name, asked in (("Redis", _redis_time), ("the database", _database_time)):
+        began = view.wall_clock()
+        try:
+            theirs = asked(view)
+        except FAILURES:
+            continue  # said by `redis`
+        ended = view.wall_clock()
+        if theirs is None:
+            continue
+        skew = theirs - (began + ended) / 2
+        if abs(skew) <= max(SKEW_SECONDS, ended - began):
+            worst = max(worst, abs(skew))
+            continue
+        yield Finding(
+            Level.ERROR if abs(skew) > settings.DISPATCHER.lease_seconds else Level.WARNING,
+            "clocks",
+            f"{name} is {age(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this host",
+            "Deadlines, ages and retries are judged by clocks that disagree.",
+            "keep all hosts' clocks by NTP (`timedatectl` says whether one is)",
+        )
+    if not worst > SKEW_SECONDS:
+        yield Finding(Level.OK, "clocks", f"agree within {age(worst)}")
+
+
+def _redis_time(view: View) -> float | None:
+    return float(view.redis_facts()["time"])
+
+
+def _database_time(view: View) -> float | None:
+    """None: SQLite has no clock of its own."""
+    if connection.vendor != "postgresql":
+        return None
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        (at,) = cursor.fetchone()
+    assert isinstance(at, datetime)
+    return at.timestamp()
+
+
+def disk(view: View) -> Iterator[Finding]:
+    if not view.data_folder.exists():
+        return
+    free = view.free_bytes(view.data_folder)
+    level = Level.ERROR if free < NO_DISK_BYTES else Level.WARNING if free < LOW_DISK_BYTES else Level.OK
+    what = f"{free / 1024**3:.1f} GiB free under {view.data_folder}"
+    if level is Level.OK:
+        yield Finding(level, "disk", what)
+    else:
+        yield Finding(
+            level,
+            "disk",
+            what,
+            "A full disk stops the database and Redis: no job is accepted then.",
+            "make room; DISPATCHER_RETENTION_DAYS says how long finished jobs are kept",
+        )

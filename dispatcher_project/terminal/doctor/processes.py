@@ -1,0 +1,87 @@
+"""Beat, sweeps, and workers for every queue that has something to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from dispatcher_project.terminal.paint import age
+from gpus.models import Server
+from jobs.models import Job
+from jobs.states import JobState
+from jobs.sweeps import TICK
+from jobs.sweeps.ages import sweep_ages
+from jobs.sweeps.registry import sweeps
+from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE, queue_of
+
+SILENT_SECONDS = 15.0
+LATE_PERIODS = 5
+"""A sweep that did not run for so many of its periods, and for a minute more, is stuck."""
+LATE_SECONDS = 60.0
+
+
+def beat(view: View) -> Iterator[Finding]:
+    tick = sweep_ages(view.now).get(TICK)
+    if tick is None or tick > SILENT_SECONDS:
+        yield Finding(
+            Level.ERROR,
+            "beat",
+            f"its last tick was {age(tick)} ago" if tick is not None else "it never ticked",
+            "No repairs: lost workers are not noticed, retries and callbacks do not become due.",
+            "see that `celery … beat` and `manage.py queue_worker --queues sweeps` run, and their logs",
+        )
+        return
+    yield Finding(Level.OK, "beat", f"ticked {age(tick)} ago")
+    yield from _late_sweeps(view)
+
+
+def _late_sweeps(view: View) -> Iterator[Finding]:
+    ages = sweep_ages(view.now)
+    for name, entry in sweeps().items():
+        passed = ages.get(name)
+        if passed is not None and passed > LATE_PERIODS * entry.period_seconds + LATE_SECONDS:
+            yield Finding(
+                Level.ERROR,
+                f"sweep {name}",
+                f"last ended {age(passed)} ago, its period is {age(entry.period_seconds)}",
+                f"What jobs/sweeps/{name}.py repairs stays broken.",
+                "look for `sweep_failed` in the log of the sweeps worker; a restart of it does no harm",
+            )
+
+
+def workers(view: View) -> Iterator[Finding]:
+    consumed = view.consumed()
+    if consumed is None:
+        yield Finding(
+            Level.ERROR,
+            "broker",
+            "no worker answers through it",
+            "Either the broker of BROKER_URL is away, or no worker runs: then nothing is started.",
+            "see that the broker runs, and `manage.py gpu_worker`",
+        )
+        return
+    names = sorted({worker for served in consumed.values() for worker in served})
+    yield Finding(Level.OK, "workers", f"{len(names)} answer: {', '.join(names)}")
+    for queue in (SWEEPS_QUEUE, CALLBACKS_QUEUE):
+        if queue not in consumed:
+            yield _nobody(queue, Level.ERROR, f"`manage.py queue_worker --queues {queue}`")
+    waiting = set(
+        Job.objects.filter(state=JobState.QUEUED.value).order_by().values_list("pool", flat=True).distinct()
+    )
+    for pool, host in sorted(
+        set(Server.objects.values_list("pool_id", "host")), key=lambda pair: (pair[0], pair[1] or "")
+    ):
+        queue = queue_of(pool, host)
+        if queue not in consumed:
+            level = Level.ERROR if pool in waiting else Level.WARNING
+            yield _nobody(queue, level, "`manage.py gpu_worker`" + (f" --host {host}" if host else ""))
+
+
+def _nobody(queue: str, level: Level, command: str) -> Finding:
+    return Finding(
+        level,
+        f"queue {queue}",
+        "no worker consumes it",
+        "What it stands for is not done; in a GPU queue's case the pool's slots stay idle.",
+        f"start {command}",
+    )

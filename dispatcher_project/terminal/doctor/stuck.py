@@ -1,0 +1,151 @@
+"""States that repair should have ended: what the laws (dispatcher_project/laws.py) forbid, if it lasts.
+
+Each looks at the oldest so many only: what is stuck is old.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from gpus.errors import LeasingUnavailable
+from jobs.models import Attempt, Callback, Job
+from jobs.states import LIVE_ATTEMPT_STATES, JobState
+
+LOOKED_AT = 500
+OVERDUE = timedelta(minutes=1)
+LONG_CANCEL = timedelta(minutes=10)
+_NAMED = 3
+_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
+
+
+def leaseless(view: View) -> Iterator[Finding]:
+    """RUNNING for more than three lease times, and no lease for it."""
+    patience = timedelta(seconds=3 * settings.DISPATCHER.lease_seconds)
+    running = Job.objects.filter(state=JobState.RUNNING.value, started_at__lt=view.now - patience)
+    live = set(
+        Attempt.objects.filter(state__in=_LIVE, started_at__lt=view.now - patience)
+        .order_by("started_at")
+        .values_list("id", flat=True)[:LOOKED_AT]
+    )
+    jobs = [job for job in _oldest(running) if job.live_attempt in live]
+    yield from _told(
+        _without_ticket(jobs, view),
+        "running jobs",
+        "run for long and hold no lease",
+        "Nobody drives them; the sweep `orphans` ends or adopts such within a minute.",
+        "if they stay, see the sweep's age above and the log of the sweeps worker",
+    )
+
+
+def unreachable(view: View) -> Iterator[Finding]:
+    """QUEUED for longer than two runs of the reconciler, and not in the line."""
+    before = view.now - timedelta(seconds=2 * settings.DISPATCHER.reconcile_seconds + 10)
+    queued = Job.objects.filter(state=JobState.QUEUED.value, place_us__lt=int(before.timestamp() * 1_000_000))
+    yield from _told(
+        _without_ticket(_oldest(queued), view),
+        "waiting jobs",
+        "wait and have no ticket in the line",
+        "No worker can find them; the sweep `reconcile` pushes such tickets.",
+        "if they stay, see the sweep's age above and the log of the sweeps worker",
+    )
+
+
+def overdue(view: View) -> Iterator[Finding]:
+    before = view.now - OVERDUE
+    retrying = Job.objects.filter(state=JobState.RETRYING.value, due_at__lt=before)
+    yield from _told(
+        _ids(retrying),
+        "retries",
+        "are due and were not put back into the line",
+        "The sweep `due_retries` does that every second.",
+        "see beat and the sweeps above",
+    )
+    late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(state=JobState.RUNNING.value)
+    yield from _told(
+        _ids(late),
+        "deadlines",
+        "have passed and the jobs still wait",
+        "The sweep `deadlines` fails them every second.",
+        "see beat and the sweeps above",
+    )
+    cancelled = Job.objects.filter(
+        state=JobState.RUNNING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
+    )
+    yield from _told(
+        _ids(cancelled),
+        "cancels",
+        "were asked for long ago and the jobs still run",
+        "Their GPU does not stop, or cannot be asked to; they end with the run at the latest.",
+        "give the model a cancel_endpoint_template, or restart its server",
+        level=Level.WARNING,
+    )
+
+
+def callbacks(view: View) -> Iterator[Finding]:
+    pending = Callback.objects.filter(state=Callback.State.PENDING)
+    yield from _told(
+        _ids(pending.filter(next_at__lt=view.now - OVERDUE)),
+        "callbacks",
+        "are due and were not sent",
+        "Clients are not told that their jobs are over.",
+        "see that `manage.py queue_worker --queues callbacks` runs and keeps up",
+    )
+
+
+def dead_letters(view: View) -> Iterator[Finding]:
+    letters = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+    yield from _told(
+        _ids(letters),
+        "dead letters",
+        "failed for good and wait for a decision",
+        "They are kept for three times the retention, then they are gone.",
+        "`python3 manage.py dlq groups` says why they failed; `dlq retry` and `dlq dismiss` decide",
+        level=Level.WARNING,
+    )
+
+
+def _oldest(jobs: QuerySet[Job]) -> list[Job]:
+    return list(jobs.defer("payload", "result").order_by("id")[:LOOKED_AT])
+
+
+def _ids(rows: QuerySet[Any]) -> list[str]:
+    return list(rows.values_list("id", flat=True)[: LOOKED_AT + 1])
+
+
+def _without_ticket(jobs: Sequence[Job], view: View) -> list[str]:
+    """Neither in line nor leased nor settling. A fleet whose Redis is away is left out."""
+    lines: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    for job in jobs:
+        lines[job.fleet, job.pool].append(job)
+    missing = []
+    for (fleet, pool), waiting in lines.items():
+        try:
+            found = view.ports.leases(fleet).has_tickets(pool, [job.ticket for job in waiting])
+        except LeasingUnavailable:
+            continue
+        missing += [job for job, has in zip(waiting, found, strict=True) if not has]
+    return _still_so(missing)
+
+
+def _still_so(jobs: Sequence[Job]) -> list[str]:
+    """One that moved while we looked was not stuck."""
+    now = {pk: (state, live) for pk, state, live in Job.objects.filter(
+        id__in=[job.id for job in jobs]).values_list("id", "state", "live_attempt")}  # fmt: skip
+    return [job.id for job in jobs if now.get(job.id) == (job.state, job.live_attempt)]
+
+
+def _told(
+    ids: Sequence[str], check: str, what: str, means: str, todo: str, *, level: Level = Level.ERROR
+) -> Iterator[Finding]:
+    if not ids:
+        return
+    number = f"more than {LOOKED_AT}" if len(ids) > LOOKED_AT else str(len(ids))
+    named = ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
+    yield Finding(level, check, f"{number} {what} ({named})", means, todo)

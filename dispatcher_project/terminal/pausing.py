@@ -1,0 +1,55 @@
+"""`pause` and `resume` of the system, a model, a tenant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.terminal.command import TerminalCommand, actor
+from gpus.models import Pause
+from gpus.services.controls import Changed, pause, resume
+from jobs.models import Tenant
+from jobs.services import ports as wiring
+
+
+class PauseCommand(TerminalCommand):
+    """pauses: or resumes."""
+
+    pauses: bool
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("kind", choices=[kind.value for kind in Pause.Kind])
+        parser.add_argument("name", nargs="?", default="", help="the model's or tenant's; none for system")
+        if self.pauses:
+            parser.add_argument("--reason", default="", help="shown wherever the pause is")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        kind, name = Pause.Kind(options["kind"]), options["name"]
+        if (kind is Pause.Kind.SYSTEM) == bool(name):
+            raise CommandError("a model and a tenant have a name, the system has none")
+        changed = self._change(kind, name, options.get("reason", ""))
+        what = f"{kind.value} {name}".strip()
+        if self.as_json:
+            self.tell({"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
+                       "mirrored": changed.mirrored})  # fmt: skip
+            return None
+        now = "is paused" if self.pauses else "goes on"
+        self.say(f"{what} {now}" if changed.changed else f"{what} {now} already: nothing changed")
+        if not changed.mirrored:
+            self.say("Redis is away: it takes effect once it is back")
+        return None
+
+    def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:
+        ports, by, target = wiring.production_ports(), actor(), ""
+        if kind is Pause.Kind.TENANT:
+            tenant = Tenant.objects.filter(name=name).first()
+            if tenant is None:
+                raise CommandError(f"no tenant is named {name}")
+            name, target = str(tenant.pk), f"tenant:{tenant.name}"
+        if self.pauses:
+            changed = pause(kind, name, by=by, reason=reason, leases=ports.leases, target=target)
+        else:
+            changed = resume(kind, name, by=by, leases=ports.leases, target=target)
+        ports.send_wakes(changed.wakes)
+        return changed

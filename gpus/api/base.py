@@ -1,0 +1,87 @@
+"""What the views of the registry and the controls share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar, cast
+
+from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from gpus.leasing.contract import Leases, Wakes
+from gpus.services.model_fields import RegistryRefused
+from gpus.services.registry import unknown_model
+
+from .json_body import check, compiled
+from .permissions import IsOperator
+from .problems import FieldError, Problem, validation_problem
+from .schemas import NAME
+
+Answer = TypeVar("Answer")
+
+MODEL = OpenApiParameter("model", str, OpenApiParameter.PATH, description="The model's name.")
+
+
+class RegistryPorts(Protocol):
+    """What these views need of the world."""
+
+    @property
+    def leases(self) -> Callable[[str], Leases]: ...
+    @property
+    def send_wakes(self) -> Callable[[Sequence[Wakes]], int]: ...
+
+
+class RegistryView(APIView):
+    """ports: given by the composition root, in `as_view(ports=…)`. needs: the Django permission that a staff
+    session must have, by method."""
+
+    permission_classes = (IsOperator,)
+    needs: Mapping[str, str] = {}
+    ports: Callable[[], RegistryPorts] = cast("Callable[[], RegistryPorts]", None)
+
+
+def actor(request: Request) -> str:
+    """Who asks, as the audit entries say it."""
+    return str(cast("Any", request.user).name)
+
+
+def read_body(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
+    """Raises Problem 422."""
+    errors = check(data, validator)
+    if errors:
+        raise validation_problem(errors)
+    return cast("dict[str, Any]", data)
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be the name of anything: what can't is not even looked for."""
+    return not check(text, _name_validator())
+
+
+def model_name(text: str) -> str:
+    """Raises Problem 404."""
+    if not is_name(text):
+        raise problem_of_refusal(unknown_model(text[:64]))
+    return text
+
+
+def refusing(service: Callable[[], Answer]) -> Answer:
+    """What the service answers; its refusal as a Problem."""
+    try:
+        return service()
+    except RegistryRefused as refused:
+        raise problem_of_refusal(refused) from None
+
+
+def problem_of_refusal(refused: RegistryRefused) -> Problem:
+    place = "path" if refused.status == 404 else "body"
+    error = FieldError(refused.pointer, refused.code, str(refused), place=place)
+    return Problem(refused.status, refused.code, str(refused), errors=[error])
+
+
+@lru_cache(maxsize=1)
+def _name_validator() -> Draft202012Validator:
+    return compiled(NAME)

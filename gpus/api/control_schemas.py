@@ -1,0 +1,163 @@
+"""The bodies of the controls' routes, as JSON Schema 2020-12: published and checked at the door."""
+
+from __future__ import annotations
+
+from gpus.models import Pause
+from gpus.protocol import DesiredState
+from gpus.services.registry import MAX_SLOTS
+
+from .schemas import NAME, Schema
+
+_DESIRED: Schema = {"enum": [state.value for state in DesiredState]}
+_TIME: Schema = {"type": "string", "format": "date-time"}
+_LIVE: Schema = {"type": "boolean", "description": "False: Redis is away; it follows when it is back."}
+
+
+def server_change() -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "minProperties": 1,
+        "properties": {
+            "desired": {
+                **_DESIRED,
+                "description": "draining: what runs ends. off: what runs is stopped and waits again.",
+            },
+            "slots": {"type": "integer", "minimum": 0, "maximum": MAX_SLOTS},
+        },
+    }
+
+
+def pause_body() -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"reason": {"type": "string", "maxLength": 500, "default": ""}},
+    }
+
+
+def revert_body() -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["number"],
+        "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}},
+    }
+
+
+def _server() -> Schema:
+    text_or_null: Schema = {"type": ["string", "null"]}
+    return _object(
+        {
+            "server": NAME,
+            "pool": NAME,
+            "fleet": NAME,
+            "slots": {"type": "integer"},
+            "desired": {**_DESIRED, "description": "What the operator wants."},
+            "observed": {
+                **_object(
+                    {
+                        "state": {"enum": ["on", "draining", "off", "unknown"]},
+                        "slots": {"type": "object", "additionalProperties": {"type": "integer"}},
+                        "resting": {"type": "integer"},
+                        "running": {"type": "integer"},
+                    }
+                ),
+                "description": "How it is: by its slots; unknown while Redis is away.",
+            },
+            "host": text_or_null,
+            "healthy": {"type": ["boolean", "null"]},
+            "checked_at": {"type": ["string", "null"], "format": "date-time"},
+            "last_error": {"type": "string"},
+            "boot_id": {"type": "string"},
+            "models": {
+                "type": "array",
+                "items": _object(
+                    {"model": NAME, "endpoint": {"type": "string"}, "paused": {"type": "boolean"}}
+                ),
+            },
+            "live": _LIVE,
+        }
+    )
+
+
+def _pause() -> Schema:
+    return _object(
+        {
+            "kind": {"enum": [kind.value for kind in Pause.Kind]},
+            "name": {"type": "string", "description": "Of the model or tenant; empty for the system."},
+            "since": _TIME,
+            "by": {"type": "string"},
+            "reason": {"type": "string"},
+        }
+    )
+
+
+def _switched() -> Schema:
+    return _object(
+        {
+            "kind": {"enum": [kind.value for kind in Pause.Kind]},
+            "name": {"type": "string"},
+            "paused": {"type": "boolean"},
+            "changed": {"type": "boolean", "description": "False: it was so already."},
+            "live": _LIVE,
+        }
+    )
+
+
+def _version() -> Schema:
+    return _object(
+        {
+            "number": {"type": "integer"},
+            "at": _TIME,
+            "by": {"type": "string"},
+            "fields": {"type": "object", "description": "As GET of the model's configuration shows them."},
+        }
+    )
+
+
+def _audit_entry() -> Schema:
+    return _object(
+        {
+            "id": {"type": "integer"},
+            "at": _TIME,
+            "actor": {"type": "string", "description": "key:<prefix>, user:<name> or cli:<name>"},
+            "action": {"type": "string"},
+            "target": {"type": "string", "description": "kind:name, as in server:flux-1"},
+            "detail": {"type": "object"},
+        }
+    )
+
+
+def page_of(component: str) -> Schema:
+    """One page of a list with a cursor."""
+    url: Schema = {"type": ["string", "null"]}
+    return _object(
+        {
+            "next": {**url, "description": "URL of the following page."},
+            "previous": url,
+            "results": {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}},
+        }
+    )
+
+
+def components() -> dict[str, Schema]:
+    """The controls' part of the API's named schemas."""
+    return {
+        "ServerChange": server_change(),
+        "Server": _server(),
+        "ServerPage": page_of("Server"),
+        "PauseBody": pause_body(),
+        "Pause": _pause(),
+        "Pauses": _object({"results": {"type": "array", "items": {"$ref": "#/components/schemas/Pause"}}}),
+        "Switched": _switched(),
+        "RevertBody": revert_body(),
+        "ConfigVersion": _version(),
+        "ConfigVersionPage": page_of("ConfigVersion"),
+        "AuditEntry": _audit_entry(),
+        "AuditPage": page_of("AuditEntry"),
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}

@@ -1,0 +1,172 @@
+"""Servers over HTTP: what is wanted of them, how they are, and switching them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.models import Server
+from gpus.protocol import DesiredState
+from gpus.services.controls import change_server
+from gpus.services.mirror import LeasesOf, read_paused
+from gpus.services.observed import observe
+from gpus.services.registry import remove_server
+
+from .base import RegistryView, actor, is_name, read_body, refusing
+from .control_schemas import server_change
+from .json_body import compiled
+from .openapi import described
+from .pages import PARAMETERS, CursorPages
+from .parameters import allow_only, choice_parameter, text_parameter, text_schema
+from .problems import FieldError, Problem
+
+_SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
+_STATES = [state.value for state in DesiredState]
+
+
+class ServerPages(CursorPages):
+    ordering = "name"
+    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+class Servers(RegistryView):
+    needs = {"GET": "gpus.view_server"}
+
+    @described(
+        "list_servers",
+        "GPU servers by name, as they are wanted and as they are",
+        answers={200: "ServerPage"},
+        refusals=(400, 403),
+        parameters=(
+            OpenApiParameter("pool", text_schema()),
+            OpenApiParameter("desired", str, enum=_STATES),
+            *PARAMETERS,
+        ),
+        tag="admin",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ("pool", "desired", "cursor", "limit"))
+        asked = {
+            "pool": text_parameter(request, "pool"),
+            "desired": choice_parameter(request, "desired", _STATES),
+        }
+        rows = Server.objects.select_related("pool").prefetch_related("placements")
+        rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
+        pages = ServerPages()
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        paused = read_paused().models
+        return pages.get_paginated_response([_server(row, self.ports().leases, paused) for row in page])
+
+
+class ServerDetail(RegistryView):
+    needs = {
+        "GET": "gpus.view_server",
+        "PATCH": "gpus.change_server",
+        "DELETE": "gpus.delete_server",
+    }
+
+    @described(
+        "get_server",
+        "A GPU server",
+        answers={200: "Server"},
+        refusals=(403, 404),
+        parameters=(_SERVER,),
+        tag="admin",
+    )
+    def get(self, request: Request, server: str) -> Response:
+        return self._answer(server)
+
+    @described(
+        "patch_server",
+        "Switch a server on, draining or off; change its slots",
+        answers={200: "Server"},
+        refusals=(403, 404),
+        body="ServerChange",
+        parameters=(_SERVER,),
+        tag="admin",
+        description="draining: what runs there ends, nothing starts. off: what runs is stopped within about "
+        "a second and waits again in its old place; it costs no try.",
+    )
+    def patch(self, request: Request, server: str) -> Response:
+        body = read_body(request.data, _validator())
+        ports = self.ports()
+        found = refusing(
+            lambda: change_server(
+                _known(server),
+                by=actor(request),
+                leases=ports.leases,
+                slots=body.get("slots"),
+                desired=DesiredState(body["desired"]) if "desired" in body else None,
+            )
+        )
+        if found is None:
+            raise _unknown()
+        ports.send_wakes(found.wakes)
+        return self._answer(server, live=found.mirrored)
+
+    @described(
+        "delete_server",
+        "Forget a server; what still runs there runs to its end",
+        answers={204: None},
+        refusals=(403, 404),
+        parameters=(_SERVER,),
+        tag="admin",
+    )
+    def delete(self, request: Request, server: str) -> Response:
+        if not remove_server(_known(server), by=actor(request), leases=self.ports().leases):
+            raise _unknown()
+        return Response(status=204)
+
+    def _answer(self, name: str, *, live: bool = True) -> Response:
+        rows = Server.objects.select_related("pool").prefetch_related("placements")
+        row = rows.filter(name=_known(name)).first()
+        if row is None:
+            raise _unknown()
+        found = _server(row, self.ports().leases, read_paused().models)
+        return Response({**found, "live": live and found["live"]})
+
+
+def _server(row: Server, leases: LeasesOf, paused: Collection[str]) -> dict[str, Any]:
+    seen = observe(row, leases)
+    return {
+        "server": row.name,
+        "pool": row.pool_id,
+        "fleet": row.pool.fleet,
+        "slots": row.slots,
+        "desired": row.desired,
+        "observed": asdict(seen),
+        "host": row.host,
+        "healthy": row.healthy,
+        "checked_at": row.checked_at,
+        "last_error": row.last_error,
+        "boot_id": row.boot_id,
+        "models": [
+            {"model": one.model_id, "endpoint": one.endpoint, "paused": one.model_id in paused}
+            for one in sorted(row.placements.all(), key=lambda one: one.model_id)
+        ],
+        "live": seen.state != "unknown",
+    }
+
+
+def _known(name: str) -> str:
+    if not is_name(name):
+        raise _unknown()
+    return name
+
+
+def _unknown() -> Problem:
+    error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
+    return Problem(404, "unknown_server", "There is no such server.", errors=[error])
+
+
+@lru_cache(maxsize=1)
+def _validator() -> Draft202012Validator:
+    return compiled(server_change())

@@ -1,0 +1,75 @@
+"""A model's configuration as it was, and back to it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.models import ConfigVersion, ModelConfig
+from gpus.services.controls import revert_model
+from gpus.services.registry import unknown_model
+
+from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from .control_schemas import revert_body
+from .json_body import compiled
+from .openapi import described
+from .pages import PARAMETERS, CursorPages
+from .parameters import allow_only
+from .views import config_json
+
+
+class VersionPages(CursorPages):
+    ordering = "-number"
+    position = re.compile(r"[0-9]{1,10}\Z")
+
+
+class ConfigVersions(RegistryView):
+    needs = {"GET": "gpus.view_configversion"}
+
+    @described(
+        "list_model_config_versions",
+        "What a model's configuration was, the last change first",
+        answers={200: "ConfigVersionPage"},
+        refusals=(400, 403, 404),
+        parameters=(MODEL, *PARAMETERS),
+        tag="admin",
+    )
+    def get(self, request: Request, model: str) -> Response:
+        allow_only(request, ("cursor", "limit"))
+        name = model_name(model)
+        if not ModelConfig.objects.filter(name=name).exists():
+            raise problem_of_refusal(unknown_model(name))
+        pages = VersionPages()
+        page = pages.paginate_queryset(ConfigVersion.objects.filter(model=name), request, view=self) or []
+        return pages.get_paginated_response(
+            [{"number": row.number, "at": row.at, "by": row.actor, "fields": row.fields} for row in page]
+        )
+
+
+class RevertConfig(RegistryView):
+    needs = {"POST": "gpus.change_modelconfig"}
+
+    @described(
+        "revert_model_config",
+        "Bring a model's configuration back to one of its versions",
+        answers={200: "ModelConfig"},
+        refusals=(403, 404),
+        body="RevertBody",
+        parameters=(MODEL,),
+        tag="admin",
+        description="The revert is a new version itself: nothing of the history is lost.",
+    )
+    def post(self, request: Request, model: str) -> Response:
+        number, name = read_body(request.data, _validator())["number"], model_name(model)
+        by, leases = actor(request), self.ports().leases
+        found = refusing(lambda: revert_model(name, number, by=by, leases=leases))
+        return Response(config_json(found.config, found.pool))
+
+
+@lru_cache(maxsize=1)
+def _validator() -> Draft202012Validator:
+    return compiled(revert_body())

@@ -1,0 +1,215 @@
+"""The fleet as operators see it: servers as rows, slots as cells, each with its state and the reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import SlotView
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import DesiredState, slot_name, split_slot
+from gpus.services.mirror import LeasesOf, read_paused
+from gpus.services.observed import observed
+
+
+class CellState(StrEnum):
+    FREE = "free"
+    BUSY = "busy"
+    RESTING = "resting"
+    """Free, but its server said that it is busy."""
+    DRAINING = "draining"
+    """Busy for the last time: its server drains, or has fewer slots by now."""
+    QUARANTINED = "quarantined"
+    OFF = "off"
+    SICK = "sick"
+    """Free, but its server does not answer."""
+    UNKNOWN = "unknown"
+    """Redis does not answer, or has not heard of the slot yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One slot. reason: a few words, empty where the state says it all. job_id, attempt_id, model: of what
+    runs there, or is suspected to. age_seconds: since it was leased, or since the quarantine began.
+    warm_model: what ran there last."""
+
+    slot: str
+    state: CellState
+    reason: str = ""
+    job_id: str | None = None
+    attempt_id: str | None = None
+    model: str | None = None
+    age_seconds: float | None = None
+    warm_model: str | None = None
+
+    @property
+    def index(self) -> int:
+        return split_slot(self.slot)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """A server as it is wanted (desired, slots) and as it is found (observed, cells, healthy).
+
+    observed: on, draining, off or unknown, see `gpus.services.observed`. is_paused: with the whole system.
+    healthy: None before the first answer. last_error: of the last look at its health. Telemetry of its GPUs
+    (utilisation, memory, temperature) belongs here once servers report it; none is made up until then.
+    """
+
+    name: str
+    pool: str
+    fleet: str
+    desired: DesiredState
+    slots: int
+    models: tuple[str, ...]
+    host: str | None
+    healthy: bool | None
+    checked_at: datetime | None
+    last_error: str
+    observed: str
+    cells: tuple[Cell, ...]
+    is_paused: bool = False
+
+    def count(self, *states: CellState) -> int:
+        return sum(cell.state in states for cell in self.cells)
+
+    @property
+    def one_less(self) -> int:
+        return max(0, self.slots - 1)
+
+    @property
+    def running(self) -> int:
+        return sum(cell.state in (CellState.BUSY, CellState.DRAINING) for cell in self.cells)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it does what it was told; a pause of the whole system is no disobedience."""
+        if self.desired is DesiredState.ON:
+            return self.observed == "on" or self.is_paused
+        return self.observed == "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """away: fleets (hash tags) whose Redis does not answer or is being rebuilt."""
+
+    rows: tuple[ServerRow, ...]
+    away: tuple[str, ...] = ()
+
+
+def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet:
+    """servers: with pool and placements fetched. One question to Redis for each twenty of them, two to the
+    database for all."""
+    views: dict[str, SlotView] = {}
+    away: list[str] = []
+    by_fleet: dict[str, list[str]] = {}
+    for server in servers:
+        by_fleet.setdefault(server.pool.fleet, []).append(server.name)
+    for fleet, names in sorted(by_fleet.items()):
+        try:
+            views |= {view.slot: view for view in leases(fleet).slots_of(names)}
+        except LeasingUnavailable:
+            away.append(fleet)
+    suspects = {
+        slot_name(row.server_id, row.slot): row
+        for row in QuarantinedSlot.objects.filter(server__in=[s.name for s in servers], freed_at=None)
+    }
+    known: dict[str, set[str]] = defaultdict(set)
+    for slot in [*views, *suspects]:
+        known[split_slot(slot)[0]].add(slot)
+    is_paused = read_paused().system
+    rows = []
+    for server in servers:
+        slots = known[server.name] | {slot_name(server.name, index) for index in range(server.slots)}
+        cells = [
+            cell_of(slot, views.get(slot), suspects.get(slot), server, now, is_paused=is_paused)
+            for slot in sorted(slots, key=lambda slot: split_slot(slot)[1])
+        ]
+        seen = [views[slot] for slot in slots if slot in views]
+        state = "unknown" if server.pool.fleet in away else observed(server, seen).state
+        rows.append(_row(server, state, cells, is_paused=is_paused))
+    return Fleet(tuple(rows), tuple(away))
+
+
+def _row(server: Server, state: str, cells: Sequence[Cell], *, is_paused: bool) -> ServerRow:
+    spec = server.spec()
+    return ServerRow(
+        name=server.name,
+        pool=server.pool_id,
+        fleet=server.pool.fleet,
+        desired=spec.desired,
+        slots=server.slots,
+        models=spec.models,
+        host=server.host,
+        healthy=server.healthy,
+        checked_at=server.checked_at,
+        last_error=server.last_error,
+        observed=state,
+        cells=tuple(cell for cell in cells if cell.index < server.slots or cell.state is not CellState.OFF),
+        is_paused=is_paused,
+    )
+
+
+def cell_of(
+    slot: str,
+    view: SlotView | None,
+    suspect: QuarantinedSlot | None,
+    server: Server,
+    now: datetime,
+    *,
+    is_paused: bool = False,
+) -> Cell:
+    """view: None if Redis said nothing of this slot. suspect: its open quarantine, which is the database's:
+    it counts either way."""
+    warm = view.warm_model if view else None
+    if suspect is not None and (view is None or view.state not in ("leased", "settling")):
+        return Cell(
+            slot,
+            CellState.QUARANTINED,
+            suspect.reason.replace("_", " "),
+            suspect.job_id or None,
+            suspect.attempt_id or None,
+            suspect.model or None,
+            max(0.0, (now - suspect.since).total_seconds()),
+            warm,
+        )
+    if view is None:
+        return Cell(slot, CellState.UNKNOWN, "Redis says nothing of it")
+    if view.state in ("leased", "adoptable", "settling"):
+        state, reason = _of_running(view, server)
+        return Cell(
+            slot, state, reason, view.job_id, view.attempt_id, view.model, max(0.0, view.held_seconds), warm
+        )
+    state, reason = _of_idle(view, server, is_paused=is_paused)
+    return Cell(slot, state, reason, warm_model=warm)
+
+
+def _of_running(view: SlotView, server: Server) -> tuple[CellState, str]:
+    waits = {"adoptable": "waits for a worker to go on with it", "settling": "its end is being written"}
+    if server.desired == DesiredState.OFF:
+        return CellState.DRAINING, "is being interrupted"
+    if server.desired == DesiredState.DRAINING:
+        return CellState.DRAINING, waits.get(view.state, "ends, then nothing starts")
+    if split_slot(view.slot)[1] >= server.slots:
+        return CellState.DRAINING, "ends, then the slot goes"
+    return CellState.BUSY, waits.get(view.state, "")
+
+
+def _of_idle(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellState, str]:
+    if view.state == "quarantined":
+        return CellState.QUARANTINED, "nobody vouches for it"
+    if view.state == "off":
+        if server.desired != DesiredState.ON:
+            return CellState.OFF, "drained" if server.desired == DesiredState.DRAINING else "switched off"
+        return CellState.OFF, "the system is paused" if is_paused else "one above the count still runs"
+    if server.desired != DesiredState.ON:
+        return CellState.FREE, f"not {server.desired} yet"
+    if server.healthy is False:
+        return CellState.SICK, server.last_error or "does not answer"
+    if view.resting:
+        return CellState.RESTING, "its server said it is busy"
+    return CellState.FREE, ""

@@ -1,0 +1,99 @@
+"""What operators do to all jobs that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.api.base import actor, read_body
+from gpus.api.json_body import compiled
+from gpus.api.openapi import described
+from gpus.api.problems import FieldError, validation_problem
+from jobs.api.bulk_schemas import bulk_body
+from jobs.api.dead_letters import OperatorView
+from jobs.api.parameters import read_time
+from jobs.job_filter import JobFilter
+from jobs.services.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.states import JobState
+
+_SERVICES = {Deed.CANCEL: cancel_jobs, Deed.RETRY: retry_jobs, Deed.DISMISS: dismiss_jobs}
+_REFUSALS = (403,)
+_AGAIN = "Up to a thousand per call: ask again while something remains."
+
+
+class BulkView(OperatorView):
+    def carry_out(self, request: Request, deed: Deed) -> Response:
+        asked = read_body(request.data, _validator())
+        chosen, dry_run = _read_filter(asked["filter"]), asked.get("dry_run", False)
+        if dry_run:
+            done = BulkOutcome(0, count(chosen, deed), 0)
+        else:
+            done = _SERVICES[deed](chosen, by=actor(request), ports=self.ports)
+        return Response({**asdict(done), "dry_run": dry_run})
+
+
+class CancelJobs(BulkView):
+    @described(
+        "cancel_jobs",
+        "Cancel all jobs that match",
+        answers={200: "BulkOutcome"},
+        refusals=_REFUSALS,
+        body="BulkBody",
+        tag="admin",
+        description=f"Those that wait are cancelled, those that run are being stopped. {_AGAIN}",
+    )
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, Deed.CANCEL)
+
+
+class RetryJobs(BulkView):
+    @described(
+        "retry_jobs",
+        "Retry all failed jobs that match",
+        answers={200: "BulkOutcome"},
+        refusals=_REFUSALS,
+        body="BulkBody",
+        tag="admin",
+        description=f"Dead letters only; those that failed longest ago first. {_AGAIN}",
+    )
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, Deed.RETRY)
+
+
+class DismissDeadLetters(BulkView):
+    @described(
+        "dismiss_dead_letters",
+        "Take all failed jobs that match off the list",
+        answers={200: "BulkOutcome"},
+        refusals=_REFUSALS,
+        body="BulkBody",
+        tag="admin",
+        description=_AGAIN,
+    )
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, Deed.DISMISS)
+
+
+def _read_filter(given: Mapping[str, Any]) -> JobFilter:
+    """Raises Problem 422 for a time that is none."""
+    values = dict(given)
+    for name in ("created_after", "created_before"):
+        if name in values and (at := read_time(values[name])) is not None:
+            values[name] = at
+        elif name in values:
+            wrong = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+            raise validation_problem([FieldError(f"/filter/{name}", "invalid", wrong)])
+    if "state" in values:
+        values["state"] = JobState(values["state"])
+    return JobFilter(**values)
+
+
+@lru_cache(maxsize=1)
+def _validator() -> Draft202012Validator:
+    return compiled(bulk_body())

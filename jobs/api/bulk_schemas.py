@@ -1,0 +1,91 @@
+"""The bodies of the routes that move waiting jobs and many jobs, as JSON Schema 2020-12."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpus.api.parameters import text_schema
+from jobs.services.bulk import AT_MOST
+from jobs.services.standing import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.states import JobState
+
+Schema = dict[str, Any]
+
+FINGERPRINT: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
+_TIME: Schema = {"type": "string", "format": "date-time", "maxLength": 64}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+
+
+def priority_body() -> Schema:
+    priority = {"type": "integer", "minimum": FIRST_PRIORITY, "maximum": LAST_PRIORITY}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["priority"],
+        "properties": {"priority": {**priority, "description": "1 first."}},
+    }
+
+
+def bulk_body() -> Schema:
+    """An empty filter is refused: nobody means every job by leaving something out."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["filter"],
+        "properties": {
+            "filter": {
+                "type": "object",
+                "additionalProperties": False,
+                "minProperties": 1,
+                "properties": {
+                    "model": text_schema(),
+                    "tenant": {**text_schema(), "description": "Its name."},
+                    "state": {"enum": [state.value for state in JobState]},
+                    "error_code": text_schema(),
+                    "fingerprint": {**FINGERPRINT, "description": "As `GET /admin/dlq/groups` shows it."},
+                    "tag": text_schema(),
+                    "created_after": _TIME,
+                    "created_before": _TIME,
+                    "server": {**text_schema(), "description": "One that an attempt of the job ran on."},
+                },
+            },
+            "dry_run": {"type": "boolean", "default": False, "description": "Only count."},
+        },
+    }
+
+
+def components() -> dict[str, Schema]:
+    """This part of the API's named schemas."""
+    group = {
+        "fingerprint": FINGERPRINT,
+        "error": _object({"code": {"type": "string"}, "message": {"type": "string"}}),
+        "job_id": {"type": "string", "description": "The one that failed last; the message is its."},
+        "models": {"type": "object", "additionalProperties": _COUNT},
+        "count": _COUNT,
+        "first_at": _TIME,
+        "last_at": _TIME,
+    }
+    return {
+        "PriorityBody": priority_body(),
+        "BulkBody": bulk_body(),
+        "BulkOutcome": _object(
+            {
+                "done": {**_COUNT, "maximum": AT_MOST},
+                "remaining": {**_COUNT, "description": "Match and are left: ask again for them."},
+                "refused": {**_COUNT, "description": "Moved on before it came to them."},
+                "dry_run": {"type": "boolean"},
+            }
+        ),
+        "Retried": _object(
+            {
+                "retried": {**_COUNT, "maximum": AT_MOST},
+                "remaining": {**_COUNT, "description": "Failed jobs that match and are left: ask again."},
+                "dry_run": {"type": "boolean"},
+            }
+        ),
+        "DeadLetterGroups": _object({"results": {"type": "array", "items": _object(group)}}),
+    }
+
+
+def _object(properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}

@@ -1,0 +1,63 @@
+"""Servers as the registry knows them: wanted, healthy, held back, paused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from django.db.models import Count, Min
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gpus import queries as registry
+from gpus.models import Pause, QuarantinedSlot, Server
+from jobs.models import Tenant
+
+
+def collect(now: datetime) -> Iterator[Metric]:
+    yield from _servers()
+    yield from _quarantine(now)
+    yield _pauses()
+
+
+def _servers() -> Iterator[Metric]:
+    wanted = GaugeMetricFamily(
+        "dispatcher_server_slots", "Slots that the server is to have.", labels=["server", "pool", "desired"]
+    )
+    healthy = GaugeMetricFamily(
+        "dispatcher_server_healthy", "1: answered its last health question; 0: did not.", labels=["server"]
+    )
+    rows = Server.objects.order_by("name").values_list("name", "pool_id", "desired", "slots", "healthy")
+    for name, pool, desired, slots, is_healthy in rows:
+        wanted.add_metric([name, pool, desired], slots)
+        if is_healthy is not None:
+            healthy.add_metric([name], int(is_healthy))
+    yield from (wanted, healthy)
+
+
+def _quarantine(now: datetime) -> Iterator[Metric]:
+    slots = GaugeMetricFamily(
+        "dispatcher_quarantined_slots",
+        "Slots whose GPU may still be busy with a lost run.",
+        labels=["server"],
+    )
+    oldest = GaugeMetricFamily(
+        "dispatcher_quarantine_oldest_seconds", "Since the longest of them began; 0 without one."
+    )
+    rows = QuarantinedSlot.objects.filter(freed_at=None).order_by()
+    found = list(rows.values_list("server_id").annotate(Count("pk"), Min("since")))
+    for server, count, _ in sorted(found):
+        slots.add_metric([server], count)
+    oldest.add_metric([], max(((now - since).total_seconds() for _, _, since in found), default=0.0))
+    yield from (slots, oldest)
+
+
+def _pauses() -> Metric:
+    paused = GaugeMetricFamily(
+        "dispatcher_paused", "1 for what is paused; system has no name.", labels=["kind", "name"]
+    )
+    pauses = registry.pauses()
+    tenants = {str(pk): name for pk, name in Tenant.objects.values_list("pk", "name")} if pauses else {}
+    for pause in pauses:
+        is_tenant = pause.kind == Pause.Kind.TENANT
+        paused.add_metric([pause.kind, tenants.get(pause.name, pause.name) if is_tenant else pause.name], 1)
+    return paused

@@ -1,0 +1,112 @@
+"""Jobs: what is not finished by its index, what is finished from the sums that the sweep `rollups` keeps."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from jobs import tallies
+from jobs.models import Job, Rollup, Tenant
+from jobs.queries import Principal, waiting_by_model_and_tenant
+from jobs.rollups import BOUNDS_SECONDS, EVER, Sums
+from jobs.states import JobState
+
+MOST_DEAD_LETTERS = 10_000
+"""More are not counted out; the newest are."""
+_EVERYTHING = Principal(None, is_operator=True, name="metrics")
+_FINAL = ("completed", "failed", "cancelled")
+
+
+def collect(now: datetime) -> Iterator[Metric]:
+    yield from _unfinished(now)
+    yield from _finished()
+    yield _attempts()
+    yield _dead_letters()
+
+
+def _unfinished(now: datetime) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily(
+        "dispatcher_jobs", "Jobs that are not over, by state.", labels=["model", "state"]
+    )
+    oldest = GaugeMetricFamily(
+        "dispatcher_oldest_waiting_seconds", "Since the oldest waiting job was accepted.", labels=["model"]
+    )
+    counts: Counter[tuple[str, str]] = Counter()
+    first: dict[str, datetime] = {}
+    for line in waiting_by_model_and_tenant(_EVERYTHING):
+        counts[line.model, JobState.QUEUED.value] += line.queued
+        counts[line.model, JobState.RUNNING.value] += line.running
+        counts[line.model, JobState.RETRYING.value] += line.retrying
+        if line.oldest_queued_at is not None:
+            first[line.model] = min(line.oldest_queued_at, first.get(line.model, line.oldest_queued_at))
+    for (model, state), count in sorted(counts.items()):
+        jobs.add_metric([model, state], count)
+    for model, at in sorted(first.items()):
+        oldest.add_metric([model], max(0.0, (now - at).total_seconds()))
+    yield from (jobs, oldest)
+
+
+def _finished() -> Iterator[Metric]:
+    finished = CounterMetricFamily(
+        "dispatcher_jobs_finished",
+        "Jobs that ended; one per round of a retried job.",
+        labels=["model", "state"],
+    )
+    held = CounterMetricFamily(
+        "dispatcher_gpu_seconds", "How long slots were held by runs that ended.", labels=["model", "tenant"]
+    )
+    waits = HistogramMetricFamily(
+        "dispatcher_wait_seconds", "From accepted to the first start.", labels=["model"]
+    )
+    runs = HistogramMetricFamily(
+        "dispatcher_run_seconds", "From the first start to the end.", labels=["model"]
+    )
+    tenants = dict(Tenant.objects.values_list("pk", "name"))
+    totals: dict[str, Sums] = defaultdict(Sums)
+    rows = Rollup.objects.filter(span_seconds=EVER).order_by("model", "tenant_id")
+    fields = ("model", "tenant_id", *_FINAL, "gpu_seconds", "waits", "runs")
+    for model, tenant, *values in rows.values_list(*fields):
+        one = Sums(*values)
+        totals[model].add(one)
+        held.add_metric([model, tenants.get(tenant, "")], one.gpu_seconds)
+    for model, total in totals.items():
+        for state in _FINAL:
+            finished.add_metric([model, state], getattr(total, state))
+        waits.add_metric([model], _buckets(total.waits), sum_value=None)
+        runs.add_metric([model], _buckets(total.runs), sum_value=None)
+    yield from (finished, held, waits, runs)
+
+
+def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Running sums, as Prometheus wants them. The sum of the values themselves nobody keeps."""
+    counts = counts or [0] * (len(BOUNDS_SECONDS) + 1)
+    return list(zip([*map(str, BOUNDS_SECONDS), "+Inf"], accumulate(counts), strict=True))
+
+
+def _attempts() -> Metric:
+    attempts = CounterMetricFamily(
+        "dispatcher_attempts",
+        "Attempts that ended: how (completed, or the class of the error), and what became of the job then.",
+        labels=["model", "outcome", "then"],
+    )
+    for model, code, count in tallies.read(tallies.Name.ATTEMPT_ENDS):
+        outcome, _, then = code.partition("/")
+        attempts.add_metric([model, outcome, then], count)
+    return attempts
+
+
+def _dead_letters() -> Metric:
+    letters = GaugeMetricFamily(
+        "dispatcher_dead_letters",
+        f"Failed jobs that nobody retried or dismissed; of more than {MOST_DEAD_LETTERS} the newest.",
+        labels=["model", "error"],
+    )
+    rows = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+    counts = Counter(rows.values_list("model", "error_code")[:MOST_DEAD_LETTERS])
+    for (model, error), count in sorted(counts.items()):
+        letters.add_metric([model, error], count)
+    return letters

@@ -1,0 +1,91 @@
+"""Pausing a tenant over HTTP, and all that is paused now."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus import queries as fleet_queries
+from gpus.api.base import actor, is_name
+from gpus.api.openapi import described
+from gpus.api.pauses import WAITING, read_reason, switched_json
+from gpus.api.problems import FieldError, Problem
+from gpus.models import Pause
+from jobs.api.dead_letters import OperatorView
+from jobs.models import Tenant
+from jobs.services.tenants import pause_tenant, resume_tenant
+
+_TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
+
+
+class Pauses(OperatorView):
+    needs = {"GET": "gpus.view_pause"}
+
+    @described("list_pauses", "What is paused", answers={200: "Pauses"}, refusals=(403,), tag="admin")
+    def get(self, request: Request) -> Response:
+        found = fleet_queries.pauses()
+        of_tenants = [one.name for one in found if one.kind == Pause.Kind.TENANT]
+        names = {
+            str(pk): name for pk, name in Tenant.objects.filter(pk__in=of_tenants).values_list("pk", "name")
+        }
+        return Response(
+            {
+                "results": [
+                    {
+                        "kind": one.kind,
+                        "name": names.get(one.name, one.name) if one.kind == Pause.Kind.TENANT else one.name,
+                        "since": one.since,
+                        "by": one.actor,
+                        "reason": one.reason,
+                    }
+                    for one in found
+                ]
+            }
+        )
+
+
+class PauseTenant(OperatorView):
+    needs = {"POST": "jobs.change_tenant"}
+
+    @described(
+        "pause_tenant",
+        "Pause a tenant",
+        answers={200: "Switched"},
+        refusals=(403, 404),
+        body="PauseBody",
+        body_required=False,
+        parameters=(_TENANT,),
+        tag="admin",
+        description=WAITING,
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        reason, row = read_reason(request), _tenant(tenant)
+        done = pause_tenant(row, by=actor(request), ports=self.ports, reason=reason)
+        return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=True))
+
+
+class ResumeTenant(OperatorView):
+    needs = {"POST": "jobs.change_tenant"}
+
+    @described(
+        "resume_tenant",
+        "End the pause of a tenant",
+        answers={200: "Switched"},
+        refusals=(403, 404),
+        parameters=(_TENANT,),
+        tag="admin",
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        row, ports = _tenant(tenant), self.ports
+        done = resume_tenant(row, by=actor(request), ports=ports)
+        ports.send_wakes(done.wakes)
+        return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=False))
+
+
+def _tenant(name: str) -> Tenant:
+    row = Tenant.objects.filter(name=name).first() if is_name(name) else None
+    if row is None:
+        error = FieldError("/tenant", "unknown_tenant", "There is no such tenant.", place="path")
+        raise Problem(404, "unknown_tenant", "There is no such tenant.", errors=[error])
+    return row

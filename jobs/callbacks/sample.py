@@ -1,0 +1,29 @@
+"""A message that an operator sends to see whether a receiver takes it: signed and guarded like every other,
+sent once, belonging to no job."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from django.db import transaction
+
+from gpus.services.audit import record
+from jobs.ids import new_id
+from jobs.models import Tenant
+
+from .guard import check_callback_url
+from .sending import Outcome, send_once
+
+
+def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
+    """Raises CallbackUrlRefused for an address that must not be called. Never inside a transaction."""
+    check_callback_url(url)
+    message_id = f"msg_{new_id(now.timestamp())}"
+    body = json.dumps(
+        {"status": "test", "message": "A test of this address, sent by hand.", "sent_at": now.isoformat()},
+        separators=(",", ":"),
+    )
+    with transaction.atomic():  # before it leaves: what was done is known even if this process ends here
+        record(by, "send_sample_callback", f"tenant:{tenant.name}", url=url, message_id=message_id)
+    return send_once(url, tenant, message_id=message_id, body=body, now=now)

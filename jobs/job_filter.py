@@ -1,0 +1,58 @@
+"""Which jobs are meant, in the operators' words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from jobs.models import Attempt, Job, JobTag
+from jobs.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """What is None does not matter. tenant: its name. fingerprint: of the failure. created_before: not
+    included. server: one that an attempt of the job ran on."""
+
+    model: str | None = None
+    tenant: str | None = None
+    state: JobState | None = None
+    error_code: str | None = None
+    fingerprint: str | None = None
+    tag: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    server: str | None = None
+
+    def rows(self) -> QuerySet[Job]:
+        """Without order, payloads and results."""
+        plain = {
+            "model": self.model,
+            "tenant__name": self.tenant,
+            "state": self.state.value if self.state else None,
+            "error_code": self.error_code,
+            "error_fingerprint": self.fingerprint,
+            "created_at__gte": self.created_after,
+            "created_at__lt": self.created_before,
+        }
+        rows = Job.objects.filter(**{name: value for name, value in plain.items() if value is not None})
+        if self.tag is not None:
+            rows = rows.filter(id__in=JobTag.objects.filter(tag=self.tag).values("job_id"))
+        if self.server is not None:
+            rows = rows.filter(id__in=Attempt.objects.filter(server=self.server).values("job_id"))
+        return rows.defer("payload", "result").order_by()
+
+    def dead_letters(self) -> QuerySet[Job]:
+        """Those of them that failed and that nobody dismissed."""
+        return self.rows().filter(state=JobState.FAILED.value, dismissed_at=None)
+
+    def as_json(self) -> dict[str, str]:
+        """What matters, for the records."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else str(value)
+            for name, value in named.items()
+            if value is not None
+        }

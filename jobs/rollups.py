@@ -1,0 +1,122 @@
+"""How what ended is summed up: spans of time, and histograms whose buckets can be added up. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+BOUNDS_SECONDS = (
+    0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0,
+    120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0,
+)  # fmt: skip
+"""Upper ends of the buckets, each included (as Prometheus' ``le``); one bucket more holds what is longer.
+Changing their number makes what is stored unreadable: `added` refuses another length."""
+
+MINUTE, TEN_MINUTES, HOUR = 60, 600, 3600
+EVER = 0
+"""The span of the rows that hold all there ever was, by model and tenant: what /metrics counts with."""
+BEGINNING = datetime.fromtimestamp(0, UTC)
+"""Where EVER begins."""
+KEPT_SECONDS = {MINUTE: 2 * 3600, TEN_MINUTES: 26 * 3600, HOUR: 8 * 86400}
+"""Each end is summed up in every span, and the narrow ones are forgotten sooner. A chart of an hour reads
+minutes, one of a day ten minutes, one of a week hours, each with some to spare."""
+
+Counts = Sequence[int]
+"""Per bucket; an empty one has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What an event of a job's log brought to an end at `at`: the job (outcome: its final state), an attempt
+    (gpu_seconds), or both. wait_seconds, run_seconds: of the job, None where it never ran. attempt: how it
+    ended, ``completed`` or its error's code, None if none did; then: what the event made of the job."""
+
+    at: datetime
+    model: str
+    tenant_id: int
+    outcome: str | None = None
+    gpu_seconds: float = 0.0
+    wait_seconds: float | None = None
+    run_seconds: float | None = None
+    attempt: str | None = None
+    then: str = ""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a row holds."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    gpu_seconds: float = 0.0
+    waits: Counts = field(default_factory=list)
+    runs: Counts = field(default_factory=list)
+
+    def add(self, other: Sums) -> None:
+        self.completed += other.completed
+        self.failed += other.failed
+        self.cancelled += other.cancelled
+        self.gpu_seconds += other.gpu_seconds
+        self.waits = added(self.waits, other.waits)
+        self.runs = added(self.runs, other.runs)
+
+
+Key = tuple[datetime, str, int]
+"""Where the span begins, model, tenant."""
+
+
+def sum_up(closings: Iterable[Closing], span_seconds: int = MINUTE) -> dict[Key, Sums]:
+    found: dict[Key, Sums] = {}
+    for closing in closings:
+        one = Sums(
+            completed=int(closing.outcome == "completed"),
+            failed=int(closing.outcome == "failed"),
+            cancelled=int(closing.outcome == "cancelled"),
+            gpu_seconds=closing.gpu_seconds,
+            waits=counted(closing.wait_seconds),
+            runs=counted(closing.run_seconds),
+        )
+        found.setdefault(
+            (span_begin(closing.at, span_seconds), closing.model, closing.tenant_id), Sums()
+        ).add(one)
+    return found
+
+
+def span_begin(at: datetime, span_seconds: int) -> datetime:
+    """Spans begin at multiples of their length since the epoch."""
+    if span_seconds == EVER:
+        return BEGINNING
+    return datetime.fromtimestamp(at.timestamp() // span_seconds * span_seconds, UTC)
+
+
+def counted(seconds: float | None) -> list[int]:
+    """A histogram of one value, or of none. A wall clock that stepped back may have made it negative."""
+    if seconds is None:
+        return []
+    counts = [0] * (len(BOUNDS_SECONDS) + 1)
+    counts[bisect_left(BOUNDS_SECONDS, seconds)] = 1
+    return counts
+
+
+def added(one: Counts, other: Counts) -> list[int]:
+    if not one or not other:
+        return list(one or other)
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def percentile(counts: Counts, share: float) -> float | None:
+    """Seconds under which this share (0..1) of the values lies, straight between the ends of its bucket; None
+    for no values. Above the last bound nothing is known: the last bound."""
+    total = sum(counts)
+    if not total:
+        return None
+    left = share * total
+    for place, count in enumerate(counts[: len(BOUNDS_SECONDS)]):
+        if count and left <= count:
+            low = BOUNDS_SECONDS[place - 1] if place else 0.0
+            return low + (BOUNDS_SECONDS[place] - low) * max(left, 0.0) / count
+        left -= count
+    return BOUNDS_SECONDS[-1]

@@ -1,0 +1,119 @@
+"""What ended and is in no rollup yet; and rollups that are older than anybody looks at.
+
+How far the event log is summed up is kept in the line `CURSOR` of the sweeps' table. A step moves it by
+compare-and-set in the transaction that writes its sums: of two sweepers one does nothing, and one that dies
+leaves nothing. So each end counts once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from jobs import tallies
+from jobs.closings import closings
+from jobs.models import Rollup, SweepRun, Tenant
+from jobs.rollups import BEGINNING, EVER, KEPT_SECONDS, Closing, Key, Sums, sum_up
+from jobs.services.ports import Ports
+from jobs.sweeps.ages import CURSOR
+from jobs.sweeps.base import SweepCount
+from jobs.sweeps.decided import Decided
+
+PERIOD_SECONDS = 5.0
+BATCH = 1000
+"""Events of one step."""
+MAX_STEPS = 50
+
+_decided = Decided()
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: ends. repaired: rollups written or removed."""
+    count = _sum_up_what_ended(_decided.look())
+    now = ports.clock.now()
+    for span, seconds in KEPT_SECONDS.items():
+        old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=seconds))
+        count += SweepCount(repaired=old.delete()[0])
+    return count
+
+
+def _sum_up_what_ended(decided: int) -> SweepCount:
+    looked = written = 0
+    for _ in range(MAX_STEPS):
+        before = _cursor()
+        if before >= decided:
+            break
+        ended, last = closings(before, decided, BATCH)
+        # a tenant is never deleted while it has jobs, but retention may have taken the jobs since
+        known = set(
+            Tenant.objects.filter(pk__in={one.tenant_id for one in ended}).values_list("pk", flat=True)
+        )
+        count = [one for one in ended if one.tenant_id in known]
+        sums = {span: sum_up(count, span) for span in (EVER, *KEPT_SECONDS)}
+        with transaction.atomic():
+            if not _move_cursor(before, last, max((one.at for one in ended), default=None)):
+                break  # another sweeper was faster; it goes on
+            written += sum(_add(span, found) for span, found in sums.items())
+            tallies.add(_attempt_ends(ended))
+        looked += len(ended)
+    return SweepCount(looked, written)
+
+
+def _attempt_ends(ended: Iterable[Closing]) -> Mapping[tallies.Key, int]:
+    return Counter(
+        (tallies.Name.ATTEMPT_ENDS, one.model, f"{one.attempt}/{one.then}") for one in ended if one.attempt
+    )
+
+
+def _add(span: int, sums: Mapping[Key, Sums]) -> int:
+    """Returns how many rows. Whoever calls holds the cursor's row, so nobody else writes here."""
+    if not sums:
+        return 0
+    found = Rollup.objects.filter(
+        span_seconds=span, at__in={at for at, _, _ in sums}, model__in={model for _, model, _ in sums}
+    )
+    for row in found:
+        if (key := (row.at, row.model, row.tenant_id)) in sums:
+            sums[key].add(_sums(row))
+    Rollup.objects.bulk_create(
+        [
+            Rollup(
+                span_seconds=span,
+                at=at,
+                model=model,
+                tenant_id=tenant,
+                completed=one.completed,
+                failed=one.failed,
+                cancelled=one.cancelled,
+                gpu_seconds=one.gpu_seconds,
+                waits=one.waits,
+                runs=one.runs,
+            )
+            for (at, model, tenant), one in sums.items()
+        ],
+        update_conflicts=True,
+        unique_fields=["span_seconds", "at", "model", "tenant"],
+        update_fields=["completed", "failed", "cancelled", "gpu_seconds", "waits", "runs"],
+        batch_size=500,
+    )
+    return len(sums)
+
+
+def _sums(row: Rollup) -> Sums:
+    return Sums(row.completed, row.failed, row.cancelled, row.gpu_seconds, row.waits, row.runs)
+
+
+def _cursor() -> int:
+    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
+    if note is None:
+        SweepRun.objects.get_or_create(name=CURSOR, defaults={"at": BEGINNING, "note": "0"})
+        return _cursor()
+    return int(note)
+
+
+def _move_cursor(before: int, last: int, at: datetime | None) -> bool:
+    values = {"note": str(last)} | ({"at": at} if at else {})
+    return bool(SweepRun.objects.filter(name=CURSOR, note=str(before)).update(**values))

@@ -1,0 +1,56 @@
+"""Counters that outlive processes, for /metrics: of what is rare or was summed up, since each is a write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import structlog
+from django.db import DatabaseError, IntegrityError, transaction
+from django.db.models import F
+
+from jobs.models import Tally
+
+log = structlog.get_logger()
+
+
+class Name(StrEnum):
+    ATTEMPT_ENDS = "attempt_ends"
+    """By model; code: how it ended (``completed`` or the error's) and what followed: ``busy/requeued``."""
+    RESULTS_REFUSED = "results_refused"
+    """Ends that came under an attempt or epoch which does not count any more."""
+    SWEEP_REPAIRS = "sweep_repairs"
+    """code: the sweep."""
+
+
+Key = tuple[Name, str, str]
+"""name, model, code."""
+
+
+def add(counts: Mapping[Key, int]) -> None:
+    """Inside a transaction it counts if that commits. In one order, so that two never wait for each other."""
+    for (name, model, code), by in sorted(counts.items()):
+        row = Tally.objects.filter(name=name.value, model=model, code=code)
+        if not by or row.update(count=F("count") + by):
+            continue
+        try:
+            with transaction.atomic():
+                Tally.objects.create(name=name.value, model=model, code=code, count=by)
+        except IntegrityError:  # somebody else was the first
+            row.update(count=F("count") + by)
+
+
+def add_if_possible(name: Name, by: int) -> None:
+    """For who has better things to do than to count: never raises over a database that is away."""
+    if not by:
+        return
+    try:
+        with transaction.atomic():
+            add({(name, "", ""): by})
+    except DatabaseError as error:
+        log.warning("not_counted", tally=name.value, by=by, error=str(error))
+
+
+def read(name: Name) -> list[tuple[str, str, int]]:
+    """(model, code, count)."""
+    return list(Tally.objects.filter(name=name.value).values_list("model", "code", "count"))

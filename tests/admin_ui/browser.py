@@ -1,0 +1,102 @@
+"""A real browser on the real web process. Whoever opens a page here also asks whether it is sound: no
+complaint of the browser, nothing fetched from elsewhere, nothing that axe-core calls serious."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+DESKTOP, PHONE = (1440, 900), (360, 740)
+_VENDOR = Path(__file__).parent / "vendor" / "axe"
+_RUN_AXE = """async () => {
+  const found = await axe.run(document, {resultTypes: ['violations']})
+  return found.violations.filter(one => ['serious', 'critical'].includes(one.impact)).map(one =>
+    [one.id + ': ' + one.help, ...one.nodes.slice(0, 8).map(node =>
+      '    ' + node.html.slice(0, 200) + ' ' + node.failureSummary.replaceAll('\\n', ' '))].join('\\n'))
+}"""
+_WIDER_THAN_THE_WINDOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@dataclass
+class Visit:
+    """One tab. complaints: console errors and exceptions so far. hosts: whom it asked for something."""
+
+    page: Any
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(15_000)
+        self.page.on("request", self._asked)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._said)
+
+    def go(self, path: str) -> Any:
+        """Returns the page once it is loaded."""
+        self.page.goto(self.url + path)
+        return self.page
+
+    def assert_sound(self) -> None:
+        """Also: nothing sticks out of the window, which on a phone hides what is there."""
+        self.page.evaluate(_axe())
+        found = self.page.evaluate(_RUN_AXE)
+        assert found == [], f"{self.page.url}\n" + "\n".join(found)
+        assert self.page.evaluate(_WIDER_THAN_THE_WINDOW) <= 0, f"{self.page.url} is wider than the window"
+        self.assert_quiet()
+
+    def assert_quiet(self) -> None:
+        assert self.complaints == []
+        assert self.hosts <= {self.url.removeprefix("http://")}
+
+    def _asked(self, request: Any) -> None:
+        if request.url.startswith(("http:", "https:", "ws:", "wss:")):
+            self.hosts.add(request.url.split("/")[2])
+
+    def _said(self, message: Any) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+
+@dataclass
+class Desk:
+    """Opens tabs on one web process."""
+
+    browser: Any
+    url: str
+
+    @contextmanager
+    def visit(
+        self, user: User | None = None, *, size: tuple[int, int] = DESKTOP, dark: bool = False
+    ) -> Iterator[Visit]:
+        """Logged in as the user; closed at the end, before the database is emptied."""
+        context = self.browser.new_context(
+            viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+        )
+        try:
+            if user is not None:
+                context.add_cookies([{"name": "sessionid", "value": _session(user), "url": self.url}])
+            yield Visit(context.new_page(), self.url)
+        finally:
+            context.close()
+
+
+def _session(user: User) -> str:
+    client = Client()
+    client.force_login(user)
+    return client.cookies["sessionid"].value
+
+
+@cache
+def _axe() -> str:
+    return (_VENDOR / "axe.min.js").read_text()

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from jobs import history
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    """Tests share a minute, and not their rows."""
+    history.forget()

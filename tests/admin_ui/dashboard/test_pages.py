@@ -1,0 +1,190 @@
+"""The pages: who sees what, what a part is, and what they cost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from gpus.leasing.contract import PoolDepth
+from gpus.models import Pause, Server
+from jobs.models import Job, Rollup, SweepRun, Tenant
+from jobs.rollups import counted
+from tests.admin_ui.conftest import World, fill
+from tests.gpus.test_fleet import view
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
+PAGES = ["/admin/", "/admin/fleet/", "/admin/queues/"]
+PARTS = [
+    "/admin/now/?part=now",
+    "/admin/now/?part=charts&window=7d",
+    "/admin/fleet/?part=servers",
+    "/admin/queues/?part=lines",
+    "/admin/queues/?part=charts&window=24h",
+]
+MOST_QUERIES = 32
+
+
+@pytest.fixture
+def some(world: World) -> None:
+    fill(jobs=24)
+    Pause.objects.all().delete()
+
+
+def text(client: Client, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, path
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize("path", [*PAGES, *PARTS])
+def test_a_viewer_sees_every_page_and_no_button(viewer: Client, operator: Client, path: str) -> None:
+    assert "hx-post" not in text(viewer, path)
+    shown = text(operator, path)
+    if "fleet" in path or "lines" in path or path == "/admin/queues/":
+        assert "hx-post" in shown
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_a_part_is_a_fragment(viewer: Client, path: str) -> None:
+    assert "<html" not in text(viewer, path)
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/now/?part=x", "/admin/now/", "/admin/fleet/?part=x", "/admin/queues/?part=servers"]
+)
+def test_there_is_no_other_part(viewer: Client, path: str) -> None:
+    assert viewer.get(path).status_code == 404
+
+
+def test_staff_without_permissions_see_an_empty_start_page_and_no_other(client: Client) -> None:
+    from django.contrib.auth.models import User
+
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    page = text(client, "/admin/")
+    assert "zimg-server-1" not in page
+    assert "Waiting" not in page
+    for path in ("/admin/fleet/", "/admin/queues/"):
+        assert client.get(path).status_code == 403
+
+
+def test_strangers_are_sent_to_the_login(client: Client) -> None:
+    for path in [*PAGES, *PARTS, "/admin/pulse/"]:
+        assert client.get(path)["Location"].startswith("/admin/login/")
+
+
+@pytest.mark.parametrize("path", [*PAGES, *PARTS])
+def test_a_page_costs_few_queries_and_no_more_for_more_jobs(boss: Client, path: str) -> None:
+    text(boss, path)  # what is remembered for a second is remembered now
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as asked:
+            text(boss, path)
+        counts.append(len(asked))
+        Job.objects.bulk_create(
+            Job(
+                tenant=Tenant.objects.all()[0],
+                model="zimg",
+                pool="zimg",
+                payload={},
+                place_us=n,
+                created_at=timezone.now(),
+            )
+            for n in range(20)
+        )
+    assert counts[1] <= counts[0] <= MOST_QUERIES
+
+
+def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, world: World) -> None:
+    job = Job.objects.order_by("id")[0]
+    world.leases.views = [
+        view("flux-server-1/0", "leased", job_id=job.id, held_seconds=125.0),
+        view("flux-server-1/1", resting=True, warm_model="flux"),
+        view("flux-server-2/0"),
+    ]
+    page = text(viewer, "/admin/fleet/?pool=flux")
+    for shown in (
+        "busy",
+        "2 m",
+        f"…{job.id[-6:]}",
+        "resting",
+        "its server said it is busy",
+        "warm: flux",
+        "sick",
+    ):
+        assert shown in page
+    assert reverse("admin:jobs_job_change", args=[job.id]) in page
+    assert "zimg-server-1" not in page
+    assert "trellis-server-1" in text(viewer, "/admin/fleet/?q=LLIS")
+
+
+def test_servers_are_paged(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from admin_ui.dashboard import pages
+    from jobs import fleet
+
+    monkeypatch.setattr(fleet, "SERVERS_PER_PAGE", 3)
+    monkeypatch.setattr(pages, "SERVERS_PER_PAGE", 3)
+    assert "Servers 4–6 of 8" in text(viewer, "/admin/fleet/?p=1&q=server")
+    assert 'href="?p=2&amp;q=server"' in text(viewer, "/admin/fleet/?p=1&q=server")
+    assert 'href="?p=3' not in text(viewer, "/admin/fleet/?p=2")
+    for nonsense in ("x", "-1", "9" * 30):
+        assert "Servers 1–3 of 8" in text(viewer, f"/admin/fleet/?p={nonsense}")
+
+
+def test_the_line_of_a_model_is_shown(viewer: Client, world: World) -> None:
+    now, tenant = timezone.now(), Tenant.objects.get(name="globex")
+    Rollup.objects.create(
+        span_seconds=60, at=now.replace(second=0, microsecond=0), model="zimg", tenant=tenant, completed=30,
+        gpu_seconds=90.0, waits=counted(4.0), runs=counted(9.0),
+    )  # fmt: skip
+    world.leases.depths["zimg"] = PoolDepth("zimg", {"zimg": 7}, 0, {"leased": 2}, {"zimg": 2})
+    page = text(viewer, "/admin/queues/?part=lines")
+    for shown in ("9 <small", "2 paused", "21 s", "0.5", "globex", "100 %"):
+        assert shown in page, shown
+
+
+def test_what_is_wrong_stands_on_top(operator: Client, viewer: Client, world: World) -> None:
+    Pause.objects.create(kind="system", since=timezone.now(), actor="user:boss", reason="fire <b>")
+    SweepRun.objects.create(name="tick", at=timezone.now() - timedelta(seconds=95))
+    Server.objects.update(healthy=False)
+    world.leases.away = True
+    page = text(viewer, "/admin/now/?part=now")
+    for shown in (
+        "The whole system is paused",
+        "fire &lt;b&gt;",
+        "Redis does not answer",
+        "No sweep for 1 m",
+    ):
+        assert shown in page
+    assert "resume-system" not in page
+    for path in ("/admin/fleet/?part=servers", "/admin/queues/?part=lines"):
+        assert "The whole system is paused" in text(viewer, path)
+    assert "resume-system" in text(operator, "/admin/now/?part=now")
+
+
+def test_a_paused_model_and_tenant_can_be_resumed(operator: Client) -> None:
+    tenant = Tenant.objects.get(name="acme")
+    known: dict[str, Any] = {"since": timezone.now(), "actor": "user:boss"}
+    Pause.objects.create(kind="model", name="zimg", **known)
+    Pause.objects.create(kind="tenant", name=str(tenant.pk), **known)
+    page = text(operator, "/admin/queues/?part=lines")
+    assert 'id="resume-zimg"' in page
+    assert f'id="resume-tenant-{tenant.pk}"' in page
+    assert 'id="pause-zimg"' not in page
+
+
+def test_without_the_asynchronous_layer_there_is_no_stream(viewer: Client) -> None:
+    answer = viewer.get("/admin/pulse/")
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+def test_the_side_bar_leads_there_and_to_flower(viewer: Client) -> None:
+    page = text(viewer, "/admin/")
+    for path in ("/admin/fleet/", "/admin/queues/", "/admin/flower/"):
+        assert f'href="{path}"' in page

@@ -1,0 +1,159 @@
+"""Who saved, switched or deleted something in the admin is on record, and no secret with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pause, Placement, Server
+from gpus.protocol import DesiredState
+from jobs.models import ApiKey, Tenant
+
+from .conftest import World, fill
+from .test_clients import keys_form
+from .test_fleet import model_form, placement_form, server_form
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+
+
+@pytest.fixture(autouse=True)
+def some(db: None) -> None:
+    fill(jobs=6)
+    AuditEntry.objects.all()._raw_delete("default")
+
+
+def last() -> AuditEntry:
+    entry = AuditEntry.objects.order_by("-id").first()
+    assert entry is not None
+    return entry
+
+
+def deeds() -> list[tuple[str, str, str]]:
+    return list(AuditEntry.objects.order_by("id").values_list("actor", "action", "target"))
+
+
+def test_a_saved_server_is_told_with_what_it_was(operator: Client) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    secret = {"request_headers": '{"Authorization": "Bearer s3cret"}'}
+    operator.post(page, server_form(slots=7, desired="off", **secret))
+    assert deeds() == [("user:operators", "change_server", "server:flux-server-1")]
+    assert last().detail["values"] == {"slots": [2, 7], "desired": ["on", "off"]}
+    assert "s3cret" not in str(last().detail)
+    operator.post(page, server_form(slots=7, desired="off"))
+    assert len(deeds()) == 1, "saved as it was"
+
+
+def test_a_new_server_is_told(operator: Client) -> None:
+    form = server_form(name="flux-server-3", pool="flux") | placement_form("flux", "http://10.0.0.3/generate")
+    operator.post(reverse("admin:gpus_server_add"), form)
+    assert deeds() == [("user:operators", "add_server", "server:flux-server-3")]
+
+
+def test_servers_are_switched_and_removed_in_the_actors_name(operator: Client) -> None:
+    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"]}
+    operator.post(reverse("admin:gpus_server_changelist"), chosen)
+    operator.post(reverse("admin:gpus_server_delete", args=["flux-server-1"]), {"post": "yes"})
+    chosen = {"action": "delete_selected", "_selected_action": ["zimg-server-1"], "post": "yes"}
+    operator.post(reverse("admin:gpus_server_changelist"), chosen)
+    assert deeds() == [
+        ("user:operators", "switch_server", "server:flux-server-1"),
+        ("user:operators", "remove_server", "server:flux-server-1"),
+        ("user:operators", "remove_server", "server:zimg-server-1"),
+    ]
+
+
+def test_a_saved_model_has_its_next_version(operator: Client) -> None:
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    operator.post(page, model_form(max_retries=3))
+    operator.post(page, model_form(max_retries=3))
+    versions = ConfigVersion.objects.filter(model="zimg").order_by("number")
+    assert [(row.actor, row.fields["max_retries"]) for row in versions] == [
+        ("unknown", 50),
+        ("user:operators", 3),
+    ]
+    assert ("user:operators", "change_modelconfig", "model:zimg") in deeds()
+
+
+def test_a_model_made_here_has_its_first_version(operator: Client) -> None:
+    operator.post(reverse("admin:gpus_modelconfig_add"), model_form(name="new", pool="zimg", max_retries=4))
+    assert ModelConfig.objects.filter(name="new").exists()
+    [version] = ConfigVersion.objects.filter(model="new")
+    assert (version.number, version.fields["max_retries"]) == (1, 4)
+
+
+def test_what_is_deleted_is_told(operator: Client) -> None:
+    rows = Placement.objects.filter(server="flux-server-1") | Placement.objects.filter(server="flux-server-2")
+    one, other = rows.order_by("pk")
+    operator.post(reverse("admin:gpus_placement_delete", args=[one.pk]), {"post": "yes"})
+    chosen = {"action": "delete_selected", "_selected_action": [other.pk], "post": "yes"}
+    operator.post(reverse("admin:gpus_placement_changelist"), chosen)
+    assert not rows.exists()
+    assert [(action, target) for _, action, target in deeds()] == [
+        ("delete_placement", f"placement:{one}"),
+        ("delete_placement", f"placement:{other}"),
+    ]
+
+
+def test_tenants_and_keys_are_told_without_their_secrets(operator: Client) -> None:
+    operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="hooli", weight=2))
+    tenant = Tenant.objects.get(name="hooli")
+    operator.post(reverse("admin:jobs_tenant_change", args=[tenant.pk]), keys_form(name="hooli", weight=3))
+    assert last().detail["values"] == {"weight": [2.0, 3.0]}
+    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk]}
+    operator.post(reverse("admin:jobs_tenant_changelist"), chosen)
+    operator.post(reverse("admin:jobs_apikey_add"), {"name": "laptop", "tenant": tenant.pk, "kind": "tenant"})
+    key = ApiKey.objects.get(name="laptop")
+    chosen = {"action": "revoke_keys", "_selected_action": [key.pk]}
+    operator.post(reverse("admin:jobs_apikey_changelist"), chosen)
+    assert [(action, target) for _, action, target in deeds()] == [
+        ("add_tenant", "tenant:hooli"),
+        ("change_tenant", "tenant:hooli"),
+        ("renew_webhook_secret", "tenant:hooli"),
+        ("add_apikey", f"key:{key.prefix}"),
+        ("revoke_key", f"key:{key.prefix}"),
+    ]
+    told = str(list(AuditEntry.objects.values_list("detail", flat=True)))
+    assert "whsec_" not in told
+    assert key.hashed_key not in told
+
+
+def test_what_is_done_to_people_is_told(boss: Client) -> None:
+    user = User.objects.create_user("ada", password="correct horse")
+    form = {"usable_password": "true", "password1": "battery staple 9", "password2": "battery staple 9"}
+    boss.post(reverse("admin:auth_user_password_change", args=[user.pk]), form)
+    assert deeds() == [("user:boss", "change_user", "user:ada")]
+    assert "battery" not in str(last().detail)
+
+
+def test_nothing_is_told_of_what_was_not_done(viewer: Client) -> None:
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    assert viewer.post(page, server_form(slots=7)).status_code == 403
+    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"]}
+    viewer.post(reverse("admin:gpus_server_changelist"), chosen)
+    assert (Server.objects.get(name="flux-server-1").desired, deeds()) == ("on", [])
+
+
+def test_pauses_end_by_the_service(operator: Client, world: World) -> None:
+    tenant = Tenant.objects.get(name="acme")
+    for kind, name in (("system", ""), ("tenant", str(tenant.pk))):
+        Pause.objects.create(kind=kind, name=name, since="2030-01-01T00:00Z", actor="user:boss")
+    listed = operator.get(reverse("admin:gpus_pause_changelist")).content.decode()
+    assert "acme" in listed
+    chosen: dict[str, Any] = {
+        "action": "resume_chosen",
+        "_selected_action": list(Pause.objects.values_list("pk", flat=True)),
+    }
+    operator.post(reverse("admin:gpus_pause_changelist"), chosen)
+    assert not Pause.objects.exists()
+    assert {target for _, _, target in deeds()} == {"model:retired", "system:all", "tenant:acme"}
+    assert {server.desired for server in world.leases.servers} == {DesiredState.ON}
+
+
+def test_viewers_end_no_pause(viewer: Client) -> None:
+    chosen = {"action": "resume_chosen", "_selected_action": [Pause.objects.get().pk]}
+    viewer.post(reverse("admin:gpus_pause_changelist"), chosen)
+    assert Pause.objects.exists()

@@ -1,0 +1,173 @@
+"""Jobs and dead letters in a real browser: live, by keyboard, on a phone and in the dark, and sound."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from admin_ui import bulk_page
+from admin_ui.groups import write_groups
+from gpus.errors import RunFailed
+from gpus.leasing.contract import Leases
+from gpus.models import AuditEntry, ModelConfig
+from gpus.services.mirror import mirror_registry
+from jobs import transitions
+from jobs.models import Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.services import ports
+from tests.admin_ui.browser import PHONE, Desk
+from tests.builders import make_job, make_model, make_running, make_server
+from tests.jobs.sweeps.conftest import open_index
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def png() -> str:
+    """A real image of one pixel, in base64; long enough to be taken for one."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    whole = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head)
+    return base64.b64encode(whole + chunk(b"IDAT", zlib.compress(b"\0\1\2\3")) + chunk(b"IEND", b"")).decode()
+
+
+@dataclass
+class Works:
+    model: ModelConfig
+    leases: Leases
+    boss: User
+    viewer: User
+
+    def fail(self, job: Job, *, final: bool = True) -> None:
+        """The running attempt ends with an error."""
+        job.refresh_from_db()
+        assert job.live_attempt is not None
+        end = transitions.End(
+            job_id=job.id,
+            attempt_id=job.live_attempt,
+            epoch=1,
+            slot="gpu-1/0",
+            ending=Ending(error=RunFailed(f"out of luck in step {job.attempts_made}"), suspect=False),
+            policy=RetryPolicy(max_retries=0 if final else 9),
+            at=timezone.now(),
+        )
+        assert transitions.end_attempt(end).won
+        ports.production_ports().announce([job.id])
+
+
+@pytest.fixture
+def works(desk: Desk, fleet: str) -> Works:
+    leases = ports.production_ports().leases(fleet)
+    open_index(leases)
+    model = make_model("zimg", fleet=fleet)
+    make_server("gpu-1", model=model, slots=2)
+    mirror_registry(leases, fleet=fleet)
+    write_groups()
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.groups.add(Group.objects.get(name="viewers"))
+    return Works(model, leases, User.objects.create_superuser("boss"), viewer)
+
+
+def dead_letters(works: Works, count: int) -> list[Job]:
+    jobs = []
+    for _ in range(count):
+        job = make_job(works.model, at=timezone.now())
+        make_running(job, at=timezone.now())
+        works.fail(job)
+        jobs.append(job)
+    return jobs
+
+
+def test_a_jobs_timeline_grows_while_it_runs(desk: Desk, works: Works) -> None:
+    begin = timezone.now() - timedelta(seconds=30)
+    payload = {"image": png(), "far": "https://elsewhere.example/clip.mp4", "text": "<b>bold</b>"}
+    job = make_job(works.model, at=begin, payload=payload, callback_url="https://hooks.example.com/")
+    make_running(job, at=begin + timedelta(seconds=5), remote_id="run-7")
+    with desk.visit(works.boss) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.wait_for_selector(".lane-live .bar-polling")
+        assert "queued 5.00 s" in page.inner_text(".lane-words")
+        image = page.locator("figure img")
+        image.scroll_into_view_if_needed()
+        page.wait_for_function("document.querySelector('figure img').naturalWidth === 1")
+        assert page.get_attribute("a[href='https://elsewhere.example/clip.mp4']", "rel").startswith(
+            "noopener"
+        )
+        visit.assert_sound()
+        page.evaluate("window.sameDocument = true")
+        works.fail(job, final=False)
+        page.wait_for_selector(".lane-error:has-text('out of luck')")
+        page.wait_for_selector(".lane-live .bar-pause")
+        page.wait_for_selector(".step-type:has-text('retrying')")
+        page.locator(".buttons a:has-text('Priority')").focus()
+        page.keyboard.press("Enter")
+        page.fill("#dialog input[name=priority]", "2")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=1 given priority 2.")
+        assert Job.objects.get(id=job.id).priority == 2
+        visit.assert_quiet()
+
+
+def test_a_job_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
+    [job] = dead_letters(works, 1)
+    with desk.visit(works.boss, size=PHONE, dark=True) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.wait_for_selector(".end-failed")
+        visit.assert_sound()
+        page.click(".buttons a:has-text('Retry')")
+        page.wait_for_selector("#dialog button[type=submit]")
+        visit.assert_sound()
+        page.click("#dialog button[type=submit]")
+        page.wait_for_selector("text=1 back in line.")
+        page.wait_for_selector(".lane-live .bar-queued")
+        assert page.locator(".buttons a:has-text('Retry')").count() == 0
+        visit.assert_quiet()
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_a_group_of_dead_letters_is_counted_and_retried(
+    desk: Desk, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool
+) -> None:
+    monkeypatch.setattr(bulk_page, "STEP", 2)
+    letters = dead_letters(works, 5)
+    size = {"size": PHONE, "dark": True} if phone else {}
+    with desk.visit(works.boss, **size) as visit:
+        page = visit.go("/admin/admin_ui/deadletter/")
+        page.wait_for_selector(".kind")
+        visit.assert_sound()
+        page.click(".kind a:has-text('Retry 5')")
+        page.wait_for_selector("text=5 dead letters match.")
+        assert Job.objects.filter(state="failed").count() == 5
+        page.click("button:has-text('Retry 5')")
+        page.wait_for_selector("text=Done: 5 of 5 dead letters retried.")
+        assert page.get_attribute("progress", "value") == "100"
+        visit.assert_sound()
+    assert set(Job.objects.values_list("state", "round")) == {("queued", 2)}
+    assert (
+        works.leases.has_tickets("zimg", [Job.objects.get(id=job.id).ticket for job in letters]) == [True] * 5
+    )
+    assert AuditEntry.objects.filter(actor="user:boss", action="retry_jobs").count() == 3
+
+
+def test_who_may_only_look_gets_no_button_and_a_403(desk: Desk, works: Works) -> None:
+    [job] = dead_letters(works, 1)
+    with desk.visit(works.viewer) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.wait_for_selector(".end-failed")
+        assert page.locator(".buttons").count() == 0
+        page = visit.go("/admin/admin_ui/deadletter/")
+        page.wait_for_selector(".kind a:has-text('Show')")
+        assert page.locator("a:has-text('Retry')").count() == 0
+        visit.assert_quiet()
+        answer = page.goto(f"{desk.url}/admin/jobs/job/bulk/?deed=retry_jobs")
+        assert answer.status == 403
+    assert Job.objects.get(id=job.id).state == "failed"

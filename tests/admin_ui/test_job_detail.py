@@ -1,0 +1,207 @@
+"""A job's own page: its parts, what it serves, and what it offers while it makes sense."""
+
+from __future__ import annotations
+
+import base64
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from admin_ui import job_story
+from gpus.models import AuditEntry
+from jobs.models import Attempt, Event, Job
+
+from .conftest import NOW, World, fill
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
+
+
+@pytest.fixture
+def some(db: None) -> None:
+    fill(jobs=12)
+
+
+def job_in(state: str) -> Job:
+    return Job.objects.filter(state=state).order_by("id")[0]
+
+
+def page_of(client: Client, job: Job, **query: Any) -> str:
+    return client.get(reverse("admin:jobs_job_change", args=[job.id]), query).content.decode()
+
+
+def live(client: Client, job: Job, seq: int) -> str:
+    return client.get(reverse("admin:jobs_job_live", args=[job.id]), {"seq": seq}).content.decode()
+
+
+def test_the_page_tells_the_whole_story(viewer: Client) -> None:
+    job = job_in("failed")
+    page = page_of(viewer, job)
+    for told in (
+        "Attempt 3",
+        f"{job.model}-server-1/0",
+        "timeout",
+        "submitted",
+        "https://hooks.example.com/gpu",
+        "HTTP 500",
+        "3 · 0 of 51 tries used",
+    ):
+        assert told in page
+
+
+def test_a_job_that_is_over_asks_no_more(viewer: Client) -> None:
+    assert "every 2s" not in page_of(viewer, job_in("completed"))
+    assert 'hx-trigger="every 2s' in page_of(viewer, job_in("running"))
+
+
+def test_the_live_part_leaves_the_rest_alone_until_something_happens(viewer: Client) -> None:
+    job = job_in("running")
+    quiet = live(viewer, job, job.event_seq)
+    assert 'id="job-live"' in quiet
+    assert 'id="job-detail"' not in quiet
+    Event.objects.create(job=job, seq=3, type="adopted", at=NOW, data={})
+    Job.objects.filter(id=job.id).update(event_seq=3)
+    news = live(viewer, job, job.event_seq)
+    assert 'hx-swap-oob="true"' in news
+    assert "adopted" in news
+
+
+def test_the_live_part_reads_no_payloads(viewer: Client) -> None:
+    job = job_in("running")
+    with CaptureQueriesContext(connection) as asked:
+        live(viewer, job, job.event_seq)
+    assert len(asked) <= 10
+    assert not [query["sql"] for query in asked if '"payload"' in query["sql"] or '"result"' in query["sql"]]
+
+
+def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_story, "MOST_LANES", 3)
+    job = job_in("queued")
+    Attempt.objects.bulk_create(
+        Attempt(
+            id=f"{number:026d}",
+            job=job,
+            number=number,
+            state="refused",
+            server="gpu-1",
+            slot=0,
+            model="zimg",
+            started_at=NOW + timedelta(seconds=number),
+            finished_at=NOW + timedelta(seconds=number),
+        )
+        for number in range(1, 8)
+    )
+    Job.objects.filter(id=job.id).update(attempts_made=7)
+    page = page_of(viewer, job)
+    assert "Attempt 5" in page
+    assert "Attempt 4" not in page
+    assert "The latest" in page
+
+
+def test_embedded_images_are_served_as_what_they_are(viewer: Client) -> None:
+    job = job_in("completed")
+    text = base64.b64encode(PNG).decode()
+    svg = base64.b64encode(b"<svg onload='alert(1)'/>").decode()
+    # in the order in which PostgreSQL keeps keys, too
+    result = {
+        "far": "https://x.example/1.png",
+        "images": [text],
+        "vector": f"data:image/svg+xml;base64,{svg}",
+    }
+    Job.objects.filter(id=job.id).update(result=result)
+    page = page_of(viewer, job)
+    address = reverse("admin:jobs_job_media", args=[job.id, "result", 1])
+    assert f'src="{address}"' in page
+    assert 'src="https://x.example' not in page
+    assert 'href="https://x.example/1.png"' in page
+    image = viewer.get(address)
+    assert (image.content, image["Content-Type"]) == (PNG, "image/png")
+    assert "sandbox" in image["Content-Security-Policy"]
+    vector = viewer.get(reverse("admin:jobs_job_media", args=[job.id, "result", 2]))
+    assert vector["Content-Type"] == "application/octet-stream"
+    assert vector["Content-Disposition"].startswith("attachment")
+    for place in (0, 9):
+        assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "result", place])).status_code == 404
+    assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "tags", 0])).status_code == 404
+
+
+def test_raw_values_are_downloads(viewer: Client) -> None:
+    job = job_in("completed")
+    raw = viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "payload"]))
+    assert raw.json() == job.payload
+    assert raw["Content-Disposition"] == f'attachment; filename="{job.id}-payload.json"'
+    whole = viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "job"])).json()
+    assert (whole["job_id"], whole["result"]) == (job.id, job.result)
+    assert viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "secrets"])).status_code == 404
+
+
+def test_jobs_that_are_gone_lead_elsewhere(viewer: Client) -> None:
+    gone = "0" * 26
+    assert viewer.get(reverse("admin:jobs_job_change", args=[gone])).status_code == 302
+    assert viewer.get(reverse("admin:jobs_job_live", args=[gone])).status_code == 404
+
+
+def test_strangers_see_nothing(client: Client, django_user_model: Any) -> None:
+    client.force_login(django_user_model.objects.create_user("clerk", is_staff=True))
+    job = job_in("completed")
+    for address in (
+        reverse("admin:jobs_job_change", args=[job.id]),
+        reverse("admin:jobs_job_live", args=[job.id]),
+        reverse("admin:jobs_job_raw", args=[job.id, "payload"]),
+        reverse("admin:jobs_job_media", args=[job.id, "result", 0]),
+        reverse("admin:admin_ui_deadletter_groups"),
+    ):
+        assert client.get(address).status_code == 403
+
+
+def test_a_waiting_job_is_given_another_priority(operator: Client, viewer: Client, world: World) -> None:
+    job = job_in("retrying")
+    button = reverse("admin:jobs_job_priority_one", args=[job.id])
+    assert button in page_of(operator, job)
+    assert button not in page_of(viewer, job)
+    running = job_in("running")
+    assert reverse("admin:jobs_job_priority_one", args=[running.id]) not in page_of(operator, running)
+    assert (
+        b"less than or equal to 9" in operator.post(button, {"_form_submitted": "on", "priority": 10}).content
+    )
+    assert viewer.post(button, {"_form_submitted": "on", "priority": 1}).status_code == 403
+    assert operator.post(button, {"_form_submitted": "on", "priority": 2}).status_code == 302
+    assert Job.objects.get(id=job.id).priority == 2
+    assert AuditEntry.objects.filter(
+        actor="user:operators", action="change_priority", target=f"job:{job.id}"
+    ).exists()
+
+
+def test_a_waiting_job_is_moved_to_the_head_of_the_line(operator: Client, world: World) -> None:
+    job = job_in("retrying")
+    button = reverse("admin:jobs_job_run_next_one", args=[job.id])
+    assert operator.post(button, {"_form_submitted": "on"}).status_code == 302
+    moved = Job.objects.get(id=job.id)
+    others = Job.objects.filter(pool=job.pool, state__in=["queued", "retrying"]).exclude(id=job.id)
+    assert moved.priority == 1
+    assert all(moved.place_us < other.place_us for other in others)
+
+
+def test_without_redis_the_place_in_line_stays_and_the_operator_is_told(
+    operator: Client, world: World
+) -> None:
+    world.leases.away = True
+    job = job_in("queued")
+    button = reverse("admin:jobs_job_run_next_one", args=[job.id])
+    answer = operator.post(button, {"_form_submitted": "on"}, follow=True)
+    assert b"Redis does not answer now" in answer.content
+    assert Job.objects.get(id=job.id).place_us == job.place_us
+
+
+def test_what_operators_do_to_jobs_is_written_down(operator: Client, world: World) -> None:
+    cancelled, retried = job_in("queued"), job_in("failed")
+    for name, job in (("cancel_one", cancelled), ("retry_one", retried)):
+        operator.post(reverse(f"admin:jobs_job_{name}", args=[job.id]), {"_form_submitted": "on"})
+    told = set(AuditEntry.objects.filter(actor="user:operators").values_list("action", "target"))
+    assert ("cancel_job", f"job:{cancelled.id}") in told
+    assert f"job:{retried.id}" in {target for _, target in told}

@@ -1,0 +1,76 @@
+"""What inside a payload or result is shown as an image, and what never is."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from admin_ui.media import MOST_FOUND, find_media
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 100).decode()
+HOST = "dispatcher.example"
+
+
+def kinds(value: Any) -> list[tuple[str, str]]:
+    return [(media.path, media.kind) for media in find_media(value, host=HOST)]
+
+
+def test_embedded_images_are_found_where_they_are_and_decoded() -> None:
+    value = {"a": {"images": [PNG, f"data:image/webp;base64,{PNG}"]}, "clip": f"data:video/mp4;base64,{PNG}"}
+    assert kinds(value) == [("a/images/0", "image"), ("a/images/1", "image"), ("clip", "video")]
+    for media in find_media(value, host=HOST):
+        assert media.decoded().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"http://{HOST}/media/1.png", "image"),
+        ("/media/1.png", "image"),
+        ("/media/clip.MP4?x=1", "video"),
+        ("https://cdn.example.com/1.png", "link"),
+        (f"https://{HOST}.evil.example/1.png", "link"),
+        (f"http://{HOST}:8000/1.png", "link"),
+        (f"https://{HOST}@evil.example/1.png", "link"),
+        ("data:image/svg+xml;base64,PHN2Zz4=", "file"),
+        ("data:text/html;base64,PGI+", "file"),
+    ],
+)
+def test_only_our_own_addresses_are_shown_others_are_links(text: str, kind: str) -> None:
+    assert kinds([text]) == [("0", kind)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a sunset",
+        "iVBORw0KGgo",  # too short for an image
+        "iVBORw0KGgo" + "!" * 100,
+        "/etc/passwd",
+        f"http://{HOST}/admin/",
+        "//evil.example/1.png",
+        "/\\evil.example/1.png",
+        "javascript:alert(1)//.png",
+        "http://[bad/1.png",
+        "",
+    ],
+)
+def test_everything_else_is_only_text(text: str) -> None:
+    assert kinds({"value": text}) == []
+
+
+def test_what_only_looked_like_base64_is_refused() -> None:
+    [media] = find_media([f"data:image/png;base64,{PNG}*"], host=HOST)
+    with pytest.raises(ValueError):
+        media.decoded()
+
+
+def test_a_flood_of_images_is_cut_and_odd_values_are_no_trouble() -> None:
+    assert len(find_media([PNG] * 100, host=HOST)) == MOST_FOUND
+    deep: Any = PNG
+    for _ in range(5000):
+        deep = [deep]
+    assert len(find_media(deep, host=HOST)) == 1
+    assert kinds(None) == kinds(3) == kinds({}) == []

@@ -1,0 +1,148 @@
+"""Versions of models, the audit, and test callbacks by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from admin_ui import sample_page
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig
+from gpus.services.registry import configure_model
+from jobs.callbacks.sending import Outcome
+from jobs.models import Job, Tenant
+
+from .conftest import NOW, World, fill
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def versions(world: World) -> list[ConfigVersion]:
+    """Of zimg: 50 retries, then 7, then 9."""
+    leases: Any = lambda fleet: world.leases  # noqa: E731
+    for retries in (50, 7, 9):
+        configure_model("zimg", {"max_retries": retries}, by="user:boss", leases=leases, replace=True)
+    return list(ConfigVersion.objects.order_by("number"))
+
+
+def test_a_models_page_shows_what_changed_from_version_to_version(
+    viewer: Client, versions: list[ConfigVersion]
+) -> None:
+    assert (
+        reverse("admin:gpus_configversion_of", args=["zimg"])
+        in viewer.get(reverse("admin:gpus_modelconfig_change", args=["zimg"])).content.decode()
+    )
+    page = viewer.get(reverse("admin:gpus_configversion_of", args=["zimg"])).content.decode()
+    assert "<b>max_retries</b> <del>7</del> → <ins>9</ins>" in page
+    assert "<b>max_retries</b> <del>50</del> → <ins>7</ins>" in page
+    assert "made" in page
+    assert "Revert" not in page
+
+
+def test_one_click_reverts_a_model_and_is_a_version_itself(
+    operator: Client, viewer: Client, versions: list[ConfigVersion]
+) -> None:
+    page = operator.get(reverse("admin:gpus_configversion_of", args=["zimg"])).content.decode()
+    assert "Revert to 2" in page
+    assert "Revert to 3" not in page  # that is what it is
+    button = reverse("admin:gpus_configversion_revert", args=[versions[1].pk])
+    assert viewer.post(button, {"_form_submitted": "on"}).status_code == 403
+    assert operator.get(button).status_code == 200
+    assert ModelConfig.objects.get(name="zimg").max_retries == 9
+    answer = operator.post(button, {"_form_submitted": "on"})
+    assert answer["Location"] == reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    assert ModelConfig.objects.get(name="zimg").max_retries == 7
+    assert ConfigVersion.objects.count() == 4
+    assert AuditEntry.objects.filter(
+        actor="user:operators", action="revert_model", target="model:zimg"
+    ).exists()
+
+
+def test_a_version_says_what_a_revert_would_change(operator: Client, versions: list[ConfigVersion]) -> None:
+    page = operator.get(reverse("admin:gpus_configversion_change", args=[versions[0].pk])).content.decode()
+    assert "<del>9</del> → <ins>50</ins>" in page
+    latest = operator.get(reverse("admin:gpus_configversion_change", args=[versions[2].pk])).content.decode()
+    assert "Revert to this version" in page
+    assert "Revert to this version" not in latest
+
+
+@pytest.fixture
+def entries(db: None) -> None:
+    for actor, action, target in (
+        ("user:ann", "cancel_job", "job:01J"),
+        ("key:abcd", "switch_server", "server:flux-1"),
+        ("cli:root", "pause_model", "model:flux"),
+        ("user:bob", "retry_jobs", "jobs:filter"),
+    ):
+        AuditEntry.objects.create(at=NOW, actor=actor, action=action, target=target, detail={"before": [1]})
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"by": "user"}, ["user:bob", "user:ann"]),
+        ({"on": "server"}, ["key:abcd"]),
+        ({"on": "job"}, ["user:ann"]),
+        ({"q": "ann"}, ["user:ann"]),
+        ({"q": "flux-1"}, ["key:abcd"]),
+        ({"q": "model:flux"}, ["cli:root"]),
+        ({"q": "nobody"}, []),
+    ],
+)
+def test_the_audit_is_found_by_who_and_by_what(
+    viewer: Client, query: dict[str, str], found: list[str]
+) -> None:
+    answer = viewer.get(reverse("admin:gpus_auditentry_changelist"), query)
+    assert [row.actor for row in answer.context["cl"].result_list] == found
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_audit_links_to_what_it_is_about_and_nobody_changes_it(boss: Client) -> None:
+    page = boss.get(reverse("admin:gpus_auditentry_changelist")).content.decode()
+    assert f'href="{reverse("admin:gpus_server_change", args=["flux-1"])}"' in page
+    assert "before: [1]" in page
+    row = AuditEntry.objects.order_by("id")[0]
+    assert boss.get(reverse("admin:gpus_auditentry_add")).status_code == 403
+    assert boss.get(reverse("admin:gpus_auditentry_delete", args=[row.pk])).status_code == 403
+    assert (
+        boss.post(reverse("admin:gpus_auditentry_change", args=[row.pk]), {"actor": "x"}).status_code == 403
+    )
+
+
+def test_a_test_callback_is_sent_and_its_answer_shown(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(jobs=6)
+    sent = []
+
+    def send(tenant: Tenant, url: str, **how: Any) -> Outcome:
+        sent.append((tenant.name, url, how["by"]))
+        return Outcome(None, "OSError: no route", 12)
+
+    monkeypatch.setattr(sample_page, "send_sample", send)
+    page = reverse("admin:jobs_callback_sample")
+    tenant = Tenant.objects.get(name="acme")
+    assert Job.objects.filter(tenant=tenant).exists()
+    link = operator.get(reverse("admin:jobs_tenant_send_test", args=[tenant.pk]))["Location"]
+    assert link == f"{page}?tenant=acme"
+    assert 'value="https://hooks.example.com/gpu"' in operator.get(link).content.decode()
+    assert sent == []
+    answer = operator.post(page, {"tenant": "acme", "url": "https://x.example/"}).content.decode()
+    assert sent == [("acme", "https://x.example/", "user:operators")]
+    assert "OSError: no route" in answer
+
+
+def test_a_test_callback_to_where_nobody_may_call_is_refused(
+    operator: Client, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Tenant.objects.create(name="acme")
+    page = reverse("admin:jobs_callback_sample")
+    form = {"tenant": "acme", "url": "http://127.0.0.1/"}
+    assert "must not call" in operator.post(page, form).content.decode()
+    assert "must begin with" in operator.post(page, form | {"url": "ftp://x.example/"}).content.decode()
+    assert viewer.get(page).status_code == viewer.post(page, form).status_code == 403
+    assert not AuditEntry.objects.filter(action="send_sample_callback").exists()

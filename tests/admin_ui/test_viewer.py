@@ -1,0 +1,51 @@
+"""JSON to be read: escaped, and short however large the value is."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+
+import pytest
+
+from admin_ui.viewer import MOST_ITEMS, show_json
+
+
+def text_of(value: Any) -> str:
+    return html.unescape(re.sub("<[^>]*>", "", show_json(value).html))
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, -2.5e3, None, True]}, [], {}, "x", 'say "hi" \\ there', {"<b>": "</pre><script>"}, 0]
+)
+def test_a_small_value_is_shown_whole(value: Any) -> None:
+    assert json.loads(text_of(value)) == value
+    assert not show_json(value).is_cut
+
+
+def test_what_clients_wrote_is_escaped() -> None:
+    shown = show_json({"<img src=x>": "</pre><script>alert(1)</script>"}).html
+    assert "<script" not in shown
+    assert "<img" not in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("x" * 5_000_000, "4,999,952 more characters"),
+        (list(range(1_000_000)), "999,800 more"),
+        ({str(number): number for number in range(1000)}, "800 more"),
+        ([[[0] * 100] * 100] * 100, "more"),
+    ],
+)
+def test_a_large_value_is_cut_and_says_so(value: Any, says: str) -> None:
+    shown = show_json(value)
+    assert shown.is_cut
+    assert says in shown.html
+    assert len(shown.html) < 200_000
+
+
+def test_half_a_surrogate_pair_can_be_sent() -> None:
+    show_json({"text": "\ud800", "\udfff": 1}).html.encode()
+    assert MOST_ITEMS > 50

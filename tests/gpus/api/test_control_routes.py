@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import AuditEntry, Pause, Server
+from tests.builders import make_model, make_server
+from tests.jobs.api.conftest import Account, World, operator, world
+from tests.jobs.api.test_bad_input import problem
+
+__all__ = ["operator", "world"]
+
+ADMIN = "/api/v1/admin"
+
+
+@pytest.fixture
+def flux(operator: Account) -> Server:
+    """With two models, in a pool of their own."""
+    server = make_server("s1", model=make_model("flux", pool="big"), slots=2)
+    server.placements.create(model=make_model("ltx2", pool="big"), endpoint="http://10.0.0.1/video")
+    return server
+
+
+# -- servers ---------------------------------------------------------------------------------------------
+
+
+def test_a_server_shows_what_is_wanted_and_what_is(operator: Account, world: World, flux: Server) -> None:
+    world.leases.views["s1"] = ["leased", "off"]
+    told = operator.client.get(f"{ADMIN}/servers/s1").json()
+    assert (told["server"], told["pool"], told["desired"], told["live"]) == ("s1", "big", "on", True)
+    assert told["observed"] == {
+        "state": "draining",
+        "slots": {"leased": 1, "off": 1},
+        "resting": 0,
+        "running": 1,
+    }
+    assert [one["model"] for one in told["models"]] == ["flux", "ltx2"]
+    assert "headers" not in str(told)
+
+
+def test_a_server_is_switched_and_resized(operator: Account, world: World, flux: Server) -> None:
+    answer = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "draining", "slots": 0}, format="json")
+    assert answer.status_code == 200, answer.content
+    assert (answer.json()["desired"], answer.json()["slots"]) == ("draining", 0)
+    assert (world.leases.servers["s1"].desired, world.leases.servers["s1"].slots) == ("draining", 0)
+    world.wakes.clear()
+    operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "on", "slots": 2}, format="json")
+    assert [wake.count for wake in world.wakes] == [2]
+
+
+def test_without_redis_a_server_is_shown_and_switched_all_the_same(
+    operator: Account, world: World, flux: Server
+) -> None:
+    world.leases.away = True
+    told = operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off"}, format="json").json()
+    assert (told["desired"], told["observed"]["state"], told["live"]) == ("off", "unknown", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, ""),
+        ({"desired": "asleep"}, "/desired"),
+        ({"slots": -1}, "/slots"),
+        ({"slots": 1025}, "/slots"),
+        ({"slots": True}, "/slots"),
+        ({"name": "x"}, "/name"),
+        ([], ""),
+    ],
+)
+def test_a_switch_that_makes_no_sense_is_refused(
+    operator: Account, flux: Server, body: Any, pointer: str
+) -> None:
+    answer = operator.client.patch(f"{ADMIN}/servers/s1", body, format="json")
+    problem(answer, 422, "validation_failed", pointer)
+
+
+def test_a_server_is_forgotten(operator: Account, world: World, flux: Server) -> None:
+    operator.client.patch(f"{ADMIN}/servers/s1", {"slots": 1}, format="json")
+    assert operator.client.delete(f"{ADMIN}/servers/s1").status_code == 204
+    assert (Server.objects.count(), world.leases.servers) == (0, {})
+    assert AuditEntry.objects.filter(action="remove_server", target="server:s1").exists()
+
+
+@pytest.mark.parametrize("name", ["nope", "a%20b", "%00", "x" * 65])
+def test_a_server_that_is_not_there(operator: Account, name: str) -> None:
+    url = f"{ADMIN}/servers/{name}"
+    problem(operator.client.get(url), 404, "unknown_server", "/server")
+    problem(operator.client.patch(url, {"slots": 1}, format="json"), 404, "unknown_server", "/server")
+    problem(operator.client.delete(url), 404, "unknown_server", "/server")
+
+
+def test_servers_are_listed_by_name_page_by_page(operator: Account, flux: Server) -> None:
+    make_server("s-2.x_y", model=make_model("zimg"), desired="off")
+    first = operator.client.get(f"{ADMIN}/servers?limit=1").json()
+    assert [one["server"] for one in first["results"]] == ["s-2.x_y"]
+    second = operator.client.get(first["next"]).json()
+    assert [one["server"] for one in second["results"]] == ["s1"]
+    back = operator.client.get(second["previous"]).json()
+    assert [one["server"] for one in back["results"]] == ["s-2.x_y"]
+    for query, found in (("pool=big", ["s1"]), ("desired=off", ["s-2.x_y"]), ("pool=big&desired=off", [])):
+        listed = operator.client.get(f"{ADMIN}/servers?{query}").json()["results"]
+        assert [one["server"] for one in listed] == found
+    problem(operator.client.get(f"{ADMIN}/servers?desired=x"), 400, "invalid_parameter", "/desired")
+    problem(operator.client.get(f"{ADMIN}/servers?colour=x"), 400, "unknown_parameter", "/colour")
+    problem(operator.client.get(f"{ADMIN}/servers?cursor=cD0lMDA="), 400, "bad_cursor", "/cursor")
+
+
+# -- pauses ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_paused_and_resumed(operator: Account, world: World, flux: Server) -> None:
+    url = f"{ADMIN}/models/flux"
+    told = operator.client.post(f"{url}/pause", {"reason": "bad weights"}, format="json").json()
+    assert told == {"kind": "model", "name": "flux", "paused": True, "changed": True, "live": True}
+    assert world.leases.servers["s1"].models == ("ltx2",)
+    models = operator.client.get(f"{ADMIN}/servers/s1").json()["models"]
+    assert [one["paused"] for one in models] == [True, False]
+    assert not operator.client.post(f"{url}/pause").json()["changed"]
+    [pause] = operator.client.get(f"{ADMIN}/pauses").json()["results"]
+    assert (pause["kind"], pause["name"], pause["reason"]) == ("model", "flux", "bad weights")
+    assert pause["by"].startswith("key:")
+    world.wakes.clear()
+    told = operator.client.post(f"{url}/resume").json()
+    assert (told["paused"], told["changed"]) == (False, True)
+    assert world.wakes
+    assert operator.client.get(f"{ADMIN}/pauses").json() == {"results": []}
+
+
+def test_everything_is_paused_and_resumed(operator: Account, world: World, flux: Server) -> None:
+    told = operator.client.post(f"{ADMIN}/pause").json()
+    assert told == {"kind": "system", "name": "", "paused": True, "changed": True, "live": True}
+    assert world.leases.servers["s1"].desired == "draining"
+    world.leases.away = True
+    told = operator.client.post(f"{ADMIN}/resume").json()
+    assert (told["changed"], told["live"]) == (True, False)
+    assert not Pause.objects.exists()
+
+
+def test_a_pause_that_makes_no_sense_is_refused(operator: Account, flux: Server) -> None:
+    url = f"{ADMIN}/models/flux/pause"
+    problem(
+        operator.client.post(url, {"reason": "x" * 501}, format="json"), 422, "validation_failed", "/reason"
+    )
+    problem(operator.client.post(url, {"why": "x"}, format="json"), 422, "validation_failed", "/why")
+    problem(operator.client.post(f"{ADMIN}/models/nope/pause"), 404, "unknown_model", "/model")
+    problem(operator.client.post(f"{ADMIN}/models/%00/resume"), 404, "unknown_model", "/model")
+    assert not Pause.objects.exists()
+
+
+# -- versions --------------------------------------------------------------------------------------------
+
+
+def test_a_configuration_has_a_history_and_goes_back(operator: Account) -> None:
+    url = f"{ADMIN}/model-configs/flux"
+    operator.client.put(url, {"max_retries": 1}, format="json")
+    shown = operator.client.get(url).json()
+    operator.client.patch(url, {"max_retries": 2, "queue_algorithm": "fifo"}, format="json")
+    listed = operator.client.get(f"{url}/versions").json()["results"]
+    assert [(one["number"], one["fields"]["max_retries"]) for one in listed] == [(2, 2), (1, 1)]
+    first = operator.client.get(f"{url}/versions?limit=1").json()
+    assert [one["number"] for one in operator.client.get(first["next"]).json()["results"]] == [1]
+    reverted = operator.client.post(f"{url}/revert", {"number": 1}, format="json")
+    assert (reverted.status_code, reverted.json()) == (200, shown)
+    assert operator.client.get(url).json() == shown
+    assert len(operator.client.get(f"{url}/versions").json()["results"]) == 3
+
+
+def test_a_version_that_is_not_there(operator: Account) -> None:
+    make_model("flux")
+    url = f"{ADMIN}/model-configs/flux"
+    problem(operator.client.post(f"{url}/revert", {"number": 7}, format="json"), 404, "unknown_version")
+    problem(operator.client.post(f"{url}/revert", {"number": 0}, format="json"), 422, "validation_failed")
+    problem(operator.client.post(f"{url}/revert", {}, format="json"), 422, "validation_failed", "/number")
+    nope = f"{ADMIN}/model-configs/nope"
+    problem(operator.client.get(f"{nope}/versions"), 404, "unknown_model", "/model")
+    problem(operator.client.post(f"{nope}/revert", {"number": 1}, format="json"), 404, "unknown_model")
+
+
+# -- audit -----------------------------------------------------------------------------------------------
+
+
+def test_who_did_what_is_listed_and_filtered(operator: Account, flux: Server) -> None:
+    operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off", "slots": 1}, format="json")
+    operator.client.post(f"{ADMIN}/models/flux/pause")
+    listed = operator.client.get(f"{ADMIN}/audit").json()["results"]
+    assert [one["action"] for one in listed] == ["pause_model", "switch_server", "set_slots"]
+    assert listed[1]["detail"] == {"before": "on", "after": "off"}
+    for query, found in (
+        ("target=server:s1", ["switch_server", "set_slots"]),
+        ("action=pause_model", ["pause_model"]),
+        (f"actor={listed[0]['actor']}&action=set_slots", ["set_slots"]),
+        ("actor=user:nobody", []),
+    ):
+        answer = operator.client.get(f"{ADMIN}/audit?{query}").json()
+        assert [one["action"] for one in answer["results"]] == found
+    first = operator.client.get(f"{ADMIN}/audit?limit=1").json()
+    assert [one["action"] for one in operator.client.get(first["next"]).json()["results"]] == [
+        "switch_server"
+    ]
+    problem(operator.client.get(f"{ADMIN}/audit?who=x"), 400, "unknown_parameter", "/who")
+    problem(operator.client.get(f"{ADMIN}/audit?cursor=cD1hYmM="), 400, "bad_cursor", "/cursor")

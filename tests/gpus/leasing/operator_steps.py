@@ -1,0 +1,76 @@
+"""What operators change while the lease machine runs: servers, the order, weights, pauses."""
+
+from __future__ import annotations
+
+import random
+
+from gpus.protocol import split_slot
+
+from .checks import SERVERS
+from .plain_model import PlainLeases
+from .rig import POOL, Rig
+
+MODELS, TENANTS, HOSTS = ("flux", "ltx2", "zimg"), ("a", "b", "c"), (None, None, None, "box")
+
+
+class OperatorSteps:
+    rig: Rig
+    model: PlainLeases
+    chance: random.Random
+
+    def put_back(self, name: str) -> None:
+        host = "box" if name == "s3" else None
+        self._configure(name, 2, MODELS[:2] if name == "s2" else MODELS, "on", host)
+
+    def change(self) -> None:
+        models = self.chance.choice([MODELS, MODELS[:2], MODELS[2:]])
+        desired = self.chance.choice(["on", "on", "draining", "off"])
+        slots = self.chance.randint(0, 3)
+        self._configure(self.chance.choice(SERVERS), slots, models, desired, self.chance.choice(HOSTS))
+
+    def _configure(
+        self, name: str, slots: int, models: tuple[str, ...], desired: str, host: str | None
+    ) -> None:
+        self.model.configure(name, slots, models, desired, host or "")
+        self.rig.server(name, slots, models, desired=desired, host=host)
+
+    def forget(self) -> None:
+        name = self.chance.choice(SERVERS)
+        self.model.forget(name)
+        self.rig.leases.forget_server(name)
+
+    def rest(self) -> None:
+        name, seconds = self.chance.choice(SERVERS), self.chance.choice([1, 10])
+        if name in self.model.servers:
+            self.model.rest(name, seconds * 1_000_000)
+        self.rig.leases.rest_server(name, seconds)
+
+    def switch(self) -> None:
+        algorithm, patience = self.chance.choice(["fair", "fifo"]), self.chance.choice([0, 5, 30])
+        self.model.fifo, self.model.patience = algorithm == "fifo", patience * 1_000_000
+        self.rig.pool(algorithm, patience=patience)
+
+    def weigh(self) -> None:
+        tenant, weight = self.chance.choice(TENANTS), self.chance.choice([0.5, 1.0, 4.0])
+        self.model.weights[tenant] = weight
+        self.rig.leases.set_weights({tenant: weight})
+
+    def pause(self) -> None:
+        tenants = self.chance.choice(["", "", "a", "bc", "abc"])
+        before = sum(self.model.waiting().values())
+        self.model.set_paused(set(tenants))
+        wakes = self.rig.leases.set_paused_tenants(POOL, list(tenants))
+        back = sum(self.model.waiting().values()) - before
+        assert sum(wake.count for wake in wakes) <= max(0, back) or tenants
+
+    def fill(self) -> None:
+        wakes = self.rig.leases.fill()
+        self.model.end_rests()
+        listed = [slot for slot in self.model.slots.values() if slot.listed]
+        servers = {slot.name: self.model.servers[split_slot(slot.name)[0]] for slot in listed}
+        useful = {
+            servers[slot.name].host or None
+            for slot in listed
+            if slot.state == "adoptable" or set(self.model.waiting()) & set(servers[slot.name].models)
+        }
+        assert {wake.host for wake in wakes} == useful

@@ -1,0 +1,125 @@
+"""Pauses in a real lease layer: what waits keeps its place, what runs goes on, and it all comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import Pause, Server
+from gpus.protocol import PushOutcome
+from gpus.services import controls
+from gpus.services.mirror import mirror_registry
+from tests.builders import make_model, make_server
+from tests.gpus.leasing.conftest import client
+from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
+
+__all__ = ["client"]
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def rig(client: Any, fleet: str) -> Rig:
+    """One server with two slots that runs two models."""
+    rig = Rig(client, fleet).open()
+    flux, zimg = (make_model(name, pool=POOL, fleet=fleet) for name in (MODEL, "zimg"))
+    server = make_server("s1", model=flux, slots=2)
+    server.placements.create(model=zimg, endpoint="http://127.0.0.1:9/zimg")
+    mirror_registry(rig.leases, fleet=fleet)
+    return rig
+
+
+def pause(rig: Rig, kind: Pause.Kind, name: str = "") -> None:
+    controls.pause(kind, name, by="user:ada", leases=lambda fleet: rig.leases)
+
+
+def resume(rig: Rig, kind: Pause.Kind, name: str = "") -> Any:
+    return controls.resume(kind, name, by="user:ada", leases=lambda fleet: rig.leases)
+
+
+def test_a_paused_model_waits_in_its_place_while_the_others_go_on(rig: Rig) -> None:
+    rig.push("f1")
+    running = rig.must_claim()
+    pause(rig, Pause.Kind.MODEL, MODEL)
+    [pushed] = rig.push("f2", place=0)
+    assert pushed.outcome is PushOutcome.QUEUED, "there is a free slot, but not for this model"
+    rig.push("z1", model="zimg")
+    assert rig.must_claim().job_id == "z1"
+    assert rig.release(running, next_attempt_id="next") is None, "the slot is not handed on to what is paused"
+    rig.leases.settled([running.ref])
+    assert (rig.claim(), counts(rig.leases.fill())) == (None, {}), "nobody is woken for nothing"
+    assert rig.in_line("f2")
+
+
+def test_a_resumed_model_is_woken_and_finds_its_slot_warm(rig: Rig) -> None:
+    rig.push("f1")
+    rig.release(rig.must_claim(), "free")
+    pause(rig, Pause.Kind.MODEL, MODEL)
+    rig.push("f2", "f3")
+    done = resume(rig, Pause.Kind.MODEL, MODEL)
+    assert counts(done.wakes) == {(POOL, None): 2}
+    assert rig.must_claim().slot == "s1/0", "the slot is warm for it"
+    assert rig.client.scard(f"{rig.prefix}serving:{POOL}:{MODEL}") == 1
+
+
+def test_a_server_whose_only_model_is_paused_gives_nothing_and_comes_back(rig: Rig) -> None:
+    Server.objects.get().placements.filter(model="zimg").delete()
+    pause(rig, Pause.Kind.MODEL, MODEL)
+    rig.push("f1")
+    assert (rig.claim(), rig.states()) == (None, ["free", "free"])
+    assert counts(resume(rig, Pause.Kind.MODEL, MODEL).wakes) == {(POOL, None): 1}
+    assert rig.must_claim().job_id == "f1"
+
+
+def test_a_paused_system_starts_nothing_ends_what_runs_and_goes_on(rig: Rig) -> None:
+    rig.push("f1", "f2", "f3")
+    lease = rig.must_claim()
+    pause(rig, Pause.Kind.SYSTEM)
+    assert rig.claim() is None
+    assert rig.release(lease, next_attempt_id="next") is None
+    rig.leases.settled([lease.ref])
+    assert rig.states() == ["off", "off"]
+    assert counts(resume(rig, Pause.Kind.SYSTEM).wakes) == {(POOL, None): 2}
+    assert [rig.must_claim().job_id, rig.must_claim().job_id] == ["f2", "f3"]
+
+
+def test_a_run_is_adopted_while_its_model_and_the_system_are_paused(rig: Rig) -> None:
+    rig.push("f1")
+    lease = rig.must_claim()
+    pause(rig, Pause.Kind.MODEL, MODEL)
+    pause(rig, Pause.Kind.SYSTEM)
+    rig.release(lease, "adopt")
+    assert rig.must_claim(worker="w2").attempt_id == lease.attempt_id
+
+
+def test_a_paused_tenant_waits_and_the_others_go_on(rig: Rig) -> None:
+    pause(rig, Pause.Kind.TENANT, "t1")
+    rig.push("j1", tenant="t1")
+    rig.push("j2", tenant="t2")
+    assert rig.must_claim().job_id == "j2"
+    assert rig.claim() is None
+    assert counts(resume(rig, Pause.Kind.TENANT, "t1").wakes) == {(POOL, None): 1}
+    assert rig.must_claim().job_id == "j1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Pause.Kind.SYSTEM, ""), (Pause.Kind.MODEL, MODEL), (Pause.Kind.TENANT, "t1")]
+)
+def test_a_pause_outlives_the_index(rig: Rig, fleet: str, kind: Pause.Kind, name: str) -> None:
+    pause(rig, kind, name)
+    rig.client.delete(*rig.client.keys(f"{rig.prefix}*"))
+    assert rig.leases.begin_rebuild("again")
+    assert rig.leases.wipe("again")
+    mirror_registry(rig.leases, fleet=fleet)
+    rig.push("f1")
+    rig.leases.open_generation("again")
+    assert rig.claim() is None
+    resume(rig, kind, name)
+    assert rig.must_claim().job_id == "f1"
+
+
+def test_only_the_models_own_fleet_is_told_of_its_pause(rig: Rig, fleet: str) -> None:
+    make_server("far", model=make_model("far", fleet="east"))
+    told = {fleet: rig.leases}
+    done = controls.pause(Pause.Kind.MODEL, MODEL, by="user:ada", leases=lambda name: told[name])
+    assert done.mirrored

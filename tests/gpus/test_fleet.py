@@ -1,0 +1,168 @@
+"""What a cell says for every state that a slot and its server can be in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpus.errors import LeasingUnavailable
+from gpus.fleet import CellState, Fleet, cell_of, look_at
+from gpus.leasing.contract import SlotView
+from gpus.models import Pause, Pool, QuarantinedSlot, Server
+from gpus.protocol import split_slot
+from tests.builders import make_model, make_server
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def view(slot: str = "s/0", state: str = "free", **values: Any) -> SlotView:
+    is_held = state in ("leased", "adoptable", "settling")
+    known: dict[str, Any] = {
+        "pool": "flux",
+        "resting": False,
+        "warm_model": "flux",
+        "job_id": "j" if is_held else None,
+        "attempt_id": "a" if is_held else None,
+        "epoch": 1,
+        "model": "flux" if is_held else None,
+        "held_seconds": 7.0 if is_held else 0.0,
+        "expires_in_seconds": None,
+    }
+    return SlotView(slot=slot, state=state, **(known | values))
+
+
+def server(desired: str = "on", slots: int = 2, **values: Any) -> Server:
+    return Server(name="s", pool=Pool(name="flux"), slots=slots, desired=desired, **values)
+
+
+@pytest.mark.parametrize(
+    ("seen", "machine", "state", "reason"),
+    [
+        (view(), server(), CellState.FREE, ""),
+        (view(resting=True), server(), CellState.RESTING, "its server said it is busy"),
+        (view(), server(healthy=False, last_error="HTTP 500"), CellState.SICK, "HTTP 500"),
+        (view(), server(healthy=False), CellState.SICK, "does not answer"),
+        (view(state="leased"), server(), CellState.BUSY, ""),
+        (view(state="leased"), server(healthy=False), CellState.BUSY, ""),
+        (view(state="adoptable"), server(), CellState.BUSY, "waits for a worker to go on with it"),
+        (view(state="settling"), server(), CellState.BUSY, "its end is being written"),
+        (view(state="leased"), server("draining"), CellState.DRAINING, "ends, then nothing starts"),
+        (view(state="leased"), server("off"), CellState.DRAINING, "is being interrupted"),
+        (view("s/2", "leased"), server(), CellState.DRAINING, "ends, then the slot goes"),
+        (view(state="off"), server("draining"), CellState.OFF, "drained"),
+        (view(state="off"), server("off"), CellState.OFF, "switched off"),
+        (view(state="off"), server(), CellState.OFF, "one above the count still runs"),
+        (view(), server("draining"), CellState.FREE, "not draining yet"),
+        (view(state="quarantined"), server(), CellState.QUARANTINED, "nobody vouches for it"),
+        (None, server(), CellState.UNKNOWN, "Redis says nothing of it"),
+    ],
+)
+def test_a_cell_has_a_state_and_a_reason(
+    seen: SlotView | None, machine: Server, state: CellState, reason: str
+) -> None:
+    cell = cell_of(seen.slot if seen else "s/0", seen, None, machine, NOW)
+    assert (cell.state, cell.reason) == (state, reason)
+    is_held = state in (CellState.BUSY, CellState.DRAINING)
+    assert (cell.job_id, cell.model, cell.age_seconds) == (("j", "flux", 7.0) if is_held else (None,) * 3)
+    assert cell.warm_model == ("flux" if seen else None)
+
+
+def test_in_a_paused_system_an_idle_slot_says_so() -> None:
+    assert (
+        cell_of("s/0", view(state="off"), None, server(), NOW, is_paused=True).reason
+        == "the system is paused"
+    )
+
+
+@pytest.mark.parametrize("seen", [view(state="quarantined"), view(), None])
+def test_an_open_quarantine_counts_whatever_redis_says(seen: SlotView | None) -> None:
+    suspect = QuarantinedSlot(
+        server_id="s",
+        slot=0,
+        reason="server_lost",
+        job_id="j9",
+        model="flux",
+        since=NOW - timedelta(seconds=90),
+    )
+    cell = cell_of("s/0", seen, suspect, server(), NOW)
+    assert (cell.state, cell.reason, cell.job_id) == (CellState.QUARANTINED, "server lost", "j9")
+    assert cell.age_seconds == 90.0
+
+
+class Seen:
+    """A lease layer that shows some slots; counts the questions."""
+
+    def __init__(self, *views: SlotView, away: bool = False) -> None:
+        self.views, self.away, self.asked = views, away, 0
+
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
+        self.asked += 1
+        if self.away:
+            raise LeasingUnavailable("away")
+        return [one for one in self.views if split_slot(one.slot)[0] in servers]
+
+
+def look(**fleets: Seen) -> Fleet:
+    servers = Server.objects.select_related("pool").prefetch_related("placements").order_by("name")
+    return look_at(list(servers), lambda fleet: fleets[fleet], NOW)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.django_db
+def test_a_row_shows_what_is_wanted_beside_what_is() -> None:
+    model = make_model("flux", fleet="main")
+    make_server("a", model=model, slots=2)
+    make_server("b", model=model, slots=1, desired="draining")
+    make_server("c", model=model, slots=1, desired="draining")
+    views = [view("a/1"), view("a/0", "leased"), view("b/0", "leased"), view("c/0", "off")]
+    rows = {row.name: row for row in look(main=Seen(*views)).rows}
+    assert [cell.slot for cell in rows["a"].cells] == ["a/0", "a/1"]
+    assert [(row.observed, row.is_settled, row.running) for row in rows.values()] == [
+        ("on", True, 1),
+        ("draining", False, 1),
+        ("off", True, 0),
+    ]
+    assert rows["a"].models == ("flux",)
+    assert (rows["a"].count(CellState.FREE), rows["a"].one_less) == (1, 1)
+
+
+@pytest.mark.django_db
+def test_a_run_above_the_count_is_shown_until_it_ends() -> None:
+    make_server("a", model=make_model("flux"), slots=1)
+    row = look(main=Seen(view("a/0", "off"), view("a/1", "leased"), view("a/2", "off"))).rows[0]
+    assert [(cell.index, cell.state) for cell in row.cells] == [(0, CellState.OFF), (1, CellState.DRAINING)]
+
+
+@pytest.mark.django_db
+def test_one_fleet_without_redis_leaves_the_others_as_they_are() -> None:
+    make_server("a", model=make_model("flux", fleet="main"), slots=1)
+    make_server("b", model=make_model("zimg", fleet="far"), slots=2)
+    fleet = look(main=Seen(view("a/0")), far=Seen(away=True))
+    a, b = fleet.rows
+    assert fleet.away == ("far",)
+    assert (a.observed, b.observed) == ("on", "unknown")
+    assert [cell.state for cell in b.cells] == [CellState.UNKNOWN] * 2
+    assert not b.is_settled
+
+
+@pytest.mark.django_db
+def test_a_pause_of_the_system_is_no_disobedience() -> None:
+    make_server("a", model=make_model("flux"), slots=1)
+    Pause.objects.create(kind=Pause.Kind.SYSTEM, since=NOW, actor="user:x")
+    row = look(main=Seen(view("a/0", "off"))).rows[0]
+    assert (row.observed, row.is_settled) == ("off", True)
+    assert row.cells[0].reason == "the system is paused"
+
+
+@pytest.mark.django_db
+def test_a_hundred_servers_cost_a_question_per_fleet_and_two_queries(django_assert_num_queries: Any) -> None:
+    model = make_model("flux")
+    for number in range(100):
+        make_server(f"s{number}", model=model)
+    servers = list(Server.objects.select_related("pool").prefetch_related("placements"))
+    layer = Seen()
+    with django_assert_num_queries(2):
+        look_at(servers, lambda fleet: layer, NOW)  # type: ignore[arg-type,return-value]
+    assert layer.asked == 1

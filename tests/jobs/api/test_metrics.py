@@ -1,0 +1,186 @@
+"""What a scrape tells, that its cost stays bounded, and that the page of names is true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+from prometheus_client import Metric
+from rest_framework.test import APIClient
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from gpus.leasing.contract import PoolDepth
+from gpus.models import ModelConfig, Pause, QuarantinedSlot
+from gpus.protocol import ServerSpec
+from jobs import tallies
+from jobs.api.metrics import DispatcherCollector
+from jobs.models import Callback, Job
+from jobs.sweeps import rollups
+from jobs.sweeps.ages import Ran, write_runs
+from jobs.sweeps.base import SweepCount
+from tests import builders
+from tests.jobs.lives import Lives
+
+from .conftest import Account, World
+from .test_jobs import make_job
+
+pytestmark = pytest.mark.django_db
+PAGE = ROOT / "docs" / "metrics.md"
+
+
+def away(*_: Any) -> None:
+    raise OperationalError("gone")
+
+
+def scrape(client: APIClient) -> dict[str, float]:
+    """Sample by its name and labels, as the text has them."""
+    lines = client.get("/metrics").content.decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def test_the_line_and_what_is_not_over(
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    job = make_job(acme.tenant)
+    Job.objects.filter(id=job.id).update(created_at=world.clock.now() - timedelta(seconds=90))
+    make_job(acme.tenant, "completed")
+    world.leases.push("zimg", [job.ticket])
+    world.leases.configure_server(ServerSpec("s1", "zimg", 3, ("zimg",)))
+    found = scrape(anonymous)
+    assert found['dispatcher_jobs{model="zimg",state="queued"}'] == 1
+    assert 'dispatcher_jobs{model="zimg",state="completed"}' not in found
+    assert 90 <= found['dispatcher_oldest_waiting_seconds{model="zimg"}'] < 100
+    assert found['dispatcher_waiting{model="zimg",pool="zimg"}'] == 1
+    assert found['dispatcher_slots{pool="zimg",state="free"}'] == 3
+    assert found['dispatcher_index_whole{fleet="main"}'] == 1
+
+
+def test_a_running_job_without_a_lease_is_drift(
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"free": 5, "leased": 1, "adoptable": 1, "settling": 3, "quarantined": 1}
+    monkeypatch.setattr(world.leases, "depth", lambda pool: PoolDepth(pool, {}, 0, held))
+    builders.make_server("gpu-1", model=zimg, slots=3)
+    for slot in range(2):
+        builders.make_running(builders.make_job(zimg, tenant=acme.tenant), slot=f"gpu-1/{slot}")
+    assert scrape(anonymous)['dispatcher_lease_drift{pool="zimg"}'] == 0
+    builders.make_running(builders.make_job(zimg, tenant=acme.tenant), slot="gpu-1/2")
+    assert scrape(anonymous)['dispatcher_lease_drift{pool="zimg"}'] == 1
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Lives:
+    """Jobs that lived and are summed up."""
+    lives = Lives()
+    lives.play(40)
+
+    class AtOnce:
+        def look(self) -> int:
+            return 10**9
+
+    monkeypatch.setattr(rollups, "_decided", AtOnce())
+    rollups.sweep(builders.make_ports(clock=builders.ManualClock()))
+    return lives
+
+
+def test_what_ended_is_counted_and_the_histograms_hold_all_of_it(anonymous: APIClient, played: Lives) -> None:
+    found = scrape(anonymous)
+    done = [one for one in played.closed if one.outcome]
+    zimg = [one for one in done if one.model == "zimg"]
+    completed = [one for one in zimg if one.outcome == "completed"]
+    assert found['dispatcher_jobs_finished_total{model="zimg",state="completed"}'] == len(completed) > 0
+    started = [one.wait_seconds for one in zimg if one.wait_seconds is not None]
+    assert found['dispatcher_wait_seconds_bucket{le="+Inf",model="zimg"}'] == len(started)
+    at_most_20 = sum(seconds <= 20 for seconds in started)
+    assert found['dispatcher_wait_seconds_bucket{le="20.0",model="zimg"}'] == at_most_20
+    ran = [one.run_seconds for one in zimg if one.run_seconds is not None]
+    assert found['dispatcher_run_seconds_bucket{le="60.0",model="zimg"}'] == sum(s <= 60 for s in ran)
+    held = sum(value for name, value in found.items() if name.startswith("dispatcher_gpu_seconds_total"))
+    assert held == pytest.approx(sum(one.gpu_seconds for one in played.closed))
+    busy = [one for one in played.closed if (one.model, one.attempt) == ("zimg", "busy")]
+    requeued = 'dispatcher_attempts_total{model="zimg",outcome="busy",then="requeued"}'
+    assert found[requeued] == sum(one.then == "requeued" for one in busy) > 0
+
+
+def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    now = world.clock.now()
+    job = make_job(acme.tenant, "failed")
+    Job.objects.filter(id=job.id).update(error_code="timeout")
+    Callback.objects.create(
+        id="c", job=job, url="u", body="{}", created_at=now, next_at=now - timedelta(seconds=70)
+    )
+    server = builders.make_server("gpu-1", model=zimg, healthy=False)
+    QuarantinedSlot.objects.create(server=server, slot=0, since=now - timedelta(seconds=40), until=now)
+    Pause.objects.create(kind="tenant", name=str(acme.tenant.pk), since=now, actor="cli:x")
+    write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(looked=9, repaired=4))})
+    write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
+    tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, 2)
+    found = scrape(anonymous)
+    assert found['dispatcher_dead_letters{error="timeout",model="zimg"}'] == 1
+    assert found["dispatcher_callbacks_pending"] == 1
+    assert 70 <= found["dispatcher_callbacks_overdue_seconds"] < 80
+    assert found['dispatcher_quarantined_slots{server="gpu-1"}'] == 1
+    assert 40 <= found["dispatcher_quarantine_oldest_seconds"] < 50
+    assert found['dispatcher_server_healthy{server="gpu-1"}'] == 0
+    assert found['dispatcher_server_slots{desired="on",pool="zimg",server="gpu-1"}'] == 1
+    assert found['dispatcher_paused{kind="tenant",name="acme"}'] == 1
+    assert 600 <= found['dispatcher_sweep_age_seconds{sweep="fill"}'] < 660
+    assert found['dispatcher_sweep_repairs_total{sweep="fill"}'] == 7
+    assert found["dispatcher_results_refused_total"] == 2
+
+
+def test_a_scrape_asks_as_much_whatever_is_finished(
+    anonymous: APIClient, acme: Account, zimg: ModelConfig
+) -> None:
+    """No statement goes over finished jobs: each names the states, or the sums, that bound it."""
+    make_job(acme.tenant, "completed")
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert anonymous.get("/metrics").status_code == 200
+    over_jobs = [
+        query["sql"] for query in asked if re.search(r'FROM "jobs_(job|attempt|callback)"', query["sql"])
+    ]
+    assert len(over_jobs) >= 5
+    for sql in over_jobs:
+        bounded = "LIMIT" in sql or "'queued'" in sql or "'leased'" in sql
+        assert bounded, sql
+        assert "'completed'" not in sql
+
+
+def test_what_is_away_is_said(anonymous: APIClient, zimg: ModelConfig, world: World) -> None:
+    world.leases.away = True
+    found = scrape(anonymous)
+    assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (0, 1)
+    assert found["dispatcher_callbacks_pending"] == 0, "the database's part stays"
+    world.leases.away = False
+    with connection.execute_wrapper(away):
+        found = scrape(anonymous)
+    assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (1, 0)
+
+
+def test_counting_never_breaks_who_counts() -> None:
+    with connection.execute_wrapper(away):
+        tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, 1)
+
+
+def families() -> Iterator[Metric]:
+    yield from DispatcherCollector().collect()
+
+
+def test_the_page_names_every_metric_with_its_labels_and_no_other() -> None:
+    suffix = {"counter": "_total", "histogram": ""}
+    told = {
+        f"{one.name}{suffix.get(one.type, '')}": (one.type, set(getattr(one, "_labelnames", ())))
+        for one in families()
+    }
+    rows = re.findall(r"^\| `(dispatcher_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
+    assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == told

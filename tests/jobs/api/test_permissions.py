@@ -1,0 +1,105 @@
+"""What a staff session may do over the API is what its Django permissions say, action by action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, Permission, User
+from django.urls import resolve
+from rest_framework.test import APIClient
+
+from admin_ui.groups import write_groups
+from gpus.models import AuditEntry, ModelConfig, Server
+from jobs.services.tenants import create_key
+
+from .conftest import Account
+from .test_access import ROUTES, filled
+from .test_bad_input import problem
+from .test_jobs import make_job
+
+NEVER_BY_A_SESSION = {"/api/v1/queue/submit", "/api/v1/queue/submit-batch"}
+READS = [route for route in ROUTES if route[0] == "get"]
+WRITES = [route for route in ROUTES if route[0] != "get" and route[1] not in NEVER_BY_A_SESSION]
+SERVER = "/api/v1/admin/servers/s1"
+BODIES: dict[str, dict[str, Any]] = {"patch": {"slots": 3}, "put": {}, "post": {}}
+
+
+def session(*permissions: str, group: str = "") -> APIClient:
+    """Of somebody on the staff; the token for writes is not asked for here."""
+    user = User.objects.create_user("ada", is_staff=True)
+    for permission in permissions:
+        app, _, codename = permission.partition(".")
+        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
+    if group:
+        write_groups()
+        user.groups.add(Group.objects.get(name=group))
+    client = APIClient(raise_request_exception=False)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def job_id(acme: Account, zimg: ModelConfig) -> str:
+    Server.objects.create(name="s1", pool=zimg.pool, slots=2)
+    return make_job(acme.tenant, "failed").id
+
+
+def ask(client: APIClient, method: str, path: str) -> Any:
+    return getattr(client, method)(path, BODIES.get(method), format="json")
+
+
+def needed(method: str, path: str) -> str:
+    view = resolve(filled(path, "0" * 26)).func.view_class  # type: ignore[attr-defined]
+    return str(view.needs[method.upper()])
+
+
+@pytest.mark.django_db
+def test_every_route_names_a_permission_that_exists() -> None:
+    for method, path in [*READS, *WRITES]:
+        app, _, codename = needed(method, path).partition(".")
+        assert Permission.objects.filter(content_type__app_label=app, codename=codename).exists(), path
+        assert codename.startswith("view_") == (method == "get"), path
+
+
+def test_each_route_is_open_with_its_permission_alone(job_id: str) -> None:
+    client = session()
+    user = User.objects.get(username="ada")
+    for method, path in [*READS, *WRITES]:
+        problem(ask(client, method, filled(path, job_id)), 403, "permission_required")
+        app, _, codename = needed(method, path).partition(".")
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label=app, codename=codename))
+        client.force_login(User.objects.get(pk=user.pk))
+        assert ask(client, method, filled(path, job_id)).status_code != 403, path
+        user.user_permissions.clear()
+        client.force_login(User.objects.get(pk=user.pk))
+
+
+def test_viewers_read_everything_and_change_nothing(job_id: str) -> None:
+    client = session(group="viewers")
+    for _, path in READS:
+        assert client.get(filled(path, job_id)).status_code == 200, path
+    for method, path in WRITES:
+        problem(ask(client, method, filled(path, job_id)), 403, "permission_required")
+    assert not AuditEntry.objects.exists()
+
+
+def test_operators_may_do_all_of_it(job_id: str) -> None:
+    client = session(group="operators")
+    for method, path in WRITES:
+        assert ask(client, method, filled(path, job_id)).status_code != 403, path
+
+
+def test_what_a_session_does_is_signed_with_its_name(job_id: str, operator: Account) -> None:
+    assert session("gpus.change_server").patch(SERVER, {"desired": "off"}, format="json").status_code == 200
+    operator.client.patch(SERVER, {"desired": "on"}, format="json")
+    actors = list(AuditEntry.objects.order_by("id").values_list("actor", flat=True))
+    assert actors == ["user:ada", f"key:{operator.key.partition('.')[0]}"]
+
+
+def test_a_tenants_key_is_no_operators(job_id: str, acme: Account) -> None:
+    problem(acme.client.patch(SERVER, {"desired": "off"}, format="json"), 403, "operator_required")
+    _, key = create_key(acme.tenant)
+    client = APIClient(raise_request_exception=False)
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    assert client.get("/api/v1/queue/jobs").status_code == 200

@@ -1,0 +1,59 @@
+"""A message sent by hand: signed and guarded like every other, written down before it leaves."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from django.db import connection
+from standardwebhooks import Webhook
+
+from gpus.models import AuditEntry
+from jobs.callbacks.sample import send_sample
+from jobs.callbacks.tenant_secret import renew_secret
+from jobs.errors import CallbackUrlRefused
+from jobs.models import Callback, Tenant
+
+from .conftest import NOW, Receiver, say
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return Tenant.objects.create(name="acme")
+
+
+@pytest.mark.usefixtures("loopback_allowed")
+def test_a_sample_arrives_signed_and_belongs_to_no_job(receiver: Receiver, tenant: Tenant) -> None:
+    secret = renew_secret(tenant)
+    outcome = send_sample(tenant, receiver.url, by="user:boss", now=NOW)
+    assert (outcome.status, outcome.error) == (204, "")
+    [got] = receiver.got
+    signed = {name: value for name, value in got.headers.items() if name.lower() != "webhook-timestamp"}
+    assert Webhook(secret).sign(signed["webhook-id"], NOW, got.body.decode()) == signed["webhook-signature"]
+    assert b'"status":"test"' in got.body
+    assert not Callback.objects.exists()
+
+
+@pytest.mark.usefixtures("loopback_allowed")
+def test_who_sent_it_is_written_down_before_it_leaves(receiver: Receiver, tenant: Tenant) -> None:
+    known = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        known.extend(AuditEntry.objects.values_list("actor", "action", "target", "detail__url"))
+        connection.close()
+        say(500)(handler)
+
+    receiver.answer = answer
+    assert send_sample(tenant, receiver.url, by="user:boss", now=NOW).error == "HTTP 500"
+    assert known == [("user:boss", "send_sample_callback", "tenant:acme", receiver.url)]
+
+
+def test_an_address_that_must_not_be_called_is_refused_and_nothing_sent(
+    receiver: Receiver, tenant: Tenant
+) -> None:
+    with pytest.raises(CallbackUrlRefused):
+        send_sample(tenant, receiver.url, by="user:boss", now=NOW)
+    assert receiver.got == []
+    assert not AuditEntry.objects.exists()

@@ -1,0 +1,226 @@
+"""Many jobs at once: all that match, a bounded number per call, one entry in the audit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from gpus.errors import BadInput
+from gpus.models import AuditEntry
+from jobs import transitions
+from jobs.errors import NotCancellable
+from jobs.models import Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.services import bulk
+from jobs.services.bulk import BulkOutcome, Deed, JobFilter, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.services.operate import cancel_job, dismiss_dead_letter, retry_dead_letter
+from jobs.states import JobState
+from jobs.transitions import End
+from tests.builders import START, Told, make_job, make_ports, make_running, make_tenant
+from tests.jobs.fake_leases import FakeLeases
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+BY = "user:boss"
+
+
+def make_dead_letter(message: str = "no", **values: Any) -> Job:
+    job = make_job(**values)
+    attempt_id = make_running(job)
+    with transaction.atomic():
+        transitions.end_attempt(
+            End(job.id, attempt_id, 1, "gpu-1/0", Ending(BadInput(message)), RetryPolicy(), START)
+        )
+    job.refresh_from_db()
+    return job
+
+
+def states(jobs: list[Job]) -> list[str]:
+    return [Job.objects.get(id=job.id).state for job in jobs]
+
+
+# -- the filter ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen", "matches"),
+    [
+        (JobFilter(), True),
+        (JobFilter(model="flux"), True),
+        (JobFilter(model="zimg"), False),
+        (JobFilter(tenant="other"), True),
+        (JobFilter(tenant="acme"), False),
+        (JobFilter(state=JobState.FAILED), True),
+        (JobFilter(state=JobState.QUEUED), False),
+        (JobFilter(error_code="bad_input"), True),
+        (JobFilter(error_code="timeout"), False),
+        (JobFilter(fingerprint="0" * 16), False),
+        (JobFilter(tag="night"), True),
+        (JobFilter(tag="day"), False),
+        (JobFilter(created_after=START), True),
+        (JobFilter(created_after=START + timedelta(seconds=1)), False),
+        (JobFilter(created_before=START + timedelta(seconds=1)), True),
+        (JobFilter(created_before=START), False),
+        (JobFilter(server="gpu-1"), True),
+        (JobFilter(server="gpu-2"), False),
+        (JobFilter(model="flux", tag="day"), False),
+    ],
+)
+def test_a_job_matches_if_all_that_is_asked_for_does(chosen: JobFilter, matches: bool):
+    job = make_dead_letter(model="flux", tenant=make_tenant("other"), tags=["night", "x"])
+    assert list(chosen.rows()) == ([job] if matches else [])
+
+
+def test_a_fingerprint_finds_its_kind():
+    one, two = make_dead_letter("seed 5 is wrong"), make_dead_letter("seed 71 is wrong")
+    make_dead_letter("no prompt")
+    assert set(JobFilter(fingerprint=one.error_fingerprint).rows()) == {one, two}
+
+
+def test_a_filter_says_what_it_means():
+    chosen = JobFilter(model="m", state=JobState.FAILED, created_after=START)
+    assert chosen.as_json() == {"model": "m", "state": "failed", "created_after": START.isoformat()}
+
+
+# -- counting, and doing -----------------------------------------------------------------------------------
+
+
+def test_a_count_changes_nothing_and_knows_what_the_deed_would_be_done_to():
+    waiting, letter = make_job(), make_dead_letter()
+    assert count(JobFilter()) == 2
+    assert [count(JobFilter(), deed) for deed in Deed] == [1, 1, 1]
+    assert states([waiting, letter]) == [JobState.QUEUED, JobState.FAILED]
+    assert not AuditEntry.objects.exists()
+
+
+def test_all_that_wait_are_cancelled_and_those_that_run_are_asked_to_stop():
+    waiting, running, letter = make_job(), make_job(), make_dead_letter()
+    other = make_job("flux")
+    make_running(running)
+    told = Told()
+    done = cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports(told=told))
+    assert done == BulkOutcome(2, 0, 0)
+    assert states([waiting, running, letter, other]) == ["cancelled", "running", "failed", "queued"]
+    assert Job.objects.get(id=running.id).cancel_requested_at is not None
+    assert sorted(told.announced) == sorted([waiting.id, running.id])
+    assert cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
+
+
+def test_their_tickets_leave_the_line():
+    leases: Any = FakeLeases()
+    jobs = [make_job() for _ in range(3)]
+    leases.push("zimg", [job.ticket for job in jobs])
+    cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports(leases))
+    assert leases.line == []
+
+
+def test_what_waits_is_cancelled_before_what_runs():
+    """Else a slot that a cancel frees would be given to a job that is about to be cancelled."""
+    running = make_job()
+    make_running(running)
+    waiting = make_job(at=START + timedelta(seconds=1))
+    cancel_jobs(JobFilter(), by=BY, ports=make_ports(), at_most=1)
+    assert states([waiting]) == [JobState.CANCELLED]
+    assert Job.objects.get(id=running.id).cancel_requested_at is None
+
+
+def test_dead_letters_are_retried_each_once():
+    jobs, told = [make_dead_letter() for _ in range(3)], Told()
+    waiting = make_job()
+    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(told=told)) == BulkOutcome(3, 0, 0)
+    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(told=told)) == BulkOutcome(0, 0, 0)
+    assert {Job.objects.get(id=job.id).round for job in jobs} == {2}
+    assert Job.objects.get(id=waiting.id).round == 1
+    assert sorted(told.announced) == sorted(job.id for job in jobs)
+
+
+def test_dead_letters_are_dismissed_each_once():
+    jobs = [make_dead_letter() for _ in range(3)]
+    waiting = make_job()
+    assert dismiss_jobs(JobFilter(), by=BY, ports=make_ports()) == BulkOutcome(3, 0, 0)
+    assert dismiss_jobs(JobFilter(), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
+    assert all(Job.objects.get(id=job.id).dismissed_at for job in jobs)
+    assert Job.objects.get(id=waiting.id).dismissed_at is None
+
+
+@pytest.mark.parametrize("deed", [retry_jobs, dismiss_jobs])
+def test_a_call_does_a_bounded_number_and_says_what_remains(deed, monkeypatch):
+    monkeypatch.setattr(bulk, "_BATCH", 2)
+    for _ in range(5):
+        make_dead_letter()
+    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(3, 2, 0)
+    assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(2, 0, 0)
+
+
+def test_what_failed_longest_ago_is_retried_first():
+    """A job that fails again at once goes to the end, whatever its id."""
+    again, other = make_dead_letter(), make_dead_letter()
+    Job.objects.filter(id=again.id).update(finished_at=START + timedelta(seconds=9))
+    assert retry_jobs(JobFilter(), by=BY, ports=make_ports(), at_most=1) == BulkOutcome(1, 1, 0)
+    assert states([other]) == [JobState.QUEUED]
+
+
+def test_what_moved_on_meanwhile_is_counted_as_refused(monkeypatch):
+    jobs = [make_job() for _ in range(3)]
+    real = bulk.move_to_cancelled
+
+    def one_is_over(job_id, ports):
+        if job_id == jobs[1].id:
+            raise NotCancellable
+        return real(job_id, ports)
+
+    monkeypatch.setattr(bulk, "move_to_cancelled", one_is_over)
+    done = cancel_jobs(JobFilter(), by=BY, ports=make_ports())
+    assert (done.done, done.refused) == (2, 1)
+
+
+# -- the record ----------------------------------------------------------------------------------------------
+
+
+def test_a_call_leaves_one_entry_with_the_filter_and_the_number():
+    for _ in range(3):
+        make_dead_letter()
+    retry_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports())
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.target) == (BY, "retry_jobs", "jobs:filter")
+    assert entry.detail == {"filter": {"model": "zimg"}, "jobs": 3}
+
+
+def test_the_entry_is_there_before_the_first_deed(monkeypatch):
+    """Who dies in the middle has still said what it was about to do."""
+    make_dead_letter()
+
+    def die(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bulk, "open_rounds", die)
+    with pytest.raises(KeyboardInterrupt):
+        retry_jobs(JobFilter(), by=BY, ports=make_ports())
+    assert AuditEntry.objects.count() == 1
+
+
+def test_single_deeds_are_audited_when_somebody_is_named():
+    waiting, running, one, two = make_job(), make_job(), make_dead_letter(), make_dead_letter()
+    make_running(running)
+    for job in (waiting, running):
+        cancel_job(job.id, ports=make_ports(), by=BY)
+    retry_dead_letter(one.id, ports=make_ports(), by=BY)
+    dismiss_dead_letter(two.id, ports=make_ports(), by=BY)
+    cancel_job(make_job().id, ports=make_ports())
+    entries = AuditEntry.objects.order_by("id").values_list("actor", "action", "target")
+    assert list(entries) == [
+        (BY, "cancel_job", f"job:{waiting.id}"),
+        (BY, "cancel_job", f"job:{running.id}"),
+        (BY, "retry_dead_letter", f"job:{one.id}"),
+        (BY, "dismiss_dead_letter", f"job:{two.id}"),
+    ]
+
+
+def test_a_deed_that_was_not_done_is_not_audited():
+    job = make_job()
+    cancel_job(job.id, ports=make_ports())
+    cancel_job(job.id, ports=make_ports(), by=BY)
+    assert not AuditEntry.objects.exists()

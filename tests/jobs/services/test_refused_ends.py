@@ -1,0 +1,34 @@
+"""An end that came too late is counted where every process can read it."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import OperationalError, connection
+
+from gpus.protocol import LeaseRef
+from jobs import tallies
+from jobs.services.settlement import EndWritten, Settlement
+from jobs.transitions import Ended
+from tests.builders import AbsentLeases, make_ports
+
+pytestmark = pytest.mark.django_db
+
+
+def written(number: int, *, won: bool) -> EndWritten:
+    return EndWritten(Ended(won=won), AbsentLeases(), LeaseRef("gpu-1/0", f"J{number}", f"A{number}", 1))
+
+
+def test_refused_results_are_counted_and_those_that_count_are_not() -> None:
+    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    settlement._after_commit([written(1, won=True), written(2, won=False), written(3, won=False)])
+    assert tallies.read(tallies.Name.RESULTS_REFUSED) == [("", "", 2)]
+
+
+def test_the_writer_goes_on_when_counting_fails() -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("gone")
+
+    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    with connection.execute_wrapper(away):
+        settlement._after_commit([written(1, won=False)])
+    assert len(settlement._unsettled) == 1

@@ -1,0 +1,26 @@
+"""Flower is told of a run that takes its time, before it begins; tiny ones don't pay for that."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.protocol import Lease
+from jobs.services import claims, dispatch
+from tests.jobs.services.by_hand import by_hand
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+@pytest.mark.parametrize(("gpu_seconds", "times"), [(5.0, 2), (0.01, 1)])
+def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int):
+    hands = by_hand(shop)
+    hands.gpu.seconds = gpu_seconds
+    shown: list[tuple[Lease, bool]] = []
+    hands.worker.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
+    for _ in range(2):  # the first one's time is the estimate of the second
+        job = hands.submit()
+        claimed = claims.claim_next(hands.worker, "main", "m", None)
+        dispatch.run_claimed(hands.worker, claimed, until=0.0)
+    assert len(shown) == times, "nobody knows how long the first one takes: it is shown"
+    assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
+    assert (shown[-1][0].job_id == job.id) == (times == 2)

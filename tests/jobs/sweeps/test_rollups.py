@@ -1,0 +1,171 @@
+"""Each end counts once, whoever sweeps and whoever dies; and what is old is forgotten span by span."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Max
+
+from jobs import closings as reading
+from jobs import tallies
+from jobs.models import Event, Rollup, SweepRun
+from jobs.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
+from jobs.sweeps import ages, rollups
+from jobs.sweeps.decided import Decided
+from tests.builders import START, ManualClock, make_job, make_ports
+from tests.jobs.lives import Lives
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+@pytest.fixture(autouse=True)
+def all_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests write one transaction after the other; what a second one means is tested below."""
+
+    class AtOnce:
+        def look(self) -> int:
+            return Event.objects.aggregate(last=Max("id"))["last"] or 0
+
+    monkeypatch.setattr(rollups, "_decided", AtOnce())
+
+
+def sweep(at: datetime = START) -> int:
+    return rollups.sweep(make_ports(clock=ManualClock(at))).looked
+
+
+def stored(span: int = MINUTE) -> dict[Key, Sums]:
+    return {
+        (row.at, row.model, row.tenant_id): Sums(
+            row.completed, row.failed, row.cancelled, pytest.approx(row.gpu_seconds), row.waits, row.runs
+        )
+        for row in Rollup.objects.filter(span_seconds=span)
+    }
+
+
+def test_the_rows_are_what_brute_force_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollups, "BATCH", 13)
+    lives = Lives()
+    lives.play(30)
+    first = len(lives.closed)
+    assert sweep() == first
+    lives.play(30)  # many in minutes that have a row by now
+    assert sweep() == len(lives.closed) - first
+    assert stored() == sum_up(lives.closed)
+    assert sweep() == 0
+    assert stored() == sum_up(lives.closed)
+    assert stored(EVER) == sum_up(lives.closed, EVER)
+    told = {(model, code): number for model, code, number in tallies.read(tallies.Name.ATTEMPT_ENDS)}
+    assert told == Counter((one.model, f"{one.attempt}/{one.then}") for one in lives.closed if one.attempt)
+
+
+def test_of_two_sweepers_at_once_one_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives()
+    lives.play(10)
+    others: list[Callable[[], int]] = [sweep]
+
+    def meanwhile(*args: int) -> object:
+        found = reading.closings(*args)
+        if others:
+            others.pop()()  # between its look and its commit another one sweeps it all
+        return found
+
+    monkeypatch.setattr(rollups, "closings", meanwhile)
+    assert sweep() == 0
+    assert others == []
+    assert stored() == sum_up(lives.closed)
+
+
+def test_one_that_dies_before_its_commit_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives()
+    lives.play(10)
+    add = rollups._add
+
+    def die(span: int, sums: dict[Key, Sums]) -> None:
+        add(span, sums)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(rollups, "_add", die)
+    with pytest.raises(RuntimeError):
+        sweep()
+    assert stored() == {}
+    monkeypatch.setattr(rollups, "_add", add)
+    assert sweep() == len(lives.closed)
+    assert stored() == sum_up(lives.closed)
+
+
+def test_each_end_is_in_every_span_and_narrow_ones_are_forgotten_sooner() -> None:
+    lives = Lives()
+    lives.play(40, minutes=40)
+    sweep()
+    assert {span: stored(span) for span in KEPT_SECONDS} == {
+        span: sum_up(lives.closed, span) for span in KEPT_SECONDS
+    }
+    edge = START + timedelta(minutes=20)
+    sweep(edge + timedelta(seconds=KEPT_SECONDS[MINUTE]))
+    assert stored(MINUTE) == sum_up([closing for closing in lives.closed if closing.at >= edge])
+    assert stored(TEN_MINUTES) == sum_up(lives.closed, TEN_MINUTES)
+    sweep(START + timedelta(seconds=KEPT_SECONDS[TEN_MINUTES], hours=3))
+    assert (stored(MINUTE), stored(TEN_MINUTES)) == ({}, {})
+    assert stored(HOUR) == sum_up(lives.closed, HOUR)
+    sweep(START + timedelta(seconds=KEPT_SECONDS[HOUR], hours=3))
+    assert set(Rollup.objects.values_list("span_seconds", flat=True)) == {EVER}
+
+
+def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
+    """An installation that is upgraded has a long event log and no rollups."""
+    lives = Lives()
+    lives.play(10)
+    sweep(START + timedelta(seconds=KEPT_SECONDS[TEN_MINUTES], hours=3))
+    assert (stored(MINUTE), stored(TEN_MINUTES)) == ({}, {})
+    assert stored(HOUR) == sum_up(lives.closed, HOUR)
+
+
+def test_the_cursor_is_no_sweep() -> None:
+    sweep()
+    assert SweepRun.objects.filter(name=ages.CURSOR).exists()
+    assert ages.CURSOR not in ages.sweep_ages()
+
+
+def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:
+    Lives().play(3)
+    sweep()
+    with django_assert_max_num_queries(6):  # type: ignore[attr-defined]
+        sweep()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_number_is_decided_once_no_lower_one_can_appear() -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite writes one transaction at a time")
+    decided = Decided()
+    make_job()
+    decided.look()
+    first = decided.look()
+    assert first == Event.objects.latest("id").id
+    written, go_on = threading.Event(), threading.Event()
+
+    def write_slowly() -> None:
+        try:
+            with transaction.atomic():
+                make_job()
+                written.set()
+                go_on.wait(30)
+        finally:
+            connection.close()
+
+    slow = threading.Thread(target=write_slowly)
+    slow.start()
+    assert written.wait(30)
+    make_job()  # a higher number, committed first
+    highest = Event.objects.latest("id").id
+    assert highest == first + 2
+    assert [decided.look() for _ in range(3)] == [first] * 3
+    go_on.set()
+    slow.join()
+    decided.look()
+    assert decided.look() == highest

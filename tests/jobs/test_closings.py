@@ -1,0 +1,49 @@
+"""What the event log says has ended is what was played."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.closings import closings
+from jobs.models import Event, Job
+from tests.jobs.lives import Lives
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def test_every_end_is_found_once_whatever_the_page_size() -> None:
+    lives = Lives()
+    lives.play(40)
+    last = Event.objects.order_by("-id")[0].id
+    assert {closing.outcome for closing in lives.closed} == {None, "completed", "failed", "cancelled"}
+    assert Job.objects.filter(round__gt=1).exists()
+    found, after = [], 0
+    while after < last:
+        some, after = closings(after, last, 7)
+        found += some
+    assert found == lives.closed
+    assert closings(0, last, 1000) == (lives.closed, last)
+
+
+def test_it_costs_four_questions_and_stops_where_it_is_told_to() -> None:
+    Lives().play(20)
+    with CaptureQueriesContext(connection) as asked:
+        found, last = closings(0, 50, 1000)
+    assert (len(asked) <= 4, last) == (True, 50)
+    assert (
+        len(found)
+        == Event.objects.filter(
+            id__lte=50, type__in=["completed", "failed", "cancelled", "retrying", "requeued"]
+        ).count()
+    )
+
+
+def test_a_job_that_retention_took_meanwhile_is_left_out() -> None:
+    lives = Lives()
+    lives.play(5)
+    last = Event.objects.order_by("-id")[0].id
+    gone = Job.objects.order_by("id")[0]
+    Job.objects.filter(id=gone.id).delete()
+    assert len(closings(0, last, 1000)[0]) < len(lives.closed)

@@ -1,0 +1,86 @@
+"""Histograms that can be added up, and percentiles read from them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from jobs.rollups import BOUNDS_SECONDS, Closing, Sums, added, counted, percentile, span_begin, sum_up
+
+NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [
+        (-3.0, 0),
+        (0.0, 0),
+        (0.05, 0),
+        (0.051, 1),
+        (86_400.0, len(BOUNDS_SECONDS) - 1),
+        (86_401.0, len(BOUNDS_SECONDS)),
+    ],
+)
+def test_a_bucket_holds_its_upper_end(seconds: float, bucket: int) -> None:
+    assert counted(seconds)[bucket] == sum(counted(seconds)) == 1
+
+
+def test_nothing_is_an_empty_histogram_and_adds_nothing() -> None:
+    assert counted(None) == []
+    assert added([], counted(1.0)) == counted(1.0) == added(counted(1.0), [])
+    with pytest.raises(ValueError):
+        added([1, 2], counted(1.0))  # made with other bounds
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 0.99])
+def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
+    random = Random(3)
+    values = [random.lognormvariate(2, 1.5) for _ in range(2000)]
+    counts: list[int] = []
+    for value in values:
+        counts = added(counts, counted(value))
+    true = sorted(values)[int(share * len(values)) - 1]
+    found = percentile(counts, share)
+    assert found is not None
+    low = max((bound for bound in BOUNDS_SECONDS if bound < true), default=0.0)
+    high = min(bound for bound in BOUNDS_SECONDS if bound >= true)
+    assert low <= found <= high
+
+
+def test_a_percentile_of_nothing_is_unknown_and_beyond_the_last_bound_it_is_that() -> None:
+    assert percentile([], 0.5) is None
+    assert percentile([0] * (len(BOUNDS_SECONDS) + 1), 0.5) is None
+    assert percentile(counted(1e9), 0.5) == BOUNDS_SECONDS[-1]
+
+
+def test_a_percentile_lies_straight_between_the_ends_of_its_bucket() -> None:
+    counts = [0] * (len(BOUNDS_SECONDS) + 1)
+    counts[BOUNDS_SECONDS.index(2.0)] = 4  # between 1.5 and 2 s
+    assert percentile(counts, 0.5) == pytest.approx(1.75)
+    assert percentile(counts, 1.0) == 2.0
+
+
+def test_ends_are_summed_by_minute_model_and_tenant() -> None:
+    ends = [
+        Closing(NOON + timedelta(seconds=5), "a", 1, "completed", 2.0, 1.0, 4.0),
+        Closing(NOON + timedelta(seconds=59), "a", 1, "failed", 1.0, 1.0, 9.0),
+        Closing(NOON + timedelta(seconds=59), "a", 1, None, 0.5),
+        Closing(NOON + timedelta(seconds=60), "a", 1, "cancelled"),
+        Closing(NOON, "a", 2, "completed", 3.0, 0.1, 3.0),
+    ]
+    assert sum_up(ends) == {
+        (NOON, "a", 1): Sums(
+            1, 1, 0, 3.5, added(counted(1.0), counted(1.0)), added(counted(4.0), counted(9.0))
+        ),
+        (NOON + timedelta(minutes=1), "a", 1): Sums(cancelled=1),
+        (NOON, "a", 2): Sums(1, 0, 0, 3.0, counted(0.1), counted(3.0)),
+    }
+
+
+def test_spans_begin_at_multiples_of_their_length() -> None:
+    at = datetime(2026, 1, 1, 13, 47, 12, 345, tzinfo=UTC)
+    assert span_begin(at, 60) == datetime(2026, 1, 1, 13, 47, tzinfo=UTC)
+    assert span_begin(at, 600) == datetime(2026, 1, 1, 13, 40, tzinfo=UTC)
+    assert span_begin(at, 3600) == datetime(2026, 1, 1, 13, 0, tzinfo=UTC)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+
+from jobs import tallies
+from jobs.models import Tally
+from jobs.tallies import Name
+
+
+@pytest.mark.django_db
+def test_counts_grow_and_nothing_is_written_for_nothing() -> None:
+    tallies.add({(Name.SWEEP_REPAIRS, "", "fill"): 2, (Name.SWEEP_REPAIRS, "", "idle"): 0})
+    tallies.add({(Name.SWEEP_REPAIRS, "", "fill"): 3, (Name.ATTEMPT_ENDS, "m", "busy/requeued"): 1})
+    assert tallies.read(Name.SWEEP_REPAIRS) == [("", "fill", 5)]
+    assert tallies.read(Name.ATTEMPT_ENDS) == [("m", "busy/requeued", 1)]
+
+
+@pytest.mark.django_db
+def test_what_is_rolled_back_was_not_counted() -> None:
+    with transaction.atomic():
+        tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+        transaction.set_rollback(True)
+    assert tallies.read(Name.RESULTS_REFUSED) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_who_count_at_once_lose_nothing() -> None:
+    def count() -> None:
+        for _ in range(10):
+            tallies.add({(Name.RESULTS_REFUSED, "", ""): 1, (Name.SWEEP_REPAIRS, "", "fill"): 1})
+        connection.close()
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(Tally.objects.values_list("count", flat=True)) == {30}
