@@ -193,7 +193,10 @@ class State:
         """From the registry of a dispatcher that is not ours."""
         with _unless_away():
             for name in names:
-                remove_server(name, by=cli_actor(), leases=self.ports().leases)
+                try:
+                    remove_server(name, by=cli_actor(), leases=self.ports().leases)
+                except RegistryRefused:  # a slot is in quarantine
+                    switch_server(name, DesiredState.OFF, by=cli_actor(), leases=self.ports().leases)
 
     # -- Redis itself --------------------------------------------------------------------------------------
 

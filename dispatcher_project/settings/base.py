@@ -21,6 +21,9 @@ env = environ.Env()
 DATA_DIR = Path(env.str("DISPATCHER_DATA_DIR", default=str(BASE_DIR / "var")))
 DISPATCHER = read_settings(env)
 
+# who comes by https never sends the admin's session in the clear
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = DISPATCHER.public_url.startswith("https://")
+
 SECRET_KEY = env.str("DJANGO_SECRET_KEY", default="")
 DEBUG = env.bool("DJANGO_DEBUG", default=False)
 ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["*"])

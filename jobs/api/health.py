@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
@@ -41,7 +41,7 @@ def _database() -> dict[str, Any]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         return {"ok": True}
-    except DatabaseError as error:
+    except (DatabaseError, InterfaceError) as error:
         return {"ok": False, "error": type(error).__name__}
 
 
@@ -61,7 +61,7 @@ def _migrations() -> dict[str, Any]:
         try:
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             return {"ok": False, "error": type(error).__name__}
         if missing:
             return {"ok": False, "error": f"{len(missing)} to apply"}

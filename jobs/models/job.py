@@ -100,7 +100,9 @@ class Job(models.Model):
                 condition=Q(start_deadline_at__isnull=False, started_at=None, finished_at=None),
             ),
             models.Index(
-                fields=["finished_at"], name="job_dead_letter_idx", condition=Q(state=JobState.FAILED.value)
+                fields=["finished_at"],
+                name="job_dead_letter_idx",
+                condition=Q(state=JobState.FAILED.value, dismissed_at=None),
             ),
             models.Index(
                 fields=["error_fingerprint", "model", "finished_at"],

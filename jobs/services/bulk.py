@@ -1,7 +1,7 @@
 """What operators do to many jobs at once: all that match a filter, a bounded number per call.
 
-Each call leaves one audit entry, written before the first deed: who dies in the middle has still said what
-it was about to do. Each job moves in its own short transaction; one that moved on meanwhile is left alone.
+Each call leaves one audit entry with the jobs' ids, written before the first deed: who dies in the middle has
+still said what it was about to do. Each job moves in its own short transaction; one that moved on meanwhile is left alone.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _in_batches(
     job_ids = list(candidates.values_list("id", flat=True)[:at_most])
     if not job_ids:
         return BulkOutcome(0, 0, 0)
-    record(by, deed.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids))
+    record(by, deed.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids), job_ids=job_ids)
     done = sum(act(batch) for batch in _batches(job_ids))
     return BulkOutcome(done, candidates.count(), len(job_ids) - done)
 

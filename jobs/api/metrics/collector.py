@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -31,7 +31,7 @@ class DispatcherCollector(Collector):
             found = [*work.collect(now), *fleet.collect(now), *upkeep.collect(now)]
             pools = line.pools()
             up.add_metric(["database"], 1)
-        except DatabaseError:
+        except (DatabaseError, InterfaceError):
             found = []
             up.add_metric(["database"], 0)
         told, redis_answers = line.collect(pools, ports)
