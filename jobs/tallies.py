@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import structlog
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
 from django.db.models import F
 
 from jobs.models import Tally
@@ -41,13 +41,17 @@ def add(counts: Mapping[Key, int]) -> None:
 
 
 def add_if_possible(name: Name, by: int) -> None:
-    """For who has better things to do than to count: never raises over a database that is away."""
+    """For who has better things to do than to count: never raises over a database that is away, and does not
+    wait for long where somebody else counts and does not come to an end."""
     if not by:
         return
     try:
         with transaction.atomic():
+            if connection.vendor == "postgresql":
+                with connection.cursor() as cursor:
+                    cursor.execute("SET LOCAL lock_timeout = '200ms'")
             add({(name, "", ""): by})
-    except DatabaseError as error:
+    except (DatabaseError, InterfaceError) as error:
         log.warning("not_counted", tally=name.value, by=by, error=str(error))
 
 

@@ -32,7 +32,7 @@ MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
-_SERVERS_PER_CALL = 20
+_SERVERS_PER_CALL = 5
 
 
 class RedisLeases:

@@ -55,8 +55,9 @@ def told_spec(server: Server, paused: Paused) -> ServerSpec:
 
 def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
     """Tells the lease layer all pools, servers and pauses of its fleet. Raises LeasingUnavailable."""
-    _tell_pools(leases, Pool.objects.filter(fleet=fleet))
-    wakes = _tell_tenants(leases, fleet)
+    pools = Pool.objects.filter(fleet=fleet)
+    _tell_pools(leases, pools)
+    wakes = _tell_tenants(leases, pools)
     return (*wakes, *_tell_servers(leases, Server.objects.filter(pool__fleet=fleet)))
 
 
@@ -66,8 +67,9 @@ def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[
     try:
         store = leases(pool.fleet)
         _tell_pools(store, Pool.objects.filter(name=pool.name))
+        tenants = _tell_tenants(store, Pool.objects.filter(name=pool.name))
         servers = Server.objects.filter(name=server.name) if server else Server.objects.none()
-        return _tell_servers(store, servers), True
+        return (*tenants, *_tell_servers(store, servers)), True
     except LeasingUnavailable:
         return (), False
 
@@ -84,7 +86,7 @@ def mirror_pause(
         try:
             store = leases(fleet)
             if kind is Pause.Kind.TENANT:
-                told = _tell_tenants(store, fleet)
+                told = _tell_tenants(store, Pool.objects.filter(fleet=fleet))
             elif kind is Pause.Kind.MODEL:
                 told = _tell_servers(store, servers.filter(placements__model=name))
             else:
@@ -106,12 +108,10 @@ def _tell_pools(leases: Leases, pools: QuerySet[Pool]) -> None:
     _tell(lambda: {pool.name: pool.spec for pool in pools.all()}, leases.configure_pool)
 
 
-def _tell_tenants(leases: Leases, fleet: str) -> tuple[Wakes, ...]:
-    pools = Pool.objects.filter(fleet=fleet).values_list("name", flat=True)
-
+def _tell_tenants(leases: Leases, pools: QuerySet[Pool]) -> tuple[Wakes, ...]:
     def read() -> dict[str, tuple[str, tuple[str, ...]]]:
         tenants = read_paused().tenants
-        return {pool: (pool, tenants) for pool in pools.all()}
+        return {pool: (pool, tenants) for pool in pools.values_list("name", flat=True)}
 
     return _tell(read, lambda told: leases.set_paused_tenants(*told))
 
@@ -121,7 +121,17 @@ def _tell_servers(leases: Leases, servers: QuerySet[Server]) -> tuple[Wakes, ...
         paused = read_paused()
         return {one.name: told_spec(one, paused) for one in servers.prefetch_related("placements")}
 
-    return _tell(read, leases.configure_server)
+    told: set[str] = set()
+
+    def tell(spec: ServerSpec) -> tuple[Wakes, ...]:
+        told.add(spec.name)
+        return leases.configure_server(spec)
+
+    wakes = _tell(read, tell)
+    # one that was removed meanwhile must not stay behind as told
+    for gone in told - set(Server.objects.filter(name__in=told).values_list("name", flat=True)):
+        leases.forget_server(gone)
+    return wakes
 
 
 def _tell(

@@ -29,7 +29,11 @@ class Migration(migrations.Migration):
             model_name="job",
             name="error_fingerprint",
             field=models.CharField(
-                blank=True, default="", help_text="Of a FAILED job: which kind of failure.", max_length=16
+                blank=True,
+                db_default="",
+                default="",
+                help_text="Of a FAILED job: which kind of failure.",
+                max_length=16,
             ),
         ),
         migrations.AddIndex(

@@ -41,7 +41,11 @@ class Job(models.Model):
     error_code = models.CharField(max_length=64, blank=True, default="")
     error_message = models.TextField(blank=True, default="")
     error_fingerprint = models.CharField(
-        max_length=16, blank=True, default="", help_text="Of a FAILED job: which kind of failure."
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",  # workers of the release before insert jobs without it, while an upgrade goes on
+        help_text="Of a FAILED job: which kind of failure.",
     )
     result = models.JSONField(null=True, blank=True, default=None)
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, cast
 
 from django.db import connection
-from django.db.models import Expression, Field, Model, QuerySet
+from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
@@ -150,7 +150,7 @@ def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], A
 
 @cache
 def _insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
-    fields = [field for field in model._meta.concrete_fields if not getattr(field, "db_returning", False)]
+    fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
     query.insert_values(fields, [model()])

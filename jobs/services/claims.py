@@ -145,9 +145,7 @@ def _begin(
     endpoint = fleet.endpoint_for(lease.server, lease.model)
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
-        return None
-    if endpoint.is_off:  # the lease layer does not know it yet
+    if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
         finish.push_waiting(lease.job_id, worker.ports)
         return None

@@ -231,9 +231,9 @@ class Settlement:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
                 )
-        tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
         self._settle()
         finish.after_ends([end.ended for end in ends], self.ports)
+        tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
 
     def _settle(self) -> None:
         """Writer and watcher may both be here: settling twice changes nothing."""

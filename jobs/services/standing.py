@@ -43,7 +43,9 @@ def run_next(job_id: str, *, by: str, ports: Ports) -> Job:
 def take_out_of_line(job: Job, ports: Ports) -> bool:
     """The ticket of a QUEUED job leaves the line. False: a worker holds it. Raises LeasingUnavailable."""
     leases = ports.leases(job.fleet)
-    return leases.remove(job.pool, job.ticket) or not leases.has_tickets(job.pool, [job.ticket])[0]
+    leases.remove(job.pool, job.ticket)
+    # asked whatever was removed: of two tickets a worker may have the other one
+    return not leases.has_tickets(job.pool, [job.ticket])[0]
 
 
 def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, by: str, ports: Ports) -> Job:
@@ -55,9 +57,9 @@ def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, 
         priority, place_us = wanted(job)
         if (priority, place_us) == (job.priority, job.place_us):
             return job
-        if job.state == JobState.QUEUED and not take_out_of_line(job, ports):
-            raise NotWaiting("The job is being started: a worker has its ticket.")
         try:
+            if job.state == JobState.QUEUED and not take_out_of_line(job, ports):
+                raise NotWaiting("The job is being started: a worker has its ticket.")
             with transaction.atomic():
                 moved = transitions.change_standing(job, priority, place_us, ports.clock.now())
                 if moved is not None:

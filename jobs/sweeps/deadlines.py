@@ -19,6 +19,7 @@ from jobs.models import Job, prepared
 from jobs.models.prepared import value
 from jobs.services import finish
 from jobs.services.ports import Ports
+from jobs.services.standing import take_out_of_line
 from jobs.states import JobState
 from jobs.sweeps.base import SweepCount, sweep_rows
 
@@ -66,8 +67,7 @@ def _end(job: Job, now: datetime, ports: Ports) -> bool:
 def _is_held(job: Job, ports: Ports) -> bool:
     """Takes the job out of the line; True: it is on a slot already (its start or its end is under way)."""
     try:
-        leases = ports.leases(job.fleet)
-        return not leases.remove(job.pool, job.ticket) and leases.has_tickets(job.pool, [job.ticket])[0]
+        return not take_out_of_line(job, ports)
     except LeasingUnavailable:
         return False
 

@@ -16,10 +16,11 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from jobs.ids import ID_LENGTH, new_id
-from jobs.models import Attempt, Job, PurgeLedger, PushedResult
+from jobs.models import Attempt, Event, Job, PurgeLedger, PushedResult
 from jobs.services.ports import Ports
 from jobs.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, JobState
 from jobs.sweeps.base import SweepCount, sweep_rows
+from jobs.sweeps.rollups import summed_up_to
 
 DEAD_LETTERS_KEPT = 3
 BATCH = 200
@@ -61,8 +62,10 @@ def _old_jobs(now: datetime) -> Iterator[list[str]]:
 
 
 def _purge(ids: list[str]) -> int:
-    """A dead letter retried meanwhile stays."""
+    """A dead letter retried meanwhile stays; so does a job whose end no sum knows yet."""
     final = [state.value for state in FINAL_JOB_STATES]
+    uncounted = Event.objects.filter(job_id__in=ids, id__gt=summed_up_to()).values_list("job_id", flat=True)
+    ids = sorted(set(ids) - set(uncounted))
     with transaction.atomic():
         rows = list(
             Job.objects.select_for_update()

@@ -106,6 +106,12 @@ def _sums(row: Rollup) -> Sums:
     return Sums(row.completed, row.failed, row.cancelled, row.gpu_seconds, row.waits, row.runs)
 
 
+def summed_up_to() -> int:
+    """The number of the last event that is in the sums; 0 before the first run."""
+    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
+    return int(note or 0)
+
+
 def _cursor() -> int:
     note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
     if note is None:

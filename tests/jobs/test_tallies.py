@@ -39,3 +39,28 @@ def test_two_who_count_at_once_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     assert set(Tally.objects.values_list("count", flat=True)) == {30}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+def test_who_has_better_things_to_do_does_not_wait_for_one_that_hangs() -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite locks the whole database: see the writer's own tests")
+    tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+    counted, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with transaction.atomic():
+            tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+            counted.set()
+            go_on.wait(30)
+        connection.close()
+
+    other = threading.Thread(target=hang)
+    other.start()
+    assert counted.wait(30)
+    tallies.add_if_possible(Name.RESULTS_REFUSED, 1)
+    assert not go_on.is_set()
+    go_on.set()
+    other.join()
+    assert tallies.read(Name.RESULTS_REFUSED) == [("", "", 2)]

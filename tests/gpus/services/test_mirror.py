@@ -9,7 +9,7 @@ import pytest
 from gpus.models import Pause, Server
 from gpus.protocol import PushOutcome
 from gpus.services import controls
-from gpus.services.mirror import mirror_registry
+from gpus.services.mirror import mirror, mirror_registry
 from tests.builders import make_model, make_server
 from tests.gpus.leasing.conftest import client
 from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
@@ -123,3 +123,27 @@ def test_only_the_models_own_fleet_is_told_of_its_pause(rig: Rig, fleet: str) ->
     told = {fleet: rig.leases}
     done = controls.pause(Pause.Kind.MODEL, MODEL, by="user:ada", leases=lambda name: told[name])
     assert done.mirrored
+
+
+def test_a_server_that_is_removed_while_it_is_told_does_not_stay_behind(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = rig.leases.configure_server
+
+    def removed_first(spec: Any) -> Any:
+        Server.objects.filter(name=spec.name).delete()
+        rig.leases.forget_server(spec.name)
+        return tell(spec)
+
+    monkeypatch.setattr(rig.leases, "configure_server", removed_first)
+    pause(rig, Pause.Kind.SYSTEM)
+    assert rig.leases.slots("s1") == []
+
+
+def test_a_tenant_that_is_paused_starts_nothing_in_a_pool_made_later(rig: Rig, fleet: str) -> None:
+    pause(rig, Pause.Kind.TENANT, "7")
+    later = make_model("later", pool="later", fleet=fleet)
+    server = make_server("s2", model=later)
+    mirror(lambda fleet: rig.leases, later.pool, server)
+    rig.leases.push("later", [rig.ticket("j", model="later", tenant="7")])
+    assert rig.leases.claim("later", worker="w", attempt_id="a1") is None

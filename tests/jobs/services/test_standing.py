@@ -15,7 +15,7 @@ from jobs.errors import NotWaiting
 from jobs.models import Event, Job
 from jobs.services import standing
 from jobs.services.finish import push_tickets
-from jobs.services.operate import cancel_job
+from jobs.services.operate import CancelOutcome, cancel_job
 from jobs.services.standing import change_priority, run_next
 from jobs.states import JobState
 from jobs.sweeps import reconcile
@@ -293,3 +293,48 @@ def test_a_change_applied_twice_changes_nothing_the_second_time():
         assert transitions.change_standing(job, 1, 7, job.created_at) is not None
         assert transitions.change_standing(job, 1, 7, job.created_at) is None
     assert Event.objects.filter(job=job, type="moved_in_line").count() == 1
+
+
+def test_of_two_tickets_the_one_that_a_worker_has_counts(shop):
+    """Its old ticket was leased, the new one still stands: the job is held all the same."""
+    hands = by_hand(shop)
+    job = hands.submit()
+    hands.writer.at_once = False
+    asked = []
+
+    def ask(_):
+        push_late(hands, job)
+        asked.append(cancel_job(job.id, ports=hands.worker.ports))
+
+    hands.gpu.on_start = ask
+    hands.worker.work("m")
+    assert asked == [CancelOutcome.REQUESTED]
+
+
+def push_late(hands, job) -> None:
+    """A second ticket, as if the row had been moved and the lease were of the first."""
+    Job.objects.filter(id=job.id).update(priority=1)
+    hands.leases.instead["remove"] = lambda real, *given: True
+
+
+def test_a_lost_answer_of_redis_costs_no_ticket(shop):
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    def refuse(real, *given):
+        raise LeasingUnavailable("the reply was lost")
+
+    hands.leases.instead["has_tickets"] = refuse
+    with pytest.raises(LeasingUnavailable):
+        change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    del hands.leases.instead["has_tickets"]
+    assert hands.waiting() == 1
+    assert order_of(hands) == [job.id]
+
+
+def test_a_lease_without_a_server_gives_the_ticket_back_at_once(shop):
+    hands = by_hand(shop)
+    job = hands.submit()
+    Server.objects.all().delete()
+    hands.worker.work("m")
+    assert (hands.waiting(), state(job), hands.gpu.sent) == (1, JobState.QUEUED, [])

@@ -9,10 +9,12 @@ import pytest
 
 from jobs import transitions
 from jobs.ids import new_id
-from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, Tenant
+from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, SweepRun, Tenant
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.sweeps import retention
+from jobs.sweeps.ages import CURSOR
+from tests.builders import START
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 
 pytestmark = pytest.mark.django_db
@@ -33,6 +35,11 @@ def ports(clock: VirtualClock) -> Ports:
         announce=lambda _: None,
         after=lambda seconds, work: None,
     )
+
+
+@pytest.fixture(autouse=True)
+def all_is_summed_up() -> None:
+    SweepRun.objects.create(name=CURSOR, at=START, note=str(10**12))
 
 
 @pytest.fixture
@@ -122,3 +129,14 @@ def test_pushed_results_that_nobody_took_go_after_a_day(ports: Ports, clock: Vir
         )
     retention.sweep(ports)
     assert PushedResult.objects.get().attempt_id == "new"
+
+
+def test_a_job_whose_end_is_in_no_sum_yet_stays(tenant: Tenant, ports: Ports, clock: VirtualClock) -> None:
+    counted = ended(tenant, clock.now() - timedelta(days=400))
+    SweepRun.objects.filter(name=CURSOR).update(note=str(Event.objects.latest("id").id))
+    uncounted = ended(tenant, clock.now() - timedelta(days=400))
+
+    assert retention.sweep(ports).repaired == 1
+    assert list(Job.objects.values_list("id", flat=True)) == [uncounted.id]
+    assert PurgeLedger.objects.get().count == 1
+    assert counted.id != uncounted.id

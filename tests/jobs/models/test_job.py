@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from jobs.ids import new_id
+from jobs.models import Job
+from tests.builders import make_job
+
+
+@pytest.mark.django_db
+@pytest.mark.database
+def test_a_worker_of_the_release_before_can_still_insert_jobs() -> None:
+    """While an upgrade goes on, its INSERT does not name the newest columns."""
+    make_job()
+    new = {"error_fingerprint"}
+    known = [field.column for field in Job._meta.concrete_fields if field.column not in new | {"id"}]
+    columns, job_id = ", ".join(f'"{column}"' for column in known), new_id()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO jobs_job (id, {columns}) SELECT %s, {columns} FROM jobs_job",
+            [job_id],
+        )
+    assert Job.objects.get(id=job_id).error_fingerprint == ""
