@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
@@ -73,7 +74,7 @@ class AuditPages(HistoryAdmin):
     def on(self, entry: AuditEntry) -> SafeString | str:
         kind, _, name = entry.target.partition(":")
         try:
-            page = reverse(f"admin:{_PAGES[kind]}_change", args=[name])
+            page = reverse(f"admin:{_PAGES[kind]}_change", args=[quote(name)])
         except (KeyError, NoReverseMatch):
             return entry.target
         return format_html('<a href="{}">{}</a>', page, entry.target)

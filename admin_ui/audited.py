@@ -34,6 +34,17 @@ class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
             if change and name in self.audit_values
         }
 
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        """Rows on their owner's page: as the page of their own would tell them."""
+        super().save_formset(request, form, formset, change)
+        told = self.admin_site.get_model_admin(formset.model).audit_values
+        changes = request.__dict__.setdefault("audit_changes", {})
+        for row in formset.forms:
+            gone = row in formset.deleted_forms
+            for name in [name for name in told if gone or name in row.changed_data]:
+                before = row.initial.get(name)
+                changes[f"{row.instance} {name}"] = [before, None if gone else row.cleaned_data.get(name)]
+
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         self._audit(request, "add", obj, message)
         return super().log_addition(request, obj, message)
@@ -57,10 +68,14 @@ class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
     def _audit(self, request: HttpRequest, verb: str, row: Any, message: Any) -> None:
         detail: dict[str, Any] = {}
         if message:
-            detail["saved"] = json.loads(json.dumps(message, default=str))
+            detail["saved"] = _as_json(message)
         if values := getattr(request, "audit_changes", None):
-            detail["values"] = values
+            detail["values"] = _as_json(values)
         name = self.opts.model_name
         record(
             actor(request), f"{verb}_{name}", f"{self.audit_kind or name}:{self.audit_name(row)}", **detail
         )
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))

@@ -104,6 +104,8 @@ def query_of_list(filters: Mapping[str, str], deed: Deed) -> str | None:
         if name in _SAME_IN_LISTS:
             query[_SAME_IN_LISTS[name]] = value
         elif name == "tenant__id__exact":
+            if not value.isdecimal():
+                return None
             query["tenant"] = Tenant.objects.filter(pk=value).values_list("name", flat=True).first() or "?"
         elif name in ("created_at_from_0", "created_at_from_1"):
             query["created_after"] = _moment(filters, "created_at_from")

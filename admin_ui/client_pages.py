@@ -18,6 +18,7 @@ from jobs.callbacks.tenant_secret import renew_secret
 from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key, renew_webhook_secret, revoke_key
 
+from .asking import asks_first
 from .live import weigh_after_commit
 from .marks import column, operation
 from .operating import actor
@@ -44,6 +45,11 @@ class TenantPages(OperatorAdmin):
     actions_detail = ("send_test",)
 
     @operation("New webhook secret (the old one stops at once)", permissions=["change"])
+    @asks_first(
+        "Make new webhook secrets?",
+        "Callbacks are signed with the new ones at once: who checks them against the old ones refuses them.",
+        "Yes, make them",
+    )
     def renew_secrets(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         for tenant in queryset.order_by("name")[:10]:
             secret = renew_webhook_secret(tenant, by=actor(request))
@@ -90,8 +96,10 @@ class ApiKeyPages(OperatorAdmin):
     actions = ("revoke_keys",)
     fields = ("name", "tenant", "kind", "expiry_date")
     audit_kind = "key"
+    audit_values = ("expiry_date", "revoked")
 
     @operation("Revoke (can't be undone)", permissions=["change"])
+    @asks_first("Revoke these keys?", "Who uses them is refused at once. It can't be undone.", "Yes, revoke")
     def revoke_keys(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         keys = list(queryset.filter(revoked=False))
         for key in keys:

@@ -20,7 +20,7 @@ from jobs.services import ports
 from .filters import MessageCreatedFilter
 from .marks import column, operation
 from .operating import MOST_AT_ONCE, actor, back_to, for_each
-from .read_only import HistoryAdmin, ReadOnlyInline, is_list
+from .read_only import HistoryAdmin, ReadOnlyInline
 from .sample_page import SamplePage
 from .shapes import CALLBACK_LABELS, badge, job_link, json_block
 
@@ -39,6 +39,7 @@ class CallbackPages(SamplePage):
     search_help_text = "Exactly: a webhook-id or a job's id."
     ordering = ("-id",)
     sortable_by = ()
+    heavy = ("body",)
     actions = ("replay_callbacks",)
     actions_list = ("send_test",)
     actions_detail = ("replay_one",)
@@ -86,10 +87,6 @@ class CallbackPages(SamplePage):
     @column("body")
     def body_json(self, callback: Callback) -> SafeString | str:
         return json_block(json.loads(callback.body))
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Callback]:
-        rows: QuerySet[Callback] = super().get_queryset(request)
-        return rows.defer("body") if is_list(request) else rows
 
 
 @admin.register(CallbackTry)

@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.runners.answers import ID_FIELDS
 from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
+from gpus.services.registry import check_slots
 from gpus.services.secrets import encrypt
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -33,6 +34,14 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Server
         fields = ("name", "pool", "slots", "desired", "host", "ca_pem")
         labels = {"ca_pem": "CA certificate"}
+
+    def clean_slots(self) -> int:
+        slots: int = self.cleaned_data["slots"]
+        try:
+            check_slots(slots)
+        except RegistryRefused as refusal:
+            raise ValidationError(str(refusal)) from None
+        return slots
 
     def clean_request_headers(self) -> dict[str, str] | None:
         text = self.cleaned_data["request_headers"].strip()

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
-from gpus.services.config_history import fields_before, note_change
+from gpus.services.config_history import fields_before, models_before, note_change, note_changes
 
 from .filters import OpenQuarantineFilter
 from .fleet_forms import ModelConfigForm, PlacementForm, PoolForm
@@ -71,6 +71,11 @@ class PoolPages(LiveAdmin):
     search_fields = ("name",)
     fields = (("name", "fleet"), ("algorithm", "affinity_patience_seconds"))
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        models = models_before(Pool.objects.select_for_update().get(pk=obj.pk)) if change else []
+        super().save_model(request, obj, form, change)
+        note_changes(models, obj, by=actor(request))
+
     @column("models")
     def model_count(self, pool: Any) -> int:
         return int(pool.model_count)
@@ -90,6 +95,7 @@ class PoolPages(LiveAdmin):
 class PlacementPages(LiveAdmin):
     form = PlacementForm
     fixed = ("server", "model")
+    audit_values = ("endpoint",)
     list_display = ("server", "model", "endpoint")
     list_display_links = ("endpoint",)
     list_select_related = ("server", "model")

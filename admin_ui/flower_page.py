@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from functools import lru_cache
+from http.cookiejar import DefaultCookiePolicy
 
 import requests
 from django.conf import settings
@@ -65,6 +66,7 @@ flower_urls = [
 def _session() -> requests.Session:
     session = requests.Session()
     session.trust_env = False  # no proxy, no .netrc
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # one session serves everybody
     return session
 
 

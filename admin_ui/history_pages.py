@@ -120,6 +120,7 @@ class EventPages(HistoryAdmin):
 
 @admin.register(IdempotencyKey)
 class IdempotencyKeyPages(HistoryAdmin):
+    heavy = ("batch",)
     list_display = ("key", "tenant", "job_page")
     list_select_related = ("tenant",)
     search_fields = ("key__exact", "job__id__exact")
@@ -139,6 +140,7 @@ class IdempotencyKeyPages(HistoryAdmin):
 
 @admin.register(PushedResult)
 class PushedResultPages(HistoryAdmin):
+    heavy = ("body",)
     list_display = ("attempt_id", "job_page", "received_at")
     search_fields = ("attempt_id__exact", "job_id__exact")
     ordering = ("-attempt_id",)

@@ -19,6 +19,7 @@ from jobs.services.standing import FIRST_PRIORITY, LAST_PRIORITY, change_priorit
 from jobs.states import JobState, is_final
 from jobs.transitions import WAITING
 
+from .asking import asks_first
 from .marks import operation
 from .operating import MOST_AT_ONCE, actor, back_to, for_each
 
@@ -38,6 +39,7 @@ class JobActions:
     """For lists: on the ticked rows. For a job's own page: buttons that ask first."""
 
     @operation("Cancel", permissions=["operate"])
+    @asks_first("Cancel these jobs?", "Running ones are stopped at their GPUs.", "Yes, cancel them")
     def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for_each(request, _ids(queryset), _cancel(request))
 
@@ -46,6 +48,9 @@ class JobActions:
         for_each(request, _ids(queryset), _retry(request))
 
     @operation("Dismiss (dead letters)", permissions=["operate"])
+    @asks_first(
+        "Dismiss these dead letters?", "The jobs stay, but off the dead letters.", "Yes, dismiss them"
+    )
     def dismiss_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for_each(request, _ids(queryset), _dismiss(request))
 

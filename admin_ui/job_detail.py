@@ -19,7 +19,7 @@ from .media import SHOWN_TYPES
 from .read_only import HistoryAdmin
 from .viewer import show_json
 
-_LIVE_LEAVES = ("payload", "result", "metadata")
+_BIG = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
 
 
@@ -57,7 +57,7 @@ class JobDetail(HistoryAdmin):
     def live(self, request: HttpRequest, job_id: str) -> HttpResponse:
         """The course anew; the rest too where an event came since `?seq=`."""
         self._require_view(request)
-        job = self._job(job_id, *_LIVE_LEAVES)
+        job = self._job(job_id, *_BIG)
         context = self._course(request, job)
         templates = ["admin_ui/job/live.html"]
         if request.GET.get("seq") != str(job.event_seq):
@@ -82,7 +82,8 @@ class JobDetail(HistoryAdmin):
     def media_of(self, request: HttpRequest, job_id: str, name: str, place: int) -> HttpResponse:
         """What is embedded there, as a file of its own type; what a browser might run comes as a download."""
         self._require_view(request)
-        media = job_story.embedded(self._job(job_id), name, place, host=request.get_host())
+        job = self._job(job_id, *(field for field in _BIG if field != name))
+        media = job_story.embedded(job, name, place, host=request.get_host())
         if media is None:
             raise Http404
         try:

@@ -20,10 +20,8 @@ from .filters import CreatedFilter, JobErrorFilter, ModelFilter, PoolFilter
 from .job_actions import JobActions
 from .job_detail import JobDetail
 from .marks import column
-from .read_only import HistoryAdmin, is_list
+from .read_only import HistoryAdmin
 from .shapes import JOB_LABELS, badge, span
-
-_HEAVY = ("payload", "result", "metadata", "error_message")
 
 
 class JobRows(JobActions, HistoryAdmin):
@@ -33,6 +31,7 @@ class JobRows(JobActions, HistoryAdmin):
     sortable_by = ("created",)
     list_before_template = "admin_ui/job/list_top.html"
     bulk_deeds: tuple[Deed, ...] = ()
+    heavy = ("payload", "result", "metadata", "error_message")
 
     @column("state")
     def state_label(self, job: Job) -> SafeString:
@@ -62,10 +61,6 @@ class JobRows(JobActions, HistoryAdmin):
             ]
         answer: HttpResponse = super().changelist_view(request, context)
         return answer
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.defer(*_HEAVY) if is_list(request) else rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str

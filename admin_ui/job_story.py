@@ -116,8 +116,9 @@ def as_clients_read_it(job: Job) -> dict[str, Any]:
 
 def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
     """What `values` showed at that place of the payload or result."""
-    value = {"payload": job.payload, "result": job.result}.get(name)
-    found = find_media(value, host=host)
+    if name not in ("payload", "result"):
+        return None
+    found = find_media(getattr(job, name), host=host)
     media = found[place] if place < len(found) else None
     return media if media is not None and media.is_embedded else None
 

@@ -7,8 +7,12 @@ from typing import Any
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from gpus.models import ConfigVersion, QuarantinedSlot
+
 from .live import mirror_after_commit
 from .read_only import OperatorAdmin
+
+_GOES_ALONG = {model._meta.verbose_name for model in (ConfigVersion, QuarantinedSlot)}
 
 
 class LiveAdmin(OperatorAdmin):
@@ -18,6 +22,11 @@ class LiveAdmin(OperatorAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (*super().get_readonly_fields(request, obj), *(self.fixed if obj is not None else ()))
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """With a server or model goes its history, which nobody deletes by itself."""
+        told, counts, missing, protected = super().get_deleted_objects(objs, request)
+        return told, counts, {name for name in missing if name not in _GOES_ALONG}, protected
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)

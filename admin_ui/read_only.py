@@ -63,9 +63,15 @@ class ReadOnlyAdmin(NoTouching, OperatorAdmin):
 
 
 class HistoryAdmin(ReadOnlyAdmin):
-    """A list that grows to millions: paged by key, never counted."""
+    """A list that grows to millions: paged by key, never counted. heavy: big fields that its list leaves in
+    the database."""
 
     list_disable_select_all = True
+    heavy: tuple[str, ...] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows.defer(*self.heavy) if is_list(request) else rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
         return KeysetChangeList

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
@@ -14,15 +16,19 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
 from gpus.services.controls import switch_server
+from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import remove_server
 from jobs.services import ports
 
+from .asking import asks_first
 from .fleet_forms import PlacementForm, ServerForm
 from .live_admin import LiveAdmin
 from .marks import column, operation
 from .operating import actor
 from .read_only import ReadOnlyInline
 from .shapes import DESIRED_LABELS, HEALTH_LABELS, badge
+
+_WRITTEN_BY_OTHERS = ("slots", "desired", "boot_id", "healthy", "checked_at", "last_error")
 
 
 class PlacementsOfServer(TabularInline):  # type: ignore[misc]
@@ -47,8 +53,8 @@ class OpenQuarantine(ReadOnlyInline):
 @admin.register(Server)
 class ServerPages(LiveAdmin):
     form = ServerForm
-    fixed = ("name", "pool")
-    audit_values = ("slots", "desired", "host")
+    fixed = ("name", "pool", "slots", "desired")
+    audit_values = ("host",)
     list_display = (
         "name",
         "desired_label",
@@ -80,6 +86,7 @@ class ServerPages(LiveAdmin):
         self._switch(request, queryset, DesiredState.DRAINING)
 
     @operation("Switch off: what runs stops and waits again", permissions=["change"])
+    @asks_first("Switch these servers off?", "What runs there is stopped and waits again.", "Yes, switch off")
     def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.OFF)
 
@@ -105,6 +112,27 @@ class ServerPages(LiveAdmin):
         rows: QuerySet[Server] = super().get_queryset(request).select_related("pool")
         return rows.annotate(open_quarantine=still).prefetch_related("placements")
 
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change:  # switches and probes may have written since it was read
+            obj.refresh_from_db(fields=_WRITTEN_BY_OTHERS, from_queryset=Server.objects.select_for_update())
+        super().save_model(request, obj, form, change)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What is in quarantine protects its server."""
+        told, counts, missing, protected = super().get_deleted_objects(objs, request)
+        suspect = QuarantinedSlot.objects.filter(server__in=objs, freed_at=None).order_by("server", "slot")
+        return told, counts, missing, [*protected, *(f"slot in quarantine: {row}" for row in suspect)]
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        view = super().delete_view
+        answer: HttpResponse = _or_said(request, lambda: view(request, object_id, extra_context))
+        return answer
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Server]) -> HttpResponse | None:
+        act = super().response_action
+        answer: HttpResponse | None = _or_said(request, lambda: act(request, queryset))
+        return answer
+
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         remove_server(obj.name, by=actor(request), leases=ports.production_ports().leases)
 
@@ -123,3 +151,12 @@ class ServerPages(LiveAdmin):
         messages.success(request, f"{len(done)} {desired.value}.")
         if not all(one.mirrored for one in done):
             messages.warning(request, "Redis does not answer now: it takes effect once Redis is back.")
+
+
+def _or_said(request: HttpRequest, act: Callable[[], Any]) -> Any:
+    """What the registry refuses, because it changed after the question, is said on the page asked from."""
+    try:
+        return act()
+    except RegistryRefused as refusal:
+        messages.error(request, str(refusal))
+        return redirect(request.get_full_path())

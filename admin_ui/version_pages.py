@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
@@ -73,7 +74,7 @@ class VersionPages(ReadOnlyAdmin):
         messages.success(request, f"{version.model_id} is as in version {version.number} again.")
         if not done.mirrored:
             messages.warning(request, _LATER)
-        return back_to(request, reverse("admin:gpus_modelconfig_change", args=[version.model_id]))
+        return back_to(request, reverse("admin:gpus_modelconfig_change", args=[quote(version.model_id)]))
 
     def has_revert_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Also whether it would change anything."""

@@ -14,7 +14,7 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 MOST_STRING = 2_000
-"""Characters of one string; the rest is counted."""
+"""Characters of one string or key; the rest is counted."""
 MOST_ITEMS = 200
 """Of one list or object."""
 MOST_LEAVES = 2_000
@@ -49,18 +49,29 @@ def show_json(value: Any) -> Shown:
 
 def _shortened(value: Any, budget: _Budget) -> Any:
     budget.left -= 1
-    if isinstance(value, str) and len(value) > MOST_STRING:
-        budget.is_cut = True
-        return f"{value[:_HEAD]}… ({len(value) - _HEAD:,} more characters)"
+    if isinstance(value, str):
+        return _short_text(value, budget)
     if isinstance(value, dict):
         room = min(len(value), MOST_ITEMS, max(budget.left, 0))
-        short = {key: _shortened(value[key], budget) for key in list(value)[:room]}
+        short: dict[str, Any] = {}
+        for key in list(value)[:room]:
+            name = _short_text(key, budget)
+            if name in short:  # two long keys that begin alike
+                name = f"{name} #{len(short) + 1}"
+            short[name] = _shortened(value[key], budget)
         return short | {"…": _more(len(value) - room, budget)} if room < len(value) else short
     if isinstance(value, list):
         room = min(len(value), MOST_ITEMS, max(budget.left, 0))
         items = [_shortened(item, budget) for item in value[:room]]
         return [*items, _more(len(value) - room, budget)] if room < len(value) else items
     return value
+
+
+def _short_text(text: str, budget: _Budget) -> str:
+    if len(text) <= MOST_STRING:
+        return text
+    budget.is_cut = True
+    return f"{text[:_HEAD]}… ({len(text) - _HEAD:,} more characters)"
 
 
 def _more(count: int, budget: _Budget) -> str:

@@ -14,7 +14,7 @@ from tornado.web import authenticated
 
 from admin_ui.flower_address import FLOWER_PREFIX
 
-if not (options.basic_auth or options.auth):
+if not (any(options.basic_auth or ()) or options.auth):  # set to nothing is a list of one empty text
     raise SystemExit("flower: set FLOWER_BASIC_AUTH to user:password; Flower is never open")
 
 Metrics.get = authenticated(Metrics.get)  # as it comes, /metrics asks nobody for a password

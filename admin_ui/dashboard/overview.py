@@ -18,7 +18,7 @@ from jobs.services import ports
 from jobs.states import JobState
 from jobs.sweeps import TICK, sweep_ages
 
-from .pages import pause_of_system, window_of
+from .pages import QUEUES, pause_of_system, require, window_of
 
 MOST_DEAD_LETTERS = 1000
 """More are not counted out."""
@@ -54,7 +54,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "sick": Server.objects.filter(healthy=False).exclude(desired="off").count(),
             "quarantined": QuarantinedSlot.objects.filter(freed_at=None).count(),
         }
-    if request.user.has_perms(["gpus.view_modelconfig", "jobs.view_job"]):
+    if request.user.has_perms(QUEUES):
         failed = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
         context |= {
             "queues": queue_snapshot(leases, now, recent, with_shares=False),
@@ -71,4 +71,6 @@ def overview_part(request: HttpRequest) -> HttpResponse:
     part = request.GET.get("part")
     if part not in ("now", "charts"):
         raise Http404
+    if part == "charts":
+        require(request, *QUEUES)
     return TemplateResponse(request, f"admin_ui/dashboard/parts/{part}.html", overview(request))

@@ -22,9 +22,12 @@ from jobs.services import ports
 
 from .words import SWITCHES
 
+QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
+"""Who sees the line sees jobs and models."""
+
 
 def fleet_page(request: HttpRequest) -> HttpResponse:
-    _require(request, "gpus.view_server")
+    require(request, "gpus.view_server")
     page = request.GET.get("p", "0")
     asked: dict[str, Any] = {
         "pool": request.GET.get("pool", ""),
@@ -48,6 +51,7 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
         "pools": list(Pool.objects.values_list("name", flat=True)),
         "states": [(state, sum(row.count(state) for row in snapshot.rows)) for state in CellState],
         "switches": [(state.value, *words) for state, words in SWITCHES.items()],
+        "may_see_jobs": request.user.has_perm("jobs.view_job"),
         "may_switch": request.user.has_perm("gpus.change_server"),
         **pause_of_system(request),
     }
@@ -55,7 +59,7 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
 
 
 def queues_page(request: HttpRequest) -> HttpResponse:
-    _require(request, "gpus.view_modelconfig", "jobs.view_job")
+    require(request, *QUEUES)
     window, now = window_of(request), timezone.now()
     past = recent_history(window, now)
     snapshot = queue_snapshot(ports.production_ports().leases, now, past)
@@ -95,7 +99,7 @@ def pause_of_system(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _require(request: HttpRequest, *permissions: str) -> None:
+def require(request: HttpRequest, *permissions: str) -> None:
     if not request.user.has_perms(permissions):
         raise PermissionDenied
 

@@ -18,8 +18,10 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import SlotView
 from gpus.leasing.store import redis_leases
-from gpus.protocol import SystemClock, Ticket
+from gpus.protocol import DesiredState, SystemClock, Ticket
 from gpus.services.audit import cli_actor
+from gpus.services.controls import switch_server
+from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import remove_server
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
 from jobs.services.ports import Ports
@@ -190,12 +192,12 @@ class State:
         return 0
 
     def remove_servers(self, names: Collection[str]) -> None:
-        """From the registry of a dispatcher that is not ours."""
+        """From the registry of a dispatcher that is not ours; off, where a slot is in quarantine."""
         with _unless_away():
             for name in names:
                 try:
                     remove_server(name, by=cli_actor(), leases=self.ports().leases)
-                except RegistryRefused:  # a slot is in quarantine
+                except RegistryRefused:
                     switch_server(name, DesiredState.OFF, by=cli_actor(), leases=self.ports().leases)
 
     # -- Redis itself --------------------------------------------------------------------------------------

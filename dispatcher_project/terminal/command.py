@@ -79,6 +79,21 @@ class TerminalCommand(BaseCommand):
             self.stdout.write(line)
         self.stdout.flush()
 
+    def add_yes(self, parser: CommandParser) -> None:
+        """Of commands that ask."""
+        parser.add_argument("--yes", action="store_true", help="don't ask")
+
+    def ask(self, question: str, options: dict[str, Any]) -> None:
+        """Goes on after a yes. Raises CommandError after a no, and without somebody to answer."""
+        if options["yes"]:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Say so with --yes")
+        self.stderr.write(f"{question} [y/N] ", ending="")
+        self.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was done")
+
     def tell(self, value: Any) -> None:
         """As one JSON document."""
         self.say(as_json(value))

@@ -23,11 +23,14 @@ class PauseCommand(TerminalCommand):
         parser.add_argument("name", nargs="?", default="", help="the model's or tenant's; none for system")
         if self.pauses:
             parser.add_argument("--reason", default="", help="shown wherever the pause is")
+            self.add_yes(parser)
 
     def act(self, options: dict[str, Any]) -> int | None:
         kind, name = Pause.Kind(options["kind"]), options["name"]
         if (kind is Pause.Kind.SYSTEM) == bool(name):
             raise CommandError("a model and a tenant have a name, the system has none")
+        if self.pauses and kind is Pause.Kind.SYSTEM:
+            self.ask("start nothing any more, on no server?", options)
         changed = self._change(kind, name, options.get("reason", ""))
         what = f"{kind.value} {name}".strip()
         if self.as_json:

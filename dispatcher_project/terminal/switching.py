@@ -31,6 +31,8 @@ class SwitchCommand(TerminalCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("servers", nargs="*", metavar="SERVER")
         parser.add_argument("--all", action="store_true", help="every server")
+        if self.desired is DesiredState.OFF:
+            self.add_yes(parser)
         if self.waits:
             parser.add_argument(
                 "--wait", action="store_true", help="show what still runs, until nothing does"
@@ -41,6 +43,9 @@ class SwitchCommand(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         names = named_servers(options["servers"], everything=options["all"])
+        if self.desired is DesiredState.OFF and options["all"]:
+            count = f"{len(names)} server{'' if len(names) == 1 else 's'}"
+            self.ask(f"switch off {count}, stop what runs there?", options)
         ports = wiring.production_ports()
         told = []
         for name in names:

@@ -68,16 +68,17 @@ def model_name(text: str) -> str:
     return text
 
 
-def refusing(service: Callable[[], Answer]) -> Answer:
-    """What the service answers; its refusal as a Problem."""
+def refusing(service: Callable[[], Answer], *, place: str | None = None) -> Answer:
+    """What the service answers; its refusal as a Problem. place: as in `problem_of_refusal`."""
     try:
         return service()
     except RegistryRefused as refused:
-        raise problem_of_refusal(refused) from None
+        raise problem_of_refusal(refused, place) from None
 
 
-def problem_of_refusal(refused: RegistryRefused) -> Problem:
-    place = "path" if refused.status == 404 else "body"
+def problem_of_refusal(refused: RegistryRefused, place: str | None = None) -> Problem:
+    """place: of what was refused; without it the path if it is unknown, else the body."""
+    place = place or ("path" if refused.status == 404 else "body")
     error = FieldError(refused.pointer, refused.code, str(refused), place=place)
     return Problem(refused.status, refused.code, str(refused), errors=[error])
 

@@ -116,12 +116,14 @@ class ServerDetail(RegistryView):
         "delete_server",
         "Forget a server; what still runs there runs to its end",
         answers={204: None},
-        refusals=(403, 404),
+        refusals=(403, 404, 409),
         parameters=(_SERVER,),
         tag="admin",
+        description="409 while one of its slots is in quarantine: made anew, the server would count it free.",
     )
     def delete(self, request: Request, server: str) -> Response:
-        if not remove_server(_known(server), by=actor(request), leases=self.ports().leases):
+        name, by, leases = _known(server), actor(request), self.ports().leases
+        if not refusing(lambda: remove_server(name, by=by, leases=leases), place="path"):
             raise _unknown()
         return Response(status=204)
 

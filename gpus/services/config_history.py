@@ -37,6 +37,17 @@ def note_change(
     return changed
 
 
+def models_before(pool: Pool) -> list[tuple[ModelConfig, dict[str, Any]]]:
+    """All models of a pool with their fields, before the pool is changed."""
+    return [(row, read_fields(row, pool)) for row in ModelConfig.objects.filter(pool=pool)]
+
+
+def note_changes(models: list[tuple[ModelConfig, dict[str, Any]]], pool: Pool, *, by: str) -> None:
+    """`note_change` for each of `models_before`: a pool's fields are its models' fields too."""
+    for row, before in models:
+        note_change(row, pool, before=before, by=by)
+
+
 def _write(config: ModelConfig, number: int, fields: Mapping[str, Any], by: str) -> int:
     ConfigVersion.objects.create(
         model=config, number=number, at=timezone.now(), actor=by, fields=dict(fields)

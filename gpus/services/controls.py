@@ -18,7 +18,7 @@ from gpus.protocol import DesiredState
 from .audit import record
 from .mirror import LeasesOf, mirror, mirror_pause
 from .model_fields import FIELDS, RegistryRefused, defaults
-from .registry import MAX_SLOTS, Configured, Registered, configure_model, unknown_model
+from .registry import Configured, Registered, check_slots, configure_model, unknown_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def change_server(
     name: str, *, by: str, leases: LeasesOf, slots: int | None = None, desired: DesiredState | None = None
 ) -> Registered | None:
     """Both at once, as far as they are given; see `switch_server` and `set_slots`."""
-    if slots is not None and not 0 <= slots <= MAX_SLOTS:
-        raise RegistryRefused("invalid_slots", f"A server has 0 to {MAX_SLOTS} slots.", pointer="/slots")
+    if slots is not None:
+        check_slots(slots)
     with transaction.atomic():
         machine = Server.objects.select_for_update().filter(name=name).first()
         if machine is None:

@@ -19,7 +19,7 @@ from gpus.leasing.contract import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 
 from .audit import record
-from .config_history import note_change
+from .config_history import models_before, note_change, note_changes
 from .mirror import LeasesOf, mirror
 from .model_fields import RegistryRefused, defaults, read_fields, write_fields
 from .secrets import encrypt
@@ -70,6 +70,7 @@ def register_server(
     and model_fields change only what is given; `headers={}` forgets the headers.
     """
     _check_url(endpoint)
+    check_slots(slots)
     with transaction.atomic():
         config, home, is_new = _model_in_pool(model, pool=pool, fleet=fleet)
         changed = _save_fields(config, home, model_fields or {}, is_new=is_new, by=by)
@@ -141,11 +142,22 @@ def reset_model(name: str, *, by: str, leases: LeasesOf) -> Configured:
 
 
 def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
-    """Forgets a server; leases that still run there go on until they end. False: there is none."""
+    """Forgets a server; leases that still run there go on until they end. False: there is none. Raises
+    RegistryRefused (409) while one of its slots is in quarantine: in a server made anew it would be free."""
     with transaction.atomic():
         machine = Server.objects.select_for_update().filter(name=name).first()
         if machine is None:
             return False
+        suspect = machine.quarantined.filter(freed_at=None).order_by("-until").first()
+        if suspect is not None:
+            raise RegistryRefused(
+                "server_in_quarantine",
+                f"Slot {suspect.slot} of {name} is in quarantine: its GPU may still be busy. Switch the "
+                "server off, and remove it once that is over, at the latest by "
+                f"{suspect.until:%Y-%m-%d %H:%M:%S} UTC.",
+                pointer="/server",
+                status=409,
+            )
         fleet = machine.pool.fleet
         record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots)
         machine.delete()
@@ -154,6 +166,12 @@ def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
     except LeasingUnavailable:
         return True  # rebuilding starts from the rows
     return True
+
+
+def check_slots(slots: int) -> None:
+    """Raises RegistryRefused."""
+    if not 0 <= slots <= MAX_SLOTS:
+        raise RegistryRefused("invalid_slots", f"A server has 0 to {MAX_SLOTS} slots.", pointer="/slots")
 
 
 def unknown_model(name: str) -> RegistryRefused:
@@ -165,9 +183,11 @@ def _save_fields(
 ) -> tuple[str, ...]:
     """The names of those that changed. Raises RegistryRefused."""
     before = None if is_new else read_fields(config, home)
+    siblings = [(row, fields) for row, fields in models_before(home) if row.name != config.name]
     write_fields(config, home, values)
     home.save()
     config.save()
+    note_changes(siblings, home, by=by)
     return note_change(config, home, before=before, by=by)
 
 
@@ -178,7 +198,7 @@ def _told(machine: Server, placement: Placement | None) -> tuple[object, ...]:
 
 
 def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[ModelConfig, Pool, bool]:
-    config = ModelConfig.objects.select_for_update().filter(name=name).first()
+    config = ModelConfig.objects.filter(name=name).first()
     if config is not None and pool is not None and config.pool_id != pool:
         raise RegistryRefused(
             "model_in_other_pool",
@@ -187,7 +207,10 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
             status=409,
         )
     home_name = config.pool_id if config else (pool or name)
-    home, _ = Pool.objects.get_or_create(name=home_name, defaults={"fleet": fleet or "main"})
+    # the pool is locked first: its fields are in the versions of all its models
+    home, _ = Pool.objects.select_for_update().get_or_create(
+        name=home_name, defaults={"fleet": fleet or "main"}
+    )
     if fleet is not None and home.fleet != fleet:
         raise RegistryRefused(
             "pool_in_other_fleet",
@@ -195,9 +218,8 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
             pointer="/fleet",
             status=409,
         )
-    if config is not None:
-        return config, home, False
-    config, created = ModelConfig.objects.get_or_create(name=name, defaults={"pool": home})
+    rows = ModelConfig.objects.select_for_update()
+    config, created = rows.get_or_create(name=name, defaults={"pool": home})
     return config, home, created
 
 

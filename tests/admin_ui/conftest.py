@@ -110,6 +110,10 @@ class LeasesOnPaper:
         self._answer()
         return True
 
+    def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
+        self._answer()
+        return [False] * len(tickets)
+
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Any:
         raise LeasingUnavailable
 

@@ -39,11 +39,11 @@ def deeds() -> list[tuple[str, str, str]]:
 def test_a_saved_server_is_told_with_what_it_was(operator: Client) -> None:
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     secret = {"request_headers": '{"Authorization": "Bearer s3cret"}'}
-    operator.post(page, server_form(slots=7, desired="off", **secret))
+    operator.post(page, server_form(host="box-1", **secret))
     assert deeds() == [("user:operators", "change_server", "server:flux-server-1")]
-    assert last().detail["values"] == {"slots": [2, 7], "desired": ["on", "off"]}
+    assert last().detail["values"] == {"host": [None, "box-1"]}
     assert "s3cret" not in str(last().detail)
-    operator.post(page, server_form(slots=7, desired="off"))
+    operator.post(page, server_form(host="box-1"))
     assert len(deeds()) == 1, "saved as it was"
 
 
@@ -53,8 +53,54 @@ def test_a_new_server_is_told(operator: Client) -> None:
     assert deeds() == [("user:operators", "add_server", "server:flux-server-3")]
 
 
+def test_an_endpoint_is_told_with_what_it_was(operator: Client) -> None:
+    row = Placement.objects.get(server="flux-server-1")
+    was = row.endpoint
+    form = {"endpoint": "http://10.9.9.9/a"}
+    operator.post(reverse("admin:gpus_placement_change", args=[row.pk]), form)
+    assert last().detail["values"] == {"endpoint": [was, "http://10.9.9.9/a"]}
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    inline = placement_form("flux", "http://10.9.9.9/b")
+    inline |= {
+        "placements-INITIAL_FORMS": 1,
+        "placements-0-id": row.pk,
+        "placements-0-server": "flux-server-1",
+    }
+    operator.post(page, server_form(**inline))
+    told = f"{row} endpoint"
+    assert last().detail["values"] == {told: ["http://10.9.9.9/a", "http://10.9.9.9/b"]}
+    operator.post(page, server_form(**inline | {"placements-0-DELETE": "on"}))
+    assert last().detail["values"] == {told: ["http://10.9.9.9/b", None]}
+    operator.post(page, server_form(**placement_form("flux", "http://10.9.9.9/c")))
+    assert last().detail["values"] == {told: [None, "http://10.9.9.9/c"]}
+
+
+def test_a_keys_end_is_told(operator: Client) -> None:
+    key = ApiKey.objects.order_by("pk")[0]
+    form = {"name": key.name, "expiry_date_0": "2031-01-01", "expiry_date_1": "00:00:00", "revoked": "on"}
+    operator.post(reverse("admin:jobs_apikey_change", args=[key.pk]), form)
+    assert last().detail["values"] == {
+        "expiry_date": [None, "2031-01-01 00:00:00+00:00"],
+        "revoked": [False, True],
+    }
+
+
+def test_a_changed_pool_is_the_next_version_of_all_its_models(operator: Client) -> None:
+    ModelConfig.objects.create(name="zimg-2", pool_id="zimg")
+    page, form = reverse("admin:gpus_pool_change", args=["zimg"]), {"affinity_patience_seconds": 5}
+    for algorithm in ("fifo", "fifo", "fair"):
+        operator.post(page, form | {"algorithm": algorithm})
+    for name in ("zimg", "zimg-2"):
+        versions = ConfigVersion.objects.filter(model=name).order_by("number")
+        assert [(row.actor, row.fields["queue_algorithm"]) for row in versions] == [
+            ("unknown", "fair"),
+            ("user:operators", "fifo"),
+            ("user:operators", "fair"),
+        ]
+
+
 def test_servers_are_switched_and_removed_in_the_actors_name(operator: Client) -> None:
-    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"]}
+    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"], "post": "yes"}
     operator.post(reverse("admin:gpus_server_changelist"), chosen)
     operator.post(reverse("admin:gpus_server_delete", args=["flux-server-1"]), {"post": "yes"})
     chosen = {"action": "delete_selected", "_selected_action": ["zimg-server-1"], "post": "yes"}
@@ -103,11 +149,11 @@ def test_tenants_and_keys_are_told_without_their_secrets(operator: Client) -> No
     tenant = Tenant.objects.get(name="hooli")
     operator.post(reverse("admin:jobs_tenant_change", args=[tenant.pk]), keys_form(name="hooli", weight=3))
     assert last().detail["values"] == {"weight": [2.0, 3.0]}
-    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk]}
+    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk], "post": "yes"}
     operator.post(reverse("admin:jobs_tenant_changelist"), chosen)
     operator.post(reverse("admin:jobs_apikey_add"), {"name": "laptop", "tenant": tenant.pk, "kind": "tenant"})
     key = ApiKey.objects.get(name="laptop")
-    chosen = {"action": "revoke_keys", "_selected_action": [key.pk]}
+    chosen = {"action": "revoke_keys", "_selected_action": [key.pk], "post": "yes"}
     operator.post(reverse("admin:jobs_apikey_changelist"), chosen)
     assert [(action, target) for _, action, target in deeds()] == [
         ("add_tenant", "tenant:hooli"),
@@ -132,7 +178,7 @@ def test_what_is_done_to_people_is_told(boss: Client) -> None:
 def test_nothing_is_told_of_what_was_not_done(viewer: Client) -> None:
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     assert viewer.post(page, server_form(slots=7)).status_code == 403
-    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"]}
+    chosen = {"action": "switch_off", "_selected_action": ["flux-server-1"], "post": "yes"}
     viewer.post(reverse("admin:gpus_server_changelist"), chosen)
     assert (Server.objects.get(name="flux-server-1").desired, deeds()) == ("on", [])
 

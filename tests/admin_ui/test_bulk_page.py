@@ -155,3 +155,9 @@ def test_a_lists_filter_becomes_the_pages(db: None) -> None:
     )
     assert query_of_list({"pool": "flux"}, Deed.RETRY) is None
     assert query_of_list({"q": "night"}, Deed.RETRY) is None
+    assert query_of_list({"tenant__id__exact": "abc"}, Deed.RETRY) is None
+
+
+def test_a_list_with_a_filter_that_makes_no_sense_is_no_error(operator: Client) -> None:
+    answer = operator.get(reverse("admin:jobs_job_changelist"), {"tenant__id__exact": "abc"})
+    assert answer.status_code == 302

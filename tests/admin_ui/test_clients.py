@@ -70,7 +70,7 @@ def test_a_weight_of_nothing_is_refused(operator: Client) -> None:
 def test_a_webhook_secret_is_renewed_on_request(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
     before = secret_of(tenant)
-    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk]}
+    chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk], "post": "yes"}
     shown = shown_in(operator.post(reverse("admin:jobs_tenant_changelist"), chosen))
     assert shown == secret_of(Tenant.objects.get(name="acme")) != before
 
@@ -106,7 +106,7 @@ def test_a_key_stays_with_its_tenant_and_kind(operator: Client) -> None:
 
 def test_keys_are_revoked_for_good_and_not_deleted(boss: Client) -> None:
     key, text = create_key(Tenant.objects.create(name="acme"), name="laptop")
-    chosen = {"action": "revoke_keys", "_selected_action": [key.pk]}
+    chosen = {"action": "revoke_keys", "_selected_action": [key.pk], "post": "yes"}
     boss.post(reverse("admin:jobs_apikey_changelist"), chosen)
     assert not ApiKey.objects.is_valid(text)
     assert boss.post(reverse("admin:jobs_apikey_delete", args=[key.pk]), {"post": "yes"}).status_code == 403

@@ -12,11 +12,14 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from gpus.models import ModelConfig, Placement, Pool, Server
+from admin_ui.fleet_forms import ServerForm
+from admin_ui.live_admin import LiveAdmin
+from admin_ui.server_pages import ServerPages
+from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, QuarantinedSlot, Server
 from gpus.protocol import DesiredState, QueueAlgorithm
 from gpus.queries import read_headers
 
-from .conftest import World, fill
+from .conftest import NOW, World, fill
 
 Commits = Callable[..., AbstractContextManager[Any]]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
@@ -92,13 +95,33 @@ def test_a_new_server_is_live_after_the_commit(
     assert any(wake.pool == "flux" for wake in world.wakes)
 
 
-def test_more_slots_are_live_after_the_commit(
+def test_another_host_is_live_after_the_commit(
     operator: Client, world: World, django_capture_on_commit_callbacks: Commits
 ) -> None:
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     with django_capture_on_commit_callbacks(execute=True):
-        assert operator.post(page, server_form(slots=7)).status_code == 302
-    assert {server.name: server.slots for server in world.leases.servers}["flux-server-1"] == 7
+        assert operator.post(page, server_form(host="box-1")).status_code == 302
+    assert {server.name: server.host for server in world.leases.servers}["flux-server-1"] == "box-1"
+
+
+def test_a_form_left_open_undoes_nothing_that_was_switched_since(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before it was sent nor while it is saved."""
+    page = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    assert not {"slots", "desired"} & set(operator.get(page).context["adminform"].form.fields)
+    Server.objects.update(desired="off", slots=3)
+    assert operator.post(page, server_form(host="box-1", slots=2, desired="on")).status_code == 302
+    check = ServerForm.clean_ca_pem
+
+    def meanwhile(form: ServerForm) -> str:
+        Server.objects.update(desired="draining", slots=4, healthy=False)
+        return check(form)
+
+    monkeypatch.setattr(ServerForm, "clean_ca_pem", meanwhile)
+    assert operator.post(page, server_form(host="box-2")).status_code == 302
+    saved = Server.objects.get(name="flux-server-1")
+    assert (saved.desired, saved.slots, saved.healthy, saved.host) == ("draining", 4, False, "box-2")
 
 
 def test_a_saved_server_keeps_its_name_and_pool(operator: Client) -> None:
@@ -114,8 +137,8 @@ def test_without_redis_it_is_saved_and_said(
     world.leases.away = True
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     with django_capture_on_commit_callbacks(execute=True):
-        answer = operator.post(page, server_form(slots=7))
-    assert Server.objects.get(name="flux-server-1").slots == 7
+        answer = operator.post(page, server_form(host="box-1"))
+    assert Server.objects.get(name="flux-server-1").host == "box-1"
     assert "Redis does not answer" in " ".join(str(message) for message in get_messages(answer.wsgi_request))
 
 
@@ -126,7 +149,7 @@ def test_without_redis_it_is_saved_and_said(
 def test_servers_are_switched_by_the_service(
     operator: Client, world: World, action: str, desired: DesiredState
 ) -> None:
-    chosen = {"action": action, "_selected_action": ["flux-server-1", "zimg-server-2"]}
+    chosen = {"action": action, "_selected_action": ["flux-server-1", "zimg-server-2"], "post": "yes"}
     operator.post(reverse("admin:gpus_server_changelist"), chosen)
     switched = Server.objects.filter(name__in=chosen["_selected_action"])
     assert {server.desired for server in switched} == {desired.value}
@@ -141,6 +164,41 @@ def test_a_deleted_server_is_forgotten_by_the_lease_layer(operator: Client, worl
     assert answer.status_code == 302
     assert not Server.objects.filter(name="flux-server-1").exists()
     assert world.leases.forgotten == ["flux-server-1"]
+
+
+def test_what_was_in_quarantine_goes_with_its_server(operator: Client) -> None:
+    QuarantinedSlot.objects.update(freed_at=NOW)
+    [name] = QuarantinedSlot.objects.values_list("server", flat=True)
+    operator.post(reverse("admin:gpus_server_delete", args=[name]), {"post": "yes"})
+    assert not Server.objects.filter(name=name).exists()
+
+
+def test_a_server_with_a_slot_in_quarantine_is_not_deleted(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [name] = QuarantinedSlot.objects.values_list("server", flat=True)
+    page = reverse("admin:gpus_server_delete", args=[name])
+    many = {"action": "delete_selected", "_selected_action": [name, "flux-server-1"], "post": "yes"}
+    assert "slot in quarantine" in operator.get(page).content.decode()
+    operator.post(page, {"post": "yes"})
+    operator.post(reverse("admin:gpus_server_changelist"), many)
+    assert Server.objects.count() == 8
+    # in quarantine since the question
+    monkeypatch.setattr(ServerPages, "get_deleted_objects", LiveAdmin.get_deleted_objects)
+    for answer in (
+        operator.post(page, {"post": "yes"}),
+        operator.post(reverse("admin:gpus_server_changelist"), many | {"_selected_action": [name]}),
+    ):
+        *_, last = get_messages(answer.wsgi_request)
+        assert "is in quarantine" in str(last)
+    assert Server.objects.filter(name=name).exists()
+
+
+def test_a_model_is_deleted_with_its_versions(operator: Client) -> None:
+    Placement.objects.filter(model="ltx2").delete()
+    assert ConfigVersion.objects.filter(model="ltx2").exists()
+    operator.post(reverse("admin:gpus_modelconfig_delete", args=["ltx2"]), {"post": "yes"})
+    assert not ModelConfig.objects.filter(name="ltx2").exists()
 
 
 def test_headers_are_stored_encrypted_and_never_shown(operator: Client) -> None:
@@ -168,6 +226,7 @@ def test_headers_are_stored_encrypted_and_never_shown(operator: Client) -> None:
         ({"request_headers": '{"X": "1\\r\\nY: 2"}'}, "not a header"),
         ({"ca_pem": "no certificate"}, "PEM"),
         ({"slots": -1}, "greater than or equal to 0"),
+        ({"slots": 1025}, "0 to 1024 slots"),
         ({"name": "no/slashes", "pool": "flux"}, "letters, digits"),
         (placement_form("flux", "ftp://10.0.0.3/"), "http:// or https://"),
         (placement_form("zimg", "http://10.0.0.3/"), "belongs to pool zimg"),

@@ -64,6 +64,8 @@ def test_a_viewer_gets_the_page_and_flower_gets_our_password_and_no_cookie(
     (command, path, headers, _), *_ = flower.asked
     assert (command, path) == ("GET", "/admin/flower/static/css/flower.css?v=1")
     assert "Cookie" not in headers
+    viewer.get("/admin/flower/static/css/flower.css?v=1")
+    assert "Cookie" not in flower.asked[-1][2], "nor what Flower set before: one session serves everybody"
 
 
 def test_the_table_of_tasks_is_read_by_post(viewer: Client, flower: Stub) -> None:

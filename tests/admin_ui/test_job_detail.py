@@ -128,6 +128,9 @@ def test_embedded_images_are_served_as_what_they_are(viewer: Client) -> None:
     for place in (0, 9):
         assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "result", place])).status_code == 404
     assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "tags", 0])).status_code == 404
+    with CaptureQueriesContext(connection) as asked:
+        viewer.get(address)
+    assert not [query["sql"] for query in asked if '"payload"' in query["sql"]]
 
 
 def test_raw_values_are_downloads(viewer: Client) -> None:

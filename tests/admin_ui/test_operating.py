@@ -29,7 +29,7 @@ def name(model: type[Model]) -> str:
 
 def do(client: Client, model: type[Model], action: str, ids: list[str]) -> HttpResponse:
     return client.post(  # type: ignore[return-value]
-        reverse(f"admin:{name(model)}_changelist"), {"action": action, "_selected_action": ids}
+        reverse(f"admin:{name(model)}_changelist"), {"action": action, "_selected_action": ids, "post": "yes"}
     )
 
 

@@ -16,7 +16,7 @@ from django.urls import reverse
 import dispatcher_project.urls  # noqa: F401  registers the pages
 from admin_ui.models import DeadLetter
 from admin_ui.read_only import COUNT_UP_TO, CappedPaginator
-from jobs.models import Callback, Job, JobTag
+from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 
 from .conftest import fill
 
@@ -86,7 +86,12 @@ def test_a_list_costs_the_same_for_more_rows(boss: Client) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_a_list_leaves_payloads_and_results_in_the_database(boss: Client) -> None:
-    for model, heavy in ((Job, '"payload"'), (Callback, '"body"')):
+    for model, heavy in (
+        (Job, '"payload"'),
+        (Callback, '"body"'),
+        (PushedResult, '"body"'),
+        (IdempotencyKey, '"batch"'),
+    ):
         with CaptureQueriesContext(connection) as asked:
             boss.get(reverse(f"admin:{name(model)}_changelist"))
         assert not [query["sql"] for query in asked if heavy in query["sql"]]

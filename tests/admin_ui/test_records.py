@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from django.test import Client
 from django.urls import reverse
 
 from admin_ui import sample_page
-from gpus.models import AuditEntry, ConfigVersion, ModelConfig
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
+from gpus.services.audit import record
 from gpus.services.registry import configure_model
 from jobs.callbacks.sending import Outcome
 from jobs.models import Job, Tenant
@@ -146,3 +148,26 @@ def test_a_test_callback_to_where_nobody_may_call_is_refused(
     assert "must begin with" in operator.post(page, form | {"url": "ftp://x.example/"}).content.decode()
     assert viewer.get(page).status_code == viewer.post(page, form).status_code == 403
     assert not AuditEntry.objects.filter(action="send_sample_callback").exists()
+
+
+def test_names_that_look_quoted_lead_to_their_pages(operator: Client, world: World) -> None:
+    """Django's admin reads _22 in an address as a quotation mark."""
+    leases: Any = lambda fleet: world.leases  # noqa: E731
+    for retries in (50, 7):
+        configure_model("gpu_22", {"max_retries": retries}, by="user:boss", leases=leases, replace=True)
+    model = ModelConfig.objects.get(name="gpu_22")
+    Server.objects.create(name="box_3A", pool=model.pool)
+    record("user:boss", "switch_server", "server:box_3A")
+    version = ConfigVersion.objects.get(model=model, number=1)
+    button = reverse("admin:gpus_configversion_revert", args=[version.pk])
+    pages = [operator.post(button, {"_form_submitted": "on"})["Location"]]
+    for path, name in (
+        ("/admin/fleet/", "box_3A"),
+        ("/admin/queues/", "gpu_22"),
+        (reverse("admin:gpus_auditentry_changelist"), "server:box_3A"),
+        (reverse("admin:gpus_auditentry_changelist"), "model:gpu_22"),
+    ):
+        link = re.search(rf'<a href="([^"]*)">{name}</a>', operator.get(path).content.decode())
+        assert link, path
+        pages.append(link[1])
+    assert [operator.get(page).status_code for page in pages] == [200] * 5

@@ -24,6 +24,14 @@ def test_a_small_value_is_shown_whole(value: Any) -> None:
     assert not show_json(value).is_cut
 
 
+def test_long_keys_are_cut_like_strings_and_none_gets_lost() -> None:
+    value = {"k" * 100_000: 1, "k" * 99_999 + "x": 2, "b": 3}
+    shown = show_json(value)
+    assert shown.is_cut
+    assert len(shown.html) < 1_000
+    assert list(json.loads(text_of(value)).values()) == [1, 2, 3]
+
+
 def test_what_clients_wrote_is_escaped() -> None:
     shown = show_json({"<img src=x>": "</pre><script>alert(1)</script>"}).html
     assert "<script" not in shown

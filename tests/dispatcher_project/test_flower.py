@@ -106,8 +106,10 @@ def routes() -> list[str]:
     return sorted({re.sub(r"\(\.[+*]\)", "x", path) for path in paths if path.startswith("/")})
 
 
-def test_flower_does_not_start_open() -> None:
+@pytest.mark.parametrize("given", [[], [""]])  # not set; set to nothing
+def test_flower_does_not_start_open(monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
     assert not options.basic_auth
+    monkeypatch.setattr(options.mockable(), "basic_auth", given)
     with pytest.raises(SystemExit, match="set FLOWER_BASIC_AUTH"):
         runpy.run_path(CONFIG)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -37,7 +36,7 @@ class Command(TerminalCommand):
         add_filters(parser)
         parser.add_argument("--all", action="store_true", help="every dead letter")
         parser.add_argument("--dry-run", action="store_true", help="say how many, and do nothing")
-        parser.add_argument("--yes", action="store_true", help="don't ask")
+        self.add_yes(parser)
         parser.add_argument("--limit", type=positive, default=20, help="of list and groups (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -76,8 +75,7 @@ class Command(TerminalCommand):
         if options["dry_run"] or not total:
             self._tell_count(word, total)
             return None
-        if not options["yes"] and not self._asked(f"{word} {total} dead letters?"):
-            raise CommandError("nothing was done")
+        self.ask(f"{word} {total} dead letters?", options)
         outcome = work_through(wanted, deed, total)
         if self.as_json:
             self.tell({"done": outcome.done, "refused": outcome.refused, "remaining": outcome.remaining})
@@ -103,11 +101,3 @@ class Command(TerminalCommand):
             self.tell({"would": word, "jobs": total})
         else:
             self.say(f"would {word} {total} dead letters" if total else "no dead letter matches")
-
-    def _asked(self, question: str) -> bool:
-        """Without somebody to answer: no."""
-        if not sys.stdin.isatty():
-            raise CommandError(f"{question} Say so with --yes")
-        self.stderr.write(f"{question} [y/N] ", ending="")
-        self.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -15,7 +16,7 @@ from django.utils import timezone
 from gpus import queries
 from gpus.leasing.contract import PoolDepth
 from gpus.models import Pause, Server
-from jobs.models import Job, Rollup, SweepRun, Tenant
+from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.rollups import counted
 from tests.admin_ui.conftest import World, fill
 from tests.gpus.test_fleet import view
@@ -65,14 +66,31 @@ def test_there_is_no_other_part(viewer: Client, path: str) -> None:
 
 
 def test_staff_without_permissions_see_an_empty_start_page_and_no_other(client: Client) -> None:
-    from django.contrib.auth.models import User
-
     client.force_login(User.objects.create_user("clerk", is_staff=True))
     page = text(client, "/admin/")
     assert "zimg-server-1" not in page
     assert "Waiting" not in page
     for path in ("/admin/fleet/", "/admin/queues/"):
         assert client.get(path).status_code == 403
+
+
+def test_who_sees_servers_and_no_jobs_sees_none_there(client: Client, world: World) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
+    client.force_login(clerk)
+    job = Job.objects.filter(state="running").order_by("id")[0]
+    slot: dict[str, Any] = {"server": "flux-server-1", "slot": 0, "model": "flux"}
+    Attempt.objects.create(
+        id=job.live_attempt, job=job, number=2, state="sent", started_at=timezone.now(), **slot
+    )
+    world.leases.views = [view("flux-server-1/0", "leased", job_id=job.id, attempt_id=job.live_attempt)]
+    for path in ("/admin/fleet/?pool=flux", "/admin/fleet/?part=servers&pool=flux", "/admin/"):
+        page = text(client, path)
+        assert "busy" in page
+        assert job.id not in page
+        assert job.tenant.name not in page
+    assert text(client, "/admin/now/?part=now")
+    assert client.get("/admin/now/?part=charts").status_code == 403
 
 
 def test_strangers_are_sent_to_the_login(client: Client) -> None:

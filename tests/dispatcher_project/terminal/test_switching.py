@@ -35,7 +35,9 @@ def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) ->
     unknown = terminal("off", "gpu-1", "gpu-3")
     assert unknown.said == "no server is named gpu-3; there are gpu-1, gpu-2"
     assert set(Server.objects.values_list("desired", flat=True)) == {"on"}, "all or nothing"
-    assert terminal("off", "--all").status == 0
+    assert terminal("off", "--all").said == "switch off 2 servers, stop what runs there? Say so with --yes"
+    assert set(Server.objects.values_list("desired", flat=True)) == {"on"}
+    assert terminal("off", "--all", "--yes").status == 0
     assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
 
 
@@ -90,7 +92,9 @@ def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal
 
 def test_the_system_and_models(world: World, terminal: Terminal) -> None:
     world.server()
-    assert terminal("pause", "system").said == "system is paused\n"
+    assert terminal("pause", "system").said == "start nothing any more, on no server? Say so with --yes"
+    assert not Pause.objects.exists()
+    assert terminal("pause", "system", "--yes").said == "system is paused\n"
     assert terminal("pause", "model", "m").said == "model m is paused\n"
     assert {pause.kind for pause in Pause.objects.all()} == {"system", "model"}
     assert terminal("resume", "system").said == "system goes on\n"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from gpus.models import AuditEntry, Pause, Server
 from tests.builders import make_model, make_server
@@ -81,6 +82,15 @@ def test_a_server_is_forgotten(operator: Account, world: World, flux: Server) ->
     assert operator.client.delete(f"{ADMIN}/servers/s1").status_code == 204
     assert (Server.objects.count(), world.leases.servers) == (0, {})
     assert AuditEntry.objects.filter(action="remove_server", target="server:s1").exists()
+
+
+def test_a_server_with_a_slot_in_quarantine_is_not_forgotten(
+    operator: Account, world: World, flux: Server
+) -> None:
+    now = timezone.now()
+    flux.quarantined.create(slot=0, reason="timeout", since=now, until=now)
+    problem(operator.client.delete(f"{ADMIN}/servers/s1"), 409, "server_in_quarantine", "/server")
+    assert Server.objects.exists()
 
 
 @pytest.mark.parametrize("name", ["nope", "a%20b", "%00", "x" * 65])

@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from gpus import queries
-from gpus.models import AuditEntry, ModelConfig, Pool, Server
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool, Server
 from gpus.protocol import QueueAlgorithm
 from gpus.services.mirror import mirror_registry
 from gpus.services.model_fields import RegistryRefused
@@ -125,6 +126,42 @@ def test_a_removed_server_is_forgotten(leases: FakeLeases) -> None:
     assert remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
     assert leases.servers == {}
     assert not remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+
+
+def test_a_server_with_a_slot_in_quarantine_is_not_removed(leases: FakeLeases) -> None:
+    """Made anew it would be free, and its GPU may still be busy."""
+    machine = register(leases).server
+    now = timezone.now()
+    suspect = machine.quarantined.create(slot=1, reason="timeout", since=now, until=now)
+    with refused("server_in_quarantine"):
+        remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+    assert list(leases.servers) == ["s1"]
+    suspect.freed_at = now
+    suspect.save()
+    assert remove_server("s1", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("slots", [-1, 1025])
+def test_a_server_has_no_more_slots_than_it_may(leases: FakeLeases, slots: int) -> None:
+    with refused("invalid_slots"):
+        register(leases, slots=slots)
+
+
+def test_what_changes_a_pool_is_the_next_version_of_all_its_models(leases: FakeLeases) -> None:
+    for name in ("flux", "ltx2"):
+        register(leases, model=name, server=f"on-{name}", pool="big")
+    register(leases, model="zimg", server="s9")
+    configure(leases, {"queue_algorithm": "fifo", "max_retries": 3}, replace=False)
+    configure(leases, {"max_retries": 4}, replace=False)
+    versions = ConfigVersion.objects.order_by("model", "number")
+    assert [(row.model_id, row.fields["queue_algorithm"], row.fields["max_retries"]) for row in versions] == [
+        ("flux", "fair", 50),
+        ("flux", "fifo", 3),
+        ("flux", "fifo", 4),
+        ("ltx2", "fair", 50),
+        ("ltx2", "fifo", 50),
+        ("zimg", "fair", 50),
+    ]
 
 
 def configure(leases: FakeLeases, values: dict[str, Any], *, replace: bool) -> Any:

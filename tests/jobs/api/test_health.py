@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
@@ -18,10 +18,6 @@ from .conftest import World
 @pytest.fixture(autouse=True)
 def migrations_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_migrated", False)
-
-
-def away(*_: Any) -> None:
-    raise OperationalError("gone")
 
 
 def test_alive_needs_nothing(anonymous: APIClient) -> None:
@@ -47,10 +43,25 @@ def test_not_ready_while_the_index_is_rebuilt(
     assert anonymous.get("/readyz").status_code == 503
 
 
-def test_not_ready_without_a_database(anonymous: APIClient, db: None) -> None:
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_not_ready_without_a_database(anonymous: APIClient, db: None, error: type[Exception]) -> None:
+    def away(*_: Any) -> None:
+        raise error("gone")
+
     with connection.execute_wrapper(away):
         answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["checks"]["database"]["ok"]) == (503, False)
+
+
+def test_not_ready_where_migrations_can_not_be_read(
+    anonymous: APIClient, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise InterfaceError("gone")
+
+    monkeypatch.setattr(health, "MigrationExecutor", away)
+    answer = anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]["migrations"]["error"]) == (503, "InterfaceError")
 
 
 def test_not_ready_with_a_migration_to_apply(anonymous: APIClient, db: None) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from prometheus_client import Metric
 from rest_framework.test import APIClient
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.django_db
 PAGE = ROOT / "docs" / "metrics.md"
 
 
-def away(*_: Any) -> None:
-    raise OperationalError("gone")
+def away(*_: Any, error: type[Exception] = OperationalError) -> None:
+    raise error("gone")
 
 
 def scrape(client: APIClient) -> dict[str, float]:
@@ -162,9 +163,10 @@ def test_what_is_away_is_said(anonymous: APIClient, zimg: ModelConfig, world: Wo
     assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (0, 1)
     assert found["dispatcher_callbacks_pending"] == 0, "the database's part stays"
     world.leases.away = False
-    with connection.execute_wrapper(away):
-        found = scrape(anonymous)
-    assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (1, 0)
+    for error in (OperationalError, InterfaceError):
+        with connection.execute_wrapper(partial(away, error=error)):
+            found = scrape(anonymous)
+        assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (1, 0)
 
 
 def test_counting_never_breaks_who_counts() -> None:

@@ -180,13 +180,12 @@ def test_what_moved_on_meanwhile_is_counted_as_refused(monkeypatch):
 # -- the record ----------------------------------------------------------------------------------------------
 
 
-def test_a_call_leaves_one_entry_with_the_filter_and_the_number():
-    for _ in range(3):
-        make_dead_letter()
+def test_a_call_leaves_one_entry_with_the_filter_and_the_jobs():
+    ids = [make_dead_letter().id for _ in range(3)]
     retry_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports())
     entry = AuditEntry.objects.get()
     assert (entry.actor, entry.action, entry.target) == (BY, "retry_jobs", "jobs:filter")
-    assert entry.detail == {"filter": {"model": "zimg"}, "jobs": 3}
+    assert entry.detail == {"filter": {"model": "zimg"}, "jobs": 3, "job_ids": ids}
 
 
 def test_the_entry_is_there_before_the_first_deed(monkeypatch):
