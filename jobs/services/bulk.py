@@ -1,7 +1,8 @@
 """What operators do to many jobs at once: all that match a filter, a bounded number per call.
 
 Each call leaves one audit entry with the jobs' ids, written before the first deed: who dies in the middle has
-still said what it was about to do. Each job moves in its own short transaction; one that moved on meanwhile is left alone.
+still said what it was about to do. Each job moves in its own short transaction; one that moved on meanwhile
+is left alone.
 """
 
 from __future__ import annotations
