@@ -258,12 +258,13 @@ class Trial:
         return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz")
 
     def runs_begin_since(self, at: float) -> bool:
-        """In every pool."""
+        """In every pool, but where nobody waits: at the end of a trial there is nothing left to begin."""
         began: dict[str, float] = {}
         for gpu in self.fleet.gpus:
             latest = max((self.signs.last_began.get(slot, 0.0) for slot in gpu.slot_names), default=0.0)
             began[gpu.pool] = max(began.get(gpu.pool, 0.0), latest)
-        return min(began.values()) >= at
+        behind = [pool for pool, last in began.items() if last < at]
+        return all(self.state is not None and self.state.waiting(pool) == 0 for pool in behind)
 
     def ticked_since(self, at: float) -> bool:
         return self.state is not None and self.state.last_tick() >= at

@@ -1,0 +1,31 @@
+"""That runs begin again is the sign of many recoveries; at the end of a trial nobody waits for one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher_project.proving.trial import Trial
+
+MENDED_AT = 100.0
+
+
+def seen(*, video_began: float, video_waits: int | None) -> bool:
+    gpus = [SimpleNamespace(pool=pool, slot_names=[f"{pool}-1/0"]) for pool in ("image", "video")]
+    trial: Any = SimpleNamespace(
+        fleet=SimpleNamespace(gpus=gpus),
+        signs=SimpleNamespace(last_began={"image-1/0": 101.0, "video-1/0": video_began}),
+        state=SimpleNamespace(waiting=lambda pool: {"image": 5, "video": video_waits}[pool]),
+    )
+    return Trial.runs_begin_since(trial, MENDED_AT)
+
+
+@pytest.mark.parametrize(
+    ("video_began", "video_waits", "well"),
+    [(102.0, 3, True), (99.0, 3, False), (99.0, 0, True), (99.0, None, False)],
+    ids=["a run begins everywhere", "one pool stands", "nobody waits there", "the database does not say"],
+)
+def test_runs_begin_wherever_somebody_waits(video_began: float, video_waits: int | None, well: bool) -> None:
+    assert seen(video_began=video_began, video_waits=video_waits) is well
