@@ -24,7 +24,7 @@ url_prefix = FLOWER_PREFIX
 read_only = True
 """What may be done to jobs is done in the admin, by services: revoking a wake would do nothing anyway."""
 
-max_tasks = 10_000
+max_tasks = 2_000
 max_workers = 1_000
 purge_offline_workers = 3_600
 """Seconds. Workers are named by process: those of yesterday's deploys must not pile up."""
