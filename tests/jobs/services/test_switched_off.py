@@ -31,6 +31,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def switch(shop: Shop, desired: DesiredState) -> None:
     done = controls.switch_server("gpu-1", desired, by="user:ada", leases=shop.ports.leases)
     assert done is not None
+    assert done.mirrored, "Redis did not answer in time"
     shop.ports.send_wakes(done.wakes)
 
 
