@@ -17,7 +17,7 @@ from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter
 from gpus.models import AuditEntry
 
 from .marks import column
-from .read_only import HistoryAdmin
+from .read_only import HistoryAdmin, IndexedSearch
 from .shapes import json_block
 
 _ACTORS = {"user": "people in the admin", "key": "API keys", "cli": "the command line"}
@@ -55,7 +55,7 @@ class TargetFilter(_BeginFilter):
 
 
 @admin.register(AuditEntry)
-class AuditPages(HistoryAdmin):
+class AuditPages(IndexedSearch, HistoryAdmin):
     list_display = ("at", "actor", "deed", "on", "told")
     list_display_links = ("at",)
     list_filter = (ActorFilter, TargetFilter, ("at", RangeDateTimeFilter))
@@ -88,16 +88,10 @@ class AuditPages(HistoryAdmin):
     def detail_json(self, entry: AuditEntry) -> SafeString | str:
         return json_block(entry.detail)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Only what an index answers."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         actors = [term, *(f"{kind}:{term}" for kind in _ACTORS)]
         targets = [term, *(f"{kind}:{term}" for kind in _TARGETS)]
-        return queryset.filter(Q(actor__in=actors) | Q(target__in=targets)), False
+        return rows.filter(Q(actor__in=actors) | Q(target__in=targets))
 
 
 def _short(value: Any) -> str:

@@ -15,9 +15,8 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, RangeDateTime
 
 from jobs.failures import dead_letter_groups
 from jobs.job_filter import JobFilter
-from jobs.models import Job
+from jobs.models import DEAD_LETTER, Job
 from jobs.services.bulk import Deed
-from jobs.states import JobState
 
 from .filters import ErrorCodeFilter, FingerprintFilter, ModelFilter
 from .job_pages import JobRows
@@ -59,7 +58,7 @@ class DeadLetterPages(JobRows):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.filter(state=JobState.FAILED, dismissed_at=None)
+        return rows.filter(DEAD_LETTER)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.groups)

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
@@ -25,7 +24,7 @@ from jobs.models import (
 
 from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from .marks import column
-from .read_only import HistoryAdmin, ReadOnlyAdmin
+from .read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
 from .shapes import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
 
 RECENT = 50_000
@@ -33,7 +32,7 @@ RECENT = 50_000
 
 
 @admin.register(Attempt)
-class AttemptPages(HistoryAdmin):
+class AttemptPages(IndexedSearch, HistoryAdmin):
     list_display = (
         "id",
         "job_page",
@@ -63,19 +62,14 @@ class AttemptPages(HistoryAdmin):
     )
     readonly_fields = ("job_page", "state_label", "where", "ran", "gpu_time")
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Ids by their index; the servers' own have none, and are looked for among the latest attempts."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
         ours = Q(id=term.upper()) | Q(job_id=term.upper())
         if len(term) == ID_LENGTH and Attempt.objects.filter(ours).exists():
-            return queryset.filter(ours), False
+            return rows.filter(ours)
         ids = Attempt.objects.order_by("-id").values_list("id", flat=True)
         oldest = ids[RECENT : RECENT + 1].first() or ""
-        return queryset.filter(remote_id=term, id__gt=oldest), False
+        return rows.filter(remote_id=term, id__gt=oldest)
 
     @column("state")
     def state_label(self, attempt: Attempt) -> SafeString:

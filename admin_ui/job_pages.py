@@ -20,11 +20,11 @@ from .filters import CreatedFilter, JobErrorFilter, ModelFilter, PoolFilter
 from .job_actions import JobActions
 from .job_detail import JobDetail
 from .marks import column
-from .read_only import HistoryAdmin
+from .read_only import HistoryAdmin, IndexedSearch
 from .shapes import JOB_LABELS, badge, span
 
 
-class JobRows(JobActions, HistoryAdmin):
+class JobRows(JobActions, IndexedSearch, HistoryAdmin):
     list_select_related = ("tenant",)
     search_help_text = "A job's id, or exactly: a tag, a model, a tenant."
     search_fields = ("id",)
@@ -62,17 +62,11 @@ class JobRows(JobActions, HistoryAdmin):
         answer: HttpResponse = super().changelist_view(request, context)
         return answer
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Only what an index answers."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         if len(term) == ID_LENGTH:
-            found = queryset.filter(id=term.upper())
+            found = rows.filter(id=term.upper())
             if found.exists():
-                return found, False
+                return found
         # only what there is: together they would have no index, and read every job
         meant = Q()
         if Job.objects.filter(model=term).exists():
@@ -81,7 +75,7 @@ class JobRows(JobActions, HistoryAdmin):
             meant |= Q(tenant=tenant)
         if JobTag.objects.filter(tag=term).exists():
             meant |= Q(id__in=JobTag.objects.filter(tag=term).values("job_id"))
-        return (queryset.filter(meant) if meant else queryset.none()), False
+        return rows.filter(meant) if meant else rows.none()
 
 
 @admin.register(Job)

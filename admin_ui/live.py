@@ -14,7 +14,7 @@ from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
 from jobs.services import ports
 
-_LATER = "Saved. Redis does not answer now: it takes effect once Redis is back."
+from .operating import LATER
 
 
 def mirror_after_commit(request: HttpRequest) -> None:
@@ -46,6 +46,6 @@ def _after_commit(request: HttpRequest, act: Callable[[], None]) -> None:
         try:
             act()
         except LeasingUnavailable:
-            messages.warning(request, _LATER)
+            messages.warning(request, f"Saved. {LATER}")
 
     transaction.on_commit(tell)

@@ -13,6 +13,7 @@ from gpus.errors import LeasingUnavailable
 from jobs.errors import Refused
 from jobs.models import Job
 
+LATER = "Redis does not answer now: it takes effect once Redis is back."
 MOST_AT_ONCE = 1000
 """Rows that one click moves: a request must end."""
 

@@ -15,7 +15,7 @@ from jobs.services import ports
 from jobs.services.tenants import resume_tenant
 
 from .marks import column, operation
-from .operating import actor
+from .operating import LATER, actor
 from .read_only import ReadOnlyAdmin
 
 
@@ -40,7 +40,7 @@ class PausePages(ReadOnlyAdmin):
         real.send_wakes([wake for one in done for wake in one.wakes])
         messages.success(request, f"{len(done)} resumed.")
         if not all(one.mirrored for one in done):
-            messages.warning(request, "Redis does not answer now: it takes effect once Redis is back.")
+            messages.warning(request, LATER)
 
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return bool(request.user.has_perm("gpus.delete_pause"))

@@ -24,7 +24,7 @@ from .asking import asks_first
 from .fleet_forms import PlacementForm, ServerForm
 from .live_admin import LiveAdmin
 from .marks import column, operation
-from .operating import actor
+from .operating import LATER, actor
 from .read_only import ReadOnlyInline
 from .shapes import DESIRED_LABELS, HEALTH_LABELS, badge
 
@@ -150,7 +150,7 @@ class ServerPages(LiveAdmin):
         real.send_wakes([wake for one in done for wake in one.wakes])
         messages.success(request, f"{len(done)} {desired.value}.")
         if not all(one.mirrored for one in done):
-            messages.warning(request, "Redis does not answer now: it takes effect once Redis is back.")
+            messages.warning(request, LATER)
 
 
 def _or_said(request: HttpRequest, act: Callable[[], Any]) -> Any:

@@ -22,11 +22,9 @@ from gpus.services.model_fields import RegistryRefused, read_fields
 from jobs.services import ports
 
 from .marks import column, operation
-from .operating import actor, back_to
+from .operating import LATER, actor, back_to
 from .read_only import ReadOnlyAdmin
 from .shapes import json_block
-
-_LATER = "Redis does not answer now: it takes effect once Redis is back."
 
 MOST_SHOWN = 20
 
@@ -73,7 +71,7 @@ class VersionPages(ReadOnlyAdmin):
             return back_to(request, reverse("admin:gpus_configversion_change", args=[object_id]))
         messages.success(request, f"{version.model_id} is as in version {version.number} again.")
         if not done.mirrored:
-            messages.warning(request, _LATER)
+            messages.warning(request, LATER)
         return back_to(request, reverse("admin:gpus_modelconfig_change", args=[quote(version.model_id)]))
 
     def has_revert_permission(self, request: HttpRequest, object_id: Any = None) -> bool:

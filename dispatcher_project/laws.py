@@ -18,9 +18,8 @@ from gpus.models import ModelConfig, Server
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.services.ports import Ports
-from jobs.states import FINAL_JOB_STATES, JOB_MOVES, LIVE_ATTEMPT_STATES, JobState
+from jobs.states import FINAL_JOB_STATES, JOB_MOVES, JobState
 
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
 _PAGE = 500
@@ -39,7 +38,7 @@ def check_laws(
 
 
 def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
-    live = Attempt.objects.filter(state__in=_LIVE).values_list("server", "slot", "job_id")
+    live = Attempt.objects.filter(state__in=Attempt.LIVE).values_list("server", "slot", "job_id")
     for (server, slot), number in Counter((server, slot) for server, slot, _ in live).items():
         if number > 1:
             yield f"(1) {number} live attempts on slot {slot_name(server, slot)}"
@@ -67,7 +66,7 @@ def _views(ports: Ports) -> dict[str, SlotView]:
 
 def _leased(ports: Ports) -> Iterator[str]:
     views = _views(ports)
-    for attempt in Attempt.objects.filter(state__in=_LIVE):
+    for attempt in Attempt.objects.filter(state__in=Attempt.LIVE):
         slot = slot_name(attempt.server, attempt.slot)
         view = views.get(slot)
         if view is None or view.state not in ("leased", "adoptable"):
@@ -81,7 +80,7 @@ def _leased(ports: Ports) -> Iterator[str]:
 
 def _running() -> Iterator[str]:
     live: dict[str, list[str]] = defaultdict(list)
-    for job_id, attempt_id in Attempt.objects.filter(state__in=_LIVE).values_list("job_id", "id"):
+    for job_id, attempt_id in Attempt.objects.filter(state__in=Attempt.LIVE).values_list("job_id", "id"):
         live[job_id].append(attempt_id)
     named = dict(Job.objects.filter(state=JobState.RUNNING.value).values_list("id", "live_attempt"))
     for job_id in named.keys() | live.keys():

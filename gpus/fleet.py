@@ -102,7 +102,7 @@ class Fleet:
 
 
 def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet:
-    """servers: with pool and placements fetched. One question to Redis for each twenty of them, two to the
+    """servers: with pool and placements fetched. A question to Redis for each few of them, two to the
     database for all."""
     views: dict[str, SlotView] = {}
     away: list[str] = []

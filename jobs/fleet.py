@@ -13,9 +13,7 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.services.mirror import LeasesOf
 from jobs.models import Attempt
-from jobs.states import LIVE_ATTEMPT_STATES
 
-LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 SERVERS_PER_PAGE = 100
 
 
@@ -54,7 +52,7 @@ def fleet_snapshot(
     page: int = 0,
 ) -> FleetSnapshot:
     """search: part of a server's name. troubled: only what is not simply on and well.
-    Six queries and one call to Redis for each twenty servers."""
+    Six queries, and a call to Redis for each few servers."""
     servers = _servers(pool, search, troubled=troubled)
     first = max(0, page) * SERVERS_PER_PAGE
     chosen = list(
@@ -83,7 +81,7 @@ def _servers(pool: str, search: str, *, troubled: bool) -> QuerySet[Server]:
 
 def _attempts(names: Sequence[str]) -> dict[str, LiveAttempt]:
     """By slot; at most one each, by the index that also makes this cheap."""
-    rows = Attempt.objects.filter(server__in=list(names), state__in=LIVE).order_by()
+    rows = Attempt.objects.filter(server__in=list(names), state__in=Attempt.LIVE).order_by()
     return {
         slot_name(row.server, row.slot): LiveAttempt(
             id=row.id,

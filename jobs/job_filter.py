@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
-from jobs.models import Attempt, Job, JobTag
+from jobs.models import DEAD_LETTER, Attempt, Job, JobTag
 from jobs.states import JobState
 
 
@@ -46,7 +46,7 @@ class JobFilter:
 
     def dead_letters(self) -> QuerySet[Job]:
         """Those of them that failed and that nobody dismissed."""
-        return self.rows().filter(state=JobState.FAILED.value, dismissed_at=None)
+        return self.rows().filter(DEAD_LETTER)
 
     def as_json(self) -> dict[str, str]:
         """What matters, for the records."""

@@ -18,7 +18,6 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import PoolDepth
 from gpus.models import ModelConfig, Pause, Pool
 from gpus.services.mirror import LeasesOf
-from jobs.fleet import LIVE
 from jobs.history import History, Line, Share, shares
 from jobs.models import Attempt, Job
 from jobs.states import JobState
@@ -93,11 +92,11 @@ def queue_snapshot(
     leases: LeasesOf, now: datetime, past: History, *, with_shares: bool = True
 ) -> QueueSnapshot:
     """All models by name. with_shares: also reads the heads of the lines, a query per pool that has one."""
-    depths, away = _depths(leases)
+    depths, away = depths_by_pool(leases)
     pauses = {(one.kind, one.name): one for one in registry.pauses()}
     configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
     running = dict(
-        Attempt.objects.filter(state__in=LIVE).order_by().values_list("model").annotate(Count("pk"))
+        Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
     retrying = Counter(
         Job.objects.filter(state=JobState.RETRYING.value)
@@ -145,7 +144,7 @@ def working(slots: Mapping[str, int]) -> int:
     return sum(count for state, count in slots.items() if state not in _NOT_WORKING)
 
 
-def _depths(leases: LeasesOf) -> tuple[dict[str, PoolDepth], list[str]]:
+def depths_by_pool(leases: LeasesOf) -> tuple[dict[str, PoolDepth], list[str]]:
     """By pool, and the pools whose Redis is away (asked once, then left alone)."""
     found: dict[str, PoolDepth] = {}
     silent: set[str] = set()

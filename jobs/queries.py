@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min, Prefetch, Q, QuerySet
 
+from gpus.models import Pause
 from jobs.job_filter import JobFilter
-from jobs.models import Attempt, Job, JobTag
+from jobs.models import Attempt, Job, JobTag, Tenant
 from jobs.states import JobState
 
 
@@ -80,6 +82,16 @@ def list_jobs(
 def dead_letters(chosen: JobFilter) -> QuerySet[Job]:
     """FAILED jobs that nobody dismissed: what an operator may retry. Newest first."""
     return chosen.dead_letters().prefetch_related(_attempts()).order_by("-id")
+
+
+def named(pauses: Sequence[Pause]) -> list[tuple[Pause, str]]:
+    """Each with the name that people know: the lease layer knows tenants by number."""
+    ids = [one.name for one in pauses if one.kind == Pause.Kind.TENANT and one.name.isdecimal()]
+    tenants = {str(pk): name for pk, name in Tenant.objects.filter(pk__in=ids).values_list("pk", "name")}
+    return [
+        (one, tenants.get(one.name, one.name) if one.kind == Pause.Kind.TENANT else one.name)
+        for one in pauses
+    ]
 
 
 @dataclass(frozen=True, slots=True)

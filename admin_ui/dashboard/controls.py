@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
-from admin_ui.operating import actor
+from admin_ui.operating import LATER, actor
 from gpus.models import Pause
 from gpus.protocol import DesiredState
 from gpus.services import controls
@@ -21,19 +20,21 @@ from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import Registered
 from jobs.models import Tenant
 from jobs.services import ports
+from jobs.services.tenants import pause_tenant, resume_tenant
+
+from .pages import require
 
 _PERMISSIONS = {
     Pause.Kind.SYSTEM: "gpus.add_pause",
     Pause.Kind.MODEL: "gpus.change_modelconfig",
     Pause.Kind.TENANT: "jobs.change_tenant",
 }
-_LATER = " Redis does not answer now: it takes effect once Redis is back."
 
 
 @require_POST
 def switch_server(request: HttpRequest, name: str) -> HttpResponse:
     """desired: on, draining or off."""
-    _require(request, "gpus.change_server")
+    require(request, "gpus.change_server")
     wanted = request.POST.get("desired", "")
     if wanted not in [state.value for state in DesiredState]:
         return _refuse(f"A server is on, draining or off, not {wanted[:20]!r}.")
@@ -45,7 +46,7 @@ def switch_server(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def set_slots(request: HttpRequest, name: str) -> HttpResponse:
     """slots: how many, not how many more, so that a click that is sent twice counts once."""
-    _require(request, "gpus.change_server")
+    require(request, "gpus.change_server")
     wanted = request.POST.get("slots", "")
     if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > 6:
         return _refuse(f"The number of slots is a whole number, not {wanted[:20]!r}.")
@@ -60,12 +61,14 @@ def set_slots(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 def pause(request: HttpRequest) -> HttpResponse:
     """kind: system, model or tenant. name: the model's, or the tenant's id. reason: why, for the others."""
-    kind, name, label = _whom(request)
+    kind, whom, label = _whom(request)
     reason = request.POST.get("reason", "").strip()
     by, real = actor(request), ports.production_ports()
-    target = f"tenant:{label}" if kind is Pause.Kind.TENANT else ""
     try:
-        done = controls.pause(kind, name, by=by, reason=reason, leases=real.leases, target=target)
+        if isinstance(whom, Tenant):
+            done = pause_tenant(whom, by=by, ports=real, reason=reason)
+        else:
+            done = controls.pause(kind, whom, by=by, reason=reason, leases=real.leases)
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
     real.send_wakes(done.wakes)
@@ -74,28 +77,31 @@ def pause(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def resume(request: HttpRequest) -> HttpResponse:
-    kind, name, label = _whom(request)
-    real = ports.production_ports()
-    target = f"tenant:{label}" if kind is Pause.Kind.TENANT else ""
-    done = controls.resume(kind, name, by=actor(request), leases=real.leases, target=target)
+    kind, whom, label = _whom(request)
+    by, real = actor(request), ports.production_ports()
+    if isinstance(whom, Tenant):
+        done = resume_tenant(whom, by=by, ports=real)
+    else:
+        done = controls.resume(kind, whom, by=by, leases=real.leases)
     real.send_wakes(done.wakes)
     return _say(f"{label}: {'goes on' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
 
 
-def _whom(request: HttpRequest) -> tuple[Pause.Kind, str, str]:
-    """The kind, the name as the lease layer knows it, and as people do."""
+def _whom(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
+    """The kind, the model's name or the tenant, and what people call it."""
     wanted, name = request.POST.get("kind", ""), request.POST.get("name", "")
     if wanted not in Pause.Kind.values:
         raise Http404
     kind = Pause.Kind(wanted)
-    _require(request, _PERMISSIONS[kind])
+    require(request, _PERMISSIONS[kind])
     if kind is Pause.Kind.SYSTEM:
         return kind, "", "The whole system"
     if kind is Pause.Kind.MODEL:
         return kind, name, name
     if not name.isascii() or not name.isdecimal() or len(name) > 18:
         raise Http404
-    return kind, name, get_object_or_404(Tenant, pk=int(name)).name
+    tenant = get_object_or_404(Tenant, pk=int(name))
+    return kind, tenant, tenant.name
 
 
 def _told_of_server(name: str, done: Registered | None, text: str) -> HttpResponse:
@@ -105,13 +111,8 @@ def _told_of_server(name: str, done: Registered | None, text: str) -> HttpRespon
     return _say(text, mirrored=done.mirrored)
 
 
-def _require(request: HttpRequest, permission: str) -> None:
-    if not request.user.has_perm(permission):
-        raise PermissionDenied
-
-
 def _say(text: str, *, mirrored: bool = True) -> HttpResponse:
-    return _events(text if mirrored else text + _LATER, is_bad=not mirrored)
+    return _events(text if mirrored else f"{text} {LATER}", is_bad=not mirrored)
 
 
 def _refuse(text: str) -> HttpResponse:

@@ -13,9 +13,8 @@ from gpus.models import QuarantinedSlot, Server
 from jobs.fleet import fleet_snapshot
 from jobs.history import WINDOWS, recent_history
 from jobs.line import queue_snapshot
-from jobs.models import Job
+from jobs.models import DEAD_LETTER, Job
 from jobs.services import ports
-from jobs.states import JobState
 from jobs.sweeps import TICK, sweep_ages
 
 from .pages import QUEUES, pause_of_system, require, window_of
@@ -55,7 +54,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "quarantined": QuarantinedSlot.objects.filter(freed_at=None).count(),
         }
     if request.user.has_perms(QUEUES):
-        failed = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+        failed = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
         context |= {
             "queues": queue_snapshot(leases, now, recent, with_shares=False),
             "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),

@@ -17,7 +17,7 @@ from jobs.events.handover import PULSE_HEADER, offered
 from jobs.fleet import SERVERS_PER_PAGE, fleet_snapshot
 from jobs.history import WINDOWS, Window, recent_history
 from jobs.line import QueueSnapshot, queue_snapshot
-from jobs.models import Tenant
+from jobs.queries import named
 from jobs.services import ports
 
 from .words import SWITCHES
@@ -124,10 +124,8 @@ def _others(request: HttpRequest, **changed: int) -> str:
 
 
 def _paused_tenants(snapshot: QueueSnapshot) -> list[dict[str, Any]]:
-    ids = [int(one.name) for one in snapshot.tenant_pauses if one.name.isdecimal()]
-    names = dict(Tenant.objects.filter(pk__in=ids).values_list("pk", "name"))
     return [
-        {"pk": one.name, "name": names.get(int(one.name), one.name), "pause": one}
-        for one in snapshot.tenant_pauses
-        if one.name.isdecimal()
+        {"pk": pause.name, "name": name, "pause": pause}
+        for pause, name in named(snapshot.tenant_pauses)
+        if pause.name.isdecimal()
     ]

@@ -26,13 +26,12 @@ from gpus.services.registry import remove_server
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
 from jobs.services.ports import Ports
 from jobs.services.tenants import create_key, create_tenant
-from jobs.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, AttemptState, JobState
+from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
 
 from .records import AttemptRow, JobRow
 
 FLEET = "main"
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _PAGE = 500
 _LOOKED_AT = 200
 
@@ -88,7 +87,7 @@ class State:
     def live(self) -> list[Live] | None:
         fields = ("job_id", "id", "number", "epoch", "worker", "server", "slot", "model", "state")
         with _unless_away():
-            rows = Attempt.objects.filter(state__in=_LIVE).values_list(*fields)
+            rows = Attempt.objects.filter(state__in=Attempt.LIVE).values_list(*fields)
             return [
                 Live(
                     job, attempt, number, epoch, worker, server, f"{server}/{slot}", model, state == "waiting"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import logging
 import os
@@ -25,14 +24,6 @@ from jobs.errors import Refused
 WRONG, INTERRUPTED = 2, 130
 """Exit statuses: it could not be done, as for wrong arguments; after Ctrl-C, as shells have it. 1 and 3 say
 how that went which was done."""
-
-
-def actor() -> str:
-    """``cli:<name>`` of who sits at the terminal, for the audit log."""
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container may know no name for its user
-        return f"cli:{os.getuid()}"
 
 
 class TerminalCommand(BaseCommand):

@@ -10,9 +10,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dispatcher_project.terminal.command import actor
 from dispatcher_project.terminal.paint import Paint, age, plain, table
 from dispatcher_project.terminal.progress import Progress
+from gpus.services.audit import cli_actor
 from jobs.errors import NotDeadLetter
 from jobs.failures import DeadLetterGroup
 from jobs.models import Job
@@ -67,7 +67,7 @@ def work_through(chosen_ones: JobFilter, deed: Deed, total: int) -> BulkOutcome:
     remaining = total
     try:
         while done + refused < total and remaining:
-            step = act(chosen_ones, by=actor(), ports=ports, at_most=min(STEP, total - done - refused))
+            step = act(chosen_ones, by=cli_actor(), ports=ports, at_most=min(STEP, total - done - refused))
             done, refused, remaining = done + step.done, refused + step.refused, step.remaining
             if not step.done + step.refused:
                 break
@@ -83,7 +83,7 @@ def each(job_ids: Sequence[str], deed: Deed) -> list[dict[str, Any]]:
     told = []
     for job_id in job_ids:
         try:
-            act(job_id, ports=wiring.production_ports(), by=actor())
+            act(job_id, ports=wiring.production_ports(), by=cli_actor())
             told.append({"job_id": job_id, "done": True, "error": None})
         except NotDeadLetter as refusal:
             told.append({"job_id": job_id, "done": False, "error": plain(refusal)})

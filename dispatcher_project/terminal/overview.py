@@ -5,17 +5,16 @@ Its cost does not grow with the number of jobs: no count goes over what is finis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from gpus.fleet import Cell, ServerRow
-from gpus.models import Pause
+from jobs.api.representations import pause_json
 from jobs.fleet import FleetSnapshot, fleet_snapshot
 from jobs.history import WINDOWS, history
 from jobs.line import ModelLine, QueueSnapshot, queue_snapshot
-from jobs.models import Callback, Job, Tenant
+from jobs.models import DEAD_LETTER, Callback, Job
+from jobs.queries import named
 from jobs.services.ports import Ports
-from jobs.states import JobState
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import sweep_ages
 
@@ -29,7 +28,7 @@ def overview(ports: Ports) -> dict[str, Any]:
     now = ports.clock.now()
     fleet = fleet_snapshot(ports.leases, now)
     queues = queue_snapshot(ports.leases, now, history(WINDOWS["1h"], now), with_shares=False)
-    letters = Job.objects.filter(state=JobState.FAILED, dismissed_at=None).order_by()
+    letters = Job.objects.filter(DEAD_LETTER).order_by()
     pending = Callback.objects.filter(state=Callback.State.PENDING).order_by()
     return {
         "at": now,
@@ -91,7 +90,7 @@ def _queue(line: ModelLine) -> dict[str, Any]:
 
 
 def _failures() -> list[dict[str, Any]]:
-    rows = Job.objects.filter(state=JobState.FAILED, dismissed_at=None).order_by("-finished_at")
+    rows = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
     fields = ("finished_at", "id", "model", "error_code", "error_message")
     return [
         {"at": at, "job_id": job_id, "model": model, "error_code": code, "error_message": message}
@@ -101,10 +100,4 @@ def _failures() -> list[dict[str, Any]]:
 
 def _pauses(queues: QueueSnapshot) -> list[dict[str, Any]]:
     found = [queues.system_pause, *(line.pause for line in queues.lines), *queues.tenant_pauses]
-    tenants = {str(pk): name for pk, name in Tenant.objects.values_list("pk", "name")}
-    return [_pause(pause, tenants) for pause in found if pause is not None]
-
-
-def _pause(pause: Pause, tenants: Mapping[str, str]) -> dict[str, Any]:
-    name = tenants.get(pause.name, pause.name) if pause.kind == Pause.Kind.TENANT else pause.name
-    return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
+    return [pause_json(pause, name) for pause, name in named([one for one in found if one is not None])]

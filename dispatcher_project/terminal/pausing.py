@@ -6,11 +6,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand, actor
+from dispatcher_project.terminal.command import TerminalCommand
 from gpus.models import Pause
+from gpus.services.audit import cli_actor
 from gpus.services.controls import Changed, pause, resume
 from jobs.models import Tenant
 from jobs.services import ports as wiring
+from jobs.services.tenants import pause_tenant, resume_tenant
 
 
 class PauseCommand(TerminalCommand):
@@ -44,15 +46,18 @@ class PauseCommand(TerminalCommand):
         return None
 
     def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:
-        ports, by, target = wiring.production_ports(), actor(), ""
+        ports, by = wiring.production_ports(), cli_actor()
         if kind is Pause.Kind.TENANT:
             tenant = Tenant.objects.filter(name=name).first()
             if tenant is None:
                 raise CommandError(f"no tenant is named {name}")
-            name, target = str(tenant.pk), f"tenant:{tenant.name}"
-        if self.pauses:
-            changed = pause(kind, name, by=by, reason=reason, leases=ports.leases, target=target)
+            if self.pauses:
+                changed = pause_tenant(tenant, by=by, ports=ports, reason=reason)
+            else:
+                changed = resume_tenant(tenant, by=by, ports=ports)
+        elif self.pauses:
+            changed = pause(kind, name, by=by, reason=reason, leases=ports.leases)
         else:
-            changed = resume(kind, name, by=by, leases=ports.leases, target=target)
+            changed = resume(kind, name, by=by, leases=ports.leases)
         ports.send_wakes(changed.wakes)
         return changed

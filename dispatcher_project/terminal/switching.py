@@ -8,14 +8,14 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand, actor, positive_seconds
+from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
 from dispatcher_project.terminal.paint import age, table
 from gpus.models import Server
 from gpus.protocol import DesiredState
+from gpus.services.audit import cli_actor
 from gpus.services.controls import switch_server
 from jobs.models import Attempt
 from jobs.services import ports as wiring
-from jobs.states import LIVE_ATTEMPT_STATES
 
 LOOK_SECONDS = 1.0
 STILL_BUSY = 3
@@ -49,7 +49,7 @@ class SwitchCommand(TerminalCommand):
         ports = wiring.production_ports()
         told = []
         for name in names:
-            switched = switch_server(name, self.desired, by=actor(), leases=ports.leases)
+            switched = switch_server(name, self.desired, by=cli_actor(), leases=ports.leases)
             if switched is None:
                 raise CommandError(f"server {name} is gone")
             ports.send_wakes(switched.wakes)
@@ -110,8 +110,7 @@ def named_servers(names: Sequence[str], *, everything: bool) -> list[str]:
 def running_on(names: Sequence[str]) -> list[dict[str, Any]]:
     """Live attempts there, as the database knows them, the oldest first."""
     now = wiring.production_ports().clock.now()
-    live = sorted(state.value for state in LIVE_ATTEMPT_STATES)
-    attempts = Attempt.objects.filter(server__in=names, state__in=live).order_by("started_at")
+    attempts = Attempt.objects.filter(server__in=names, state__in=Attempt.LIVE).order_by("started_at")
     return [
         {
             "slot": f"{attempt.server}/{attempt.slot}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from typing import Any
 
 from django.utils import timezone
@@ -21,5 +22,5 @@ def cli_actor() -> str:
     """Who sits at the command line: ``cli:<name>``."""
     try:
         return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return "cli:unknown"
+    except (KeyError, OSError):  # a container may know no name for its user
+        return f"cli:{os.getuid()}"

@@ -66,8 +66,9 @@ def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[
     What it did not take the sweep tells it."""
     try:
         store = leases(pool.fleet)
-        _tell_pools(store, Pool.objects.filter(name=pool.name))
-        tenants = _tell_tenants(store, Pool.objects.filter(name=pool.name))
+        rows = Pool.objects.filter(name=pool.name)
+        _tell_pools(store, rows)
+        tenants = _tell_tenants(store, rows)
         servers = Server.objects.filter(name=server.name) if server else Server.objects.none()
         return (*tenants, *_tell_servers(store, servers)), True
     except LeasingUnavailable:

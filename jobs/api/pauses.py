@@ -13,7 +13,9 @@ from gpus.api.pauses import WAITING, read_reason, switched_json
 from gpus.api.problems import FieldError, Problem
 from gpus.models import Pause
 from jobs.api.dead_letters import OperatorView
+from jobs.api.representations import pause_json
 from jobs.models import Tenant
+from jobs.queries import named
 from jobs.services.tenants import pause_tenant, resume_tenant
 
 _TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
@@ -24,24 +26,8 @@ class Pauses(OperatorView):
 
     @described("list_pauses", "What is paused", answers={200: "Pauses"}, refusals=(403,), tag="admin")
     def get(self, request: Request) -> Response:
-        found = fleet_queries.pauses()
-        of_tenants = [one.name for one in found if one.kind == Pause.Kind.TENANT]
-        names = {
-            str(pk): name for pk, name in Tenant.objects.filter(pk__in=of_tenants).values_list("pk", "name")
-        }
         return Response(
-            {
-                "results": [
-                    {
-                        "kind": one.kind,
-                        "name": names.get(one.name, one.name) if one.kind == Pause.Kind.TENANT else one.name,
-                        "since": one.since,
-                        "by": one.actor,
-                        "reason": one.reason,
-                    }
-                    for one in found
-                ]
-            }
+            {"results": [pause_json(pause, name) for pause, name in named(fleet_queries.pauses())]}
         )
 
 

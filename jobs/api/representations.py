@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gpus.api.problems import FieldError, Problem
+from gpus.models import Pause
 from jobs.errors import Refused
 from jobs.models import Attempt, Job
 from jobs.services.submitted import Submitted
@@ -15,6 +16,11 @@ API_ROOT = "/api/v1"
 
 def job_url(job_id: str, *rest: str) -> str:
     return "/".join((f"{API_ROOT}/queue/jobs/{job_id}", *rest))
+
+
+def pause_json(pause: Pause, name: str) -> dict[str, Any]:
+    """name: as people know what is paused."""
+    return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
 
 
 def summary_json(job: Job) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from jobs.api.base import JobView, principal_of
+from jobs.line import depths_by_pool, working
 from jobs.queries import Waiting, waiting_by_model_and_tenant
 from jobs.services.ports import Ports
-
-_NOT_WORKING = frozenset({"off", "quarantined"})
 
 
 class Stats(JobView):
@@ -29,7 +28,8 @@ class Stats(JobView):
             waiting.setdefault(line.model, []).append(line)
         configs = {config.name: config.pool_id for config in ModelConfig.objects.order_by("name")}
         names = [*configs, *sorted(set(waiting) - set(configs))]
-        slots = _slots({pool for pool in configs.values()}, self.ports)
+        depths, _ = depths_by_pool(self.ports.leases)
+        slots = {pool: depth.slots for pool, depth in depths.items()}
         return Response(
             {
                 "models": [
@@ -40,21 +40,6 @@ class Stats(JobView):
         )
 
 
-def _slots(pools: set[str], ports: Ports) -> dict[str, Mapping[str, int]]:
-    """By pool; without those whose Redis is away (asked once, then left alone)."""
-    found: dict[str, Mapping[str, int]] = {}
-    away: set[str] = set()
-    for pool in sorted(pools):
-        fleet = registry.fleet_of(pool)
-        if fleet in away:
-            continue
-        try:
-            found[pool] = ports.leases(fleet).depth(pool).slots
-        except LeasingUnavailable:
-            away.add(fleet)
-    return found
-
-
 def _model(
     name: str, pool: str | None, lines: list[Waiting], slots: Mapping[str, Mapping[str, int]], ports: Ports
 ) -> dict[str, Any]:
@@ -63,8 +48,8 @@ def _model(
     queued_seconds = None
     if pool is not None and counts is not None:
         queued_seconds = _queued_gpu_seconds(lines, ports.leases(registry.fleet_of(pool)))
-    working = sum(count for state, count in (counts or {}).items() if state not in _NOT_WORKING)
-    drain = queued_seconds / working if queued_seconds is not None and working else None
+    taking = working(counts or {})
+    drain = queued_seconds / taking if queued_seconds is not None and taking else None
     return {
         "model": name,
         "pool": pool,

@@ -3,7 +3,7 @@ from .attempt import Attempt
 from .callback import Callback, CallbackTry
 from .event import Event
 from .idempotency import IdempotencyKey
-from .job import Job, JobTag
+from .job import DEAD_LETTER, Job, JobTag
 from .ledger import PurgeLedger
 from .pushed_result import PushedResult
 from .rollup import Rollup
@@ -12,6 +12,7 @@ from .tally import Tally
 from .tenant import Tenant
 
 __all__ = [
+    "DEAD_LETTER",
     "ApiKey",
     "Attempt",
     "Callback",

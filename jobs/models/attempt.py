@@ -16,6 +16,9 @@ class Attempt(models.Model):
     counted: used one try of the budget. slot_freed: the GPU was proven free of it when it ended.
     """
 
+    LIVE = _LIVE
+    """The states in which it holds its slot, for queries."""
+
     id = models.CharField(max_length=26, primary_key=True, editable=False)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()

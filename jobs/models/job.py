@@ -10,6 +10,9 @@ from jobs.states import FINAL_JOB_STATES, JobState
 
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)  # sorted: migrations must not depend on hashes
 
+DEAD_LETTER = Q(state=JobState.FAILED.value, dismissed_at=None)
+"""What a dead letter is: a failed job that nobody dismissed."""
+
 
 class Job(models.Model):
     """What a client asked for. Moved only by `jobs.transitions`; the row is the write-ahead log.
@@ -106,12 +109,12 @@ class Job(models.Model):
             models.Index(
                 fields=["finished_at"],
                 name="job_dead_letter_idx",
-                condition=Q(state=JobState.FAILED.value, dismissed_at=None),
+                condition=DEAD_LETTER,
             ),
             models.Index(
                 fields=["error_fingerprint", "model", "finished_at"],
                 name="job_failure_kind_idx",
-                condition=Q(state=JobState.FAILED.value, dismissed_at=None),
+                condition=DEAD_LETTER,
             ),
         ]
 

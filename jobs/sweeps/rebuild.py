@@ -36,7 +36,6 @@ Row = TypeVar("Row")
 
 PAGE = 500
 SIGN_SECONDS = 1.0
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
 
 
@@ -168,7 +167,7 @@ def _somebody_may_hold(fleet: str) -> bool:
 def _live_leases(fleet: str) -> Iterator[Lease]:
     last = ""
     while True:
-        attempts = Attempt.objects.filter(state__in=_LIVE, job__fleet=fleet, id__gt=last)
+        attempts = Attempt.objects.filter(state__in=Attempt.LIVE, job__fleet=fleet, id__gt=last)
         page = list(attempts.select_related("job").defer("job__payload", "job__result").order_by("id")[:PAGE])
         for attempt in page:
             yield lease_of(attempt.job, attempt)

@@ -16,9 +16,9 @@ from django.db import transaction
 from django.db.models import F, Q
 
 from jobs.ids import ID_LENGTH, new_id
-from jobs.models import Attempt, Event, Job, PurgeLedger, PushedResult
+from jobs.models import DEAD_LETTER, Attempt, Event, Job, PurgeLedger, PushedResult
 from jobs.services.ports import Ports
-from jobs.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, JobState
+from jobs.states import FINAL_JOB_STATES
 from jobs.sweeps.base import SweepCount, sweep_rows
 from jobs.sweeps.rollups import summed_up_to
 
@@ -45,8 +45,7 @@ def sweep(ports: Ports) -> SweepCount:
 def _old_jobs(now: datetime) -> Iterator[list[str]]:
     """Ids in batches. Ids sort by creation, and nothing ends before it is made: old jobs stand first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
-    dead_letter = Q(state=JobState.FAILED.value, dismissed_at=None)
-    over = Q(finished_at__lt=now - kept) & ~dead_letter | dead_letter & Q(
+    over = Q(finished_at__lt=now - kept) & ~DEAD_LETTER | DEAD_LETTER & Q(
         finished_at__lt=now - DEAD_LETTERS_KEPT * kept
     )
     made_before = new_id((now - kept).timestamp())[: ID_LENGTH - 16] + "0" * 16
@@ -81,7 +80,7 @@ def _purge(ids: list[str]) -> int:
 
 
 def _drop_pushed(now: datetime) -> int:
-    live = Attempt.objects.filter(state__in=sorted(state.value for state in LIVE_ATTEMPT_STATES)).values("id")
+    live = Attempt.objects.filter(state__in=Attempt.LIVE).values("id")
     return (
         PushedResult.objects.filter(received_at__lt=now - PUSHED_KEPT)
         .exclude(attempt_id__in=live)

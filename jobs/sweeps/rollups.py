@@ -43,7 +43,7 @@ def sweep(ports: Ports) -> SweepCount:
 def _sum_up_what_ended(decided: int) -> SweepCount:
     looked = written = 0
     for _ in range(MAX_STEPS):
-        before = _cursor()
+        before = summed_up_to()
         if before >= decided:
             break
         ended, last = closings(before, decided, BATCH)
@@ -108,16 +108,8 @@ def _sums(row: Rollup) -> Sums:
 
 def summed_up_to() -> int:
     """The number of the last event that is in the sums; 0 before the first run."""
-    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
-    return int(note or 0)
-
-
-def _cursor() -> int:
-    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
-    if note is None:
-        SweepRun.objects.get_or_create(name=CURSOR, defaults={"at": BEGINNING, "note": "0"})
-        return _cursor()
-    return int(note)
+    line, _ = SweepRun.objects.get_or_create(name=CURSOR, defaults={"at": BEGINNING, "note": "0"})
+    return int(line.note)
 
 
 def _move_cursor(before: int, last: int, at: datetime | None) -> bool:

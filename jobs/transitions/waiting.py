@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobs.models import Event, Job, JobTag, prepared
+from jobs.models import DEAD_LETTER, Event, Job, JobTag, prepared
 from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
@@ -120,5 +120,5 @@ def open_round(job_id: str, at: datetime) -> Job | None:
 def dismiss(job_ids: Sequence[str], at: datetime) -> int:
     """An operator deletes dead letters: the rows stay countable until retention takes them. Returns how many
     of these were dead letters still."""
-    letters = Job.objects.filter(id__in=job_ids, state=JobState.FAILED, dismissed_at__isnull=True)
+    letters = Job.objects.filter(DEAD_LETTER, id__in=job_ids)
     return letters.update(dismissed_at=at)

@@ -15,14 +15,13 @@ from django.db.models import QuerySet
 
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from gpus.errors import LeasingUnavailable
-from jobs.models import Attempt, Callback, Job
-from jobs.states import LIVE_ATTEMPT_STATES, JobState
+from jobs.models import DEAD_LETTER, Attempt, Callback, Job
+from jobs.states import JobState
 
 LOOKED_AT = 500
 OVERDUE = timedelta(minutes=1)
 LONG_CANCEL = timedelta(minutes=10)
 _NAMED = 3
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 
 
 def leaseless(view: View) -> Iterator[Finding]:
@@ -30,7 +29,7 @@ def leaseless(view: View) -> Iterator[Finding]:
     patience = timedelta(seconds=3 * settings.DISPATCHER.lease_seconds)
     running = Job.objects.filter(state=JobState.RUNNING.value, started_at__lt=view.now - patience)
     live = set(
-        Attempt.objects.filter(state__in=_LIVE, started_at__lt=view.now - patience)
+        Attempt.objects.filter(state__in=Attempt.LIVE, started_at__lt=view.now - patience)
         .order_by("started_at")
         .values_list("id", flat=True)[:LOOKED_AT]
     )
@@ -100,7 +99,7 @@ def callbacks(view: View) -> Iterator[Finding]:
 
 
 def dead_letters(view: View) -> Iterator[Finding]:
-    letters = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+    letters = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
     yield from _told(
         _ids(letters),
         "dead letters",

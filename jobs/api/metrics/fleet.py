@@ -9,8 +9,8 @@ from django.db.models import Count, Min
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus import queries as registry
-from gpus.models import Pause, QuarantinedSlot, Server
-from jobs.models import Tenant
+from gpus.models import QuarantinedSlot, Server
+from jobs.queries import named
 
 
 def collect(now: datetime) -> Iterator[Metric]:
@@ -55,9 +55,6 @@ def _pauses() -> Metric:
     paused = GaugeMetricFamily(
         "dispatcher_paused", "1 for what is paused; system has no name.", labels=["kind", "name"]
     )
-    pauses = registry.pauses()
-    tenants = {str(pk): name for pk, name in Tenant.objects.values_list("pk", "name")} if pauses else {}
-    for pause in pauses:
-        is_tenant = pause.kind == Pause.Kind.TENANT
-        paused.add_metric([pause.kind, tenants.get(pause.name, pause.name) if is_tenant else pause.name], 1)
+    for pause, name in named(registry.pauses()):
+        paused.add_metric([pause.kind, name], 1)
     return paused

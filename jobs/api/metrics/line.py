@@ -12,9 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import Server
 from jobs.models import Attempt
 from jobs.services.ports import Ports
-from jobs.states import LIVE_ATTEMPT_STATES
 
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)
 _LEASED = ("leased", "adoptable")
 
 
@@ -30,7 +28,7 @@ class PoolOf:
 def pools() -> list[PoolOf]:
     """Raises DatabaseError."""
     homes = dict(Server.objects.values_list("name", "pool_id"))
-    live = Attempt.objects.filter(state__in=_LIVE).order_by().values_list("server", flat=True)
+    live = Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("server", flat=True)
     running = Counter(homes.get(server, "") for server in live)
     return [PoolOf(pool.name, registry.fleet_of(pool.name), running[pool.name]) for pool in registry.pools()]
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from jobs import tallies
-from jobs.models import Job, Rollup, Tenant
+from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
 from jobs.queries import Principal, waiting_by_model_and_tenant
 from jobs.rollups import BOUNDS_SECONDS, EVER, Sums
 from jobs.states import JobState
@@ -105,7 +105,7 @@ def _dead_letters() -> Metric:
         f"Failed jobs that nobody retried or dismissed; of more than {MOST_DEAD_LETTERS} the newest.",
         labels=["model", "error"],
     )
-    rows = Job.objects.filter(state=JobState.FAILED.value, dismissed_at=None).order_by("-finished_at")
+    rows = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
     counts = Counter(rows.values_list("model", "error_code")[:MOST_DEAD_LETTERS])
     for (model, error), count in sorted(counts.items()):
         letters.add_metric([model, error], count)
