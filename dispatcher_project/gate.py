@@ -142,9 +142,12 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:
-    """In as many processes as there are cores, unless `arguments` say how many."""
+    """In two processes more than there are cores, unless `arguments` say how many: many tests wait."""
     # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
-    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", "auto", "--dist", "worksteal")
+    processes = str((os.cpu_count() or 1) + 2)
+    parallel = (
+        () if any(one.startswith("-n") for one in arguments) else ("-n", processes, "--dist", "worksteal")
+    )
     colour = "yes" if sys.stdout.isatty() else "no"
     return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
 

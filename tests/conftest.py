@@ -29,12 +29,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """At the start of each half, which is what each of two processes begins with: a long one that comes last
-    would keep one process waiting."""
+    """At the start of each process's share: a long one that comes last would keep one process waiting."""
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.get_closest_marker("long")]
     others = [item for item in items if not item.get_closest_marker("long")]
-    half = len(others) // 2
-    return [*long[0::2], *others[:half], *long[1::2], *others[half:]]
+    share = -(-len(others) // processes)
+    return [
+        item
+        for process in range(processes)
+        for item in (*long[process::processes], *others[process * share : (process + 1) * share])
+    ]
 
 
 @pytest.fixture(scope="session")

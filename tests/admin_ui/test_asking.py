@@ -13,7 +13,7 @@ from admin_ui import asking
 from gpus.models import Server
 from jobs.models import ApiKey, Job, Tenant
 
-from .conftest import fill
+from .rows import fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
 ACTIONS = {

@@ -13,7 +13,8 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pause, Placement
 from gpus.protocol import DesiredState
 from jobs.models import ApiKey, Tenant
 
-from .conftest import World, fill
+from .conftest import World
+from .rows import fill
 from .test_clients import keys_form
 from .test_fleet import model_form, placement_form, server_form
 

@@ -9,9 +9,9 @@ from jobs.models import Job
 from jobs.states import JobState
 
 from .browser import Desk
-from .conftest import fill
+from .rows import fill
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
 def test_an_operator_logs_in_and_cancels_a_job(desk: Desk) -> None:

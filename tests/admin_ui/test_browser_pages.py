@@ -26,7 +26,7 @@ from tests.admin_ui.browser import PHONE, Desk
 from tests.builders import make_job, make_model, make_running, make_server
 from tests.jobs.sweeps.conftest import open_index
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
 def png() -> str:

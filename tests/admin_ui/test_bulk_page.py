@@ -15,7 +15,7 @@ from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
 from jobs.services.bulk import Deed
 
-from .conftest import fill
+from .rows import fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "world")]
 

@@ -19,7 +19,9 @@ from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, Quarantined
 from gpus.protocol import DesiredState, QueueAlgorithm
 from gpus.queries import read_headers
 
-from .conftest import NOW, World, fill
+from .conftest import World
+from .forms import errors_of, model_form, placement_form, server_form
+from .rows import NOW, fill
 
 Commits = Callable[..., AbstractContextManager[Any]]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
@@ -28,56 +30,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
 @pytest.fixture(autouse=True)
 def some(db: None) -> None:
     fill(jobs=6)
-
-
-def server_form(**values: Any) -> dict[str, Any]:
-    return {
-        "slots": 2,
-        "desired": "on",
-        "host": "",
-        "ca_pem": "",
-        "request_headers": "",
-        "placements-TOTAL_FORMS": 0,
-        "placements-INITIAL_FORMS": 0,
-        "quarantined-TOTAL_FORMS": 0,
-        "quarantined-INITIAL_FORMS": 0,
-        **values,
-    }
-
-
-def placement_form(model: str, endpoint: str) -> dict[str, Any]:
-    return {
-        "placements-TOTAL_FORMS": 1,
-        "placements-0-model": model,
-        "placements-0-endpoint": endpoint,
-        "placements-0-id": "",
-    }
-
-
-def model_form(**values: Any) -> dict[str, Any]:
-    return {
-        "model_type": "sync",
-        "max_retries": 50,
-        "poll_endpoint_template": "",
-        "id_field": "",
-        "poll_interval": 2.0,
-        "max_poll_time": 600.0,
-        "max_run_seconds": "",
-        "cancel_endpoint_template": "",
-        "max_response_bytes": 1000,
-        "payload_schema": "null",
-        **values,
-    }
-
-
-def errors_of(answer: Any) -> str:
-    assert answer.status_code == 200, "it was saved"
-    context = answer.context
-    forms = [
-        context["adminform"].form,
-        *(form for set_ in context["inline_admin_formsets"] for form in set_.formset),
-    ]
-    return " ".join(str(form.errors) for form in forms)
 
 
 def test_a_new_server_is_live_after_the_commit(

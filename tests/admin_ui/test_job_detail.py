@@ -16,7 +16,8 @@ from admin_ui import job_story
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Event, Job
 
-from .conftest import NOW, World, fill
+from .conftest import World
+from .rows import NOW, fill
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]

@@ -13,7 +13,7 @@ from django.urls import reverse
 from admin_ui.keyset import cut
 from jobs.models import Job
 
-from .conftest import NOW, fill
+from .rows import NOW, fill
 from .test_pages import walked
 
 pytestmark = pytest.mark.django_db

@@ -17,7 +17,8 @@ from admin_ui.models import DeadLetter
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.states import JobState
 
-from .conftest import World, fill
+from .conftest import World
+from .rows import fill
 
 HISTORY = [Job, DeadLetter, Attempt, Event, Callback, CallbackTry]
 pytestmark = pytest.mark.django_db

@@ -16,7 +16,8 @@ from gpus.services.registry import configure_model
 from jobs.callbacks.sending import Outcome
 from jobs.models import Job, Tenant
 
-from .conftest import NOW, World, fill
+from .conftest import World
+from .rows import NOW, fill
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ import pytest
 from admin_ui.timeline import MOST_WAITING, Timeline, timeline
 from jobs.models import Attempt, Event
 
-from .conftest import NOW
+from .rows import NOW
 
 
 def at(seconds: float) -> Any:

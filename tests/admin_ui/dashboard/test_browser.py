@@ -21,7 +21,7 @@ from tests.admin_ui.browser import DESKTOP, PHONE, Desk
 from tests.builders import make_job, make_model, make_server, make_tenant
 from tests.jobs.sweeps.conftest import open_index
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
 @dataclass

@@ -176,3 +176,10 @@ def by_hand(shop: Shop, *answers: Any, generation_age: float | None = OLD, wake:
 def _meanwhile(clock: ManualClock, writer: HandWriter, seconds: float) -> None:
     writer.commit()
     clock.move(max(seconds, 0.001))
+
+
+def order_of(hands: Hands) -> list[str]:
+    """Runs all that waits; the ids of the jobs as they went to the GPU."""
+    while hands.waiting():
+        hands.worker.work("m")
+    return hands.gpu.sent

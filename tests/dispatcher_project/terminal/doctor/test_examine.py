@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisGone
 from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.management.commands import doctor as command
 from dispatcher_project.terminal.doctor import examine
-from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from dispatcher_project.terminal.doctor.finding import Level, View
 from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
 from jobs.models import Callback, Job
@@ -26,69 +24,11 @@ from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import end_waiting, request_cancel
 
-from ..conftest import Terminal, World, terminal, world
+from ..conftest import Terminal, terminal, world
+from .patient import Patient, patient
 
-__all__ = ["terminal", "world"]
+__all__ = ["patient", "terminal", "world"]
 pytestmark = pytest.mark.django_db
-
-
-@dataclass
-class Patient:
-    """A well installation that tests make ill. facts: of Redis."""
-
-    world: World
-    folder: Path
-    facts: dict[str, Any] = field(
-        default_factory=lambda: {
-            "valkey_version": "9.1.2",
-            "aof_enabled": 1,
-            "maxmemory_policy": "noeviction",
-        }
-    )
-    queues: dict[str, list[str]] | None = field(
-        default_factory=lambda: {"sweeps": ["s@h"], "callbacks": ["c@h"], "gpu.m": ["g@h"]}
-    )
-    free: float = 1e12
-    redis_error: Exception | None = None
-    redis_skew: float = 0.0
-    leases: Any = None
-
-    def view(self) -> View:
-        world = self.world
-
-        def facts() -> dict[str, Any]:
-            if self.redis_error is not None:
-                raise self.redis_error
-            return {**self.facts, "time": world.clock.now().timestamp() + self.redis_skew}
-
-        return View(
-            ports=replace(world.ports, leases=lambda fleet: self.leases or world.leases),
-            now=world.clock.now(),
-            redis_facts=facts,
-            consumed=lambda: self.queues,
-            free_bytes=lambda path: int(self.free),
-            data_folder=self.folder,
-            wall_clock=lambda: world.clock.now().timestamp(),
-        )
-
-    def findings(self) -> list[Finding]:
-        return list(examine.examine(self.view()))
-
-    def ill(self) -> dict[str, Finding]:
-        return {one.check: one for one in self.findings() if one.level is not Level.OK}
-
-
-@pytest.fixture
-def patient(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
-    # SQLite has no clock, and PostgreSQL's is not the test's
-    checks = [
-        one for one in examine.CHECKS if one is not examine.parts.clocks or connection.vendor == "sqlite"
-    ]
-    monkeypatch.setattr(examine.examine, "__defaults__", (tuple(checks),))
-    world.server()
-    Server.objects.update(healthy=True, checked_at=world.clock.now())
-    write_runs({"tick": Ran(world.clock.now(), SweepCount()), "fill": Ran(world.clock.now(), SweepCount())})
-    return Patient(world, tmp_path)
 
 
 def test_the_well_are_well(patient: Patient) -> None:

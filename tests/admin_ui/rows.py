@@ -1,0 +1,140 @@
+"""Rows of every kind for the admin's pages to show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from gpus.models import (
+    AuditEntry,
+    ConfigVersion,
+    ModelConfig,
+    Pause,
+    Placement,
+    Pool,
+    QuarantinedSlot,
+    Server,
+)
+from jobs.ids import new_id
+from jobs.models import (
+    ApiKey,
+    Attempt,
+    Callback,
+    CallbackTry,
+    Event,
+    IdempotencyKey,
+    Job,
+    JobTag,
+    PurgeLedger,
+    PushedResult,
+    Rollup,
+    SweepRun,
+    Tally,
+    Tenant,
+)
+from jobs.states import JobState
+
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+STATES = list(JobState)
+
+
+def fill(*, jobs: int) -> None:
+    """One row at least of everything; of jobs, attempts, events and callbacks as many as asked for."""
+    tenants = [Tenant.objects.create(name=name) for name in ("acme", "globex", "initech")]
+    for tenant in tenants:
+        ApiKey.objects.create_key(tenant=tenant, name=f"{tenant.name} key")
+    for number, name in enumerate(("zimg", "flux", "trellis", "ltx2")):
+        pool = Pool.objects.create(name=name)
+        config = ModelConfig.objects.create(name=name, pool=pool)
+        for index in (1, 2):
+            server = Server.objects.create(
+                name=f"{name}-server-{index}", pool=pool, slots=2, healthy=index == 1, checked_at=NOW
+            )
+            Placement.objects.create(
+                server=server, model=config, endpoint=f"http://10.0.{number}.{index}/generate"
+            )
+    QuarantinedSlot.objects.create(
+        server=server, slot=1, reason="timeout", since=NOW, until=NOW + timedelta(hours=1), job_id=new_id()
+    )
+    rows = [_job(number, tenants[number % 3]) for number in range(jobs)]
+    Job.objects.bulk_create(rows)
+    done = [row for row in rows if row.state in (JobState.COMPLETED, JobState.FAILED)]
+    Attempt.objects.bulk_create(
+        Attempt(
+            id=new_id(),
+            job=row,
+            number=number,
+            state="completed" if row.state == JobState.COMPLETED and number == 3 else "failed",
+            server=f"{row.model}-server-1",
+            slot=0,
+            model=row.model,
+            error_code="" if row.state == JobState.COMPLETED and number == 3 else "timeout",
+            started_at=NOW,
+            finished_at=NOW + timedelta(seconds=21),
+        )
+        for row in done
+        for number in (1, 2, 3)
+    )
+    Event.objects.bulk_create(
+        Event(job=row, seq=seq, type=event, at=NOW, data={"n": seq})
+        for row in rows
+        for seq, event in ((1, "submitted"), (2, "started"))
+    )
+    callbacks = [
+        Callback(
+            id=f"msg_{new_id()}",
+            job=row,
+            url="https://hooks.example.com/gpu",
+            body=f'{{"job_id":"{row.id}"}}',
+            state="gave_up",
+            tries=10,
+            created_at=NOW,
+        )
+        for row in done
+    ]
+    Callback.objects.bulk_create(callbacks)
+    CallbackTry.objects.bulk_create(
+        CallbackTry(callback=row, number=1, at=NOW, status_code=500, error="HTTP 500") for row in callbacks
+    )
+    JobTag.objects.bulk_create(JobTag(job=row, tag="night") for row in rows[:50])
+    IdempotencyKey.objects.create(tenant=tenants[0], key="order-7", fingerprint="f" * 64, job=rows[0])
+    PushedResult.objects.create(
+        attempt_id=new_id(), job_id=rows[0].id, body={"status": "success"}, received_at=NOW
+    )
+    Tally.objects.create(name="zombie_results", count=3)
+    Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
+    SweepRun.objects.create(name="expired_leases", at=NOW)
+    ConfigVersion.objects.create(
+        model=config, number=1, at=NOW, actor="user:boss", fields={"max_retries": 50}
+    )
+    AuditEntry.objects.create(at=NOW, actor="user:boss", action="cancel_job", target="job:x", detail={"n": 1})
+    Pause.objects.create(kind="model", name="retired", since=NOW, actor="user:boss")
+    PurgeLedger.objects.create(tenant=tenants[0], state="completed", count=7)
+
+
+def _job(number: int, tenant: Tenant) -> Job:
+    state = STATES[number % len(STATES)]
+    over = state in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+    failed = state == JobState.FAILED
+    created = NOW + timedelta(seconds=number)
+    return Job(
+        id=new_id(created.timestamp()),
+        tenant=tenant,
+        model=("zimg", "flux", "trellis", "ltx2")[number % 4],
+        pool=("zimg", "flux", "trellis", "ltx2")[number % 4],
+        payload={"prompt": f"a sunset <b>{number}</b>", "steps": 30},
+        tags=["night"],
+        metadata={"order": number},
+        callback_url="https://hooks.example.com/gpu",
+        state=state,
+        error_code="timeout" if failed else "",
+        error_message="The run took longer than its model allows." if failed else "",
+        result={"url": "s3://image.png"} if state == JobState.COMPLETED else None,
+        live_attempt=new_id() if state == JobState.RUNNING else None,
+        place_us=number,
+        created_at=created,
+        started_at=created + timedelta(seconds=3) if over else None,
+        finished_at=created + timedelta(seconds=24) if over else None,
+        due_at=NOW if state == JobState.RETRYING else None,
+        attempts_made=3 if over else 0,
+        event_seq=2,
+    )

@@ -1,0 +1,96 @@
+"""A receiver that answers badly costs its own callback a try, and nobody else anything."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+from django.conf import LazySettings
+
+from jobs.callbacks.deliver import deliver
+from jobs.models import Callback
+
+from .conftest import NOW, Receiver, Sent
+
+Send = Callable[..., Sent]
+
+
+PENDING = Callback.State.PENDING
+
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("loopback_allowed")]
+
+
+def test_an_endless_answer_is_cut_off(receiver: Receiver, send: Send) -> None:
+    written: list[int] = []
+    hung_up = threading.Event()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                written.append(handler.wfile.write(b"x" * 65536))
+        except OSError:
+            hung_up.set()
+
+    receiver.answer = answer
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "delivered"
+    assert hung_up.wait(10)
+    assert sum(written) < 64 * 1024 * 1024
+
+
+def drip(first: bytes, go_on: threading.Event) -> Callable[[BaseHTTPRequestHandler], None]:
+    """One byte at a time, each well within any per-read limit, until told to stop."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(first)
+        try:
+            while not go_on.wait(0.02):
+                handler.wfile.write(b"x")
+        except OSError:
+            pass
+
+    return answer
+
+
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"),
+    [(b"", "failed"), (b"HTTP/1.1 200 OK\r\nX-Slow: ", "failed"), (b"HTTP/1.1 200 OK\r\n\r\n", "delivered")],
+)
+def test_a_dripping_receiver_cannot_hold_a_deliverer(
+    receiver: Receiver,
+    send: Send,
+    settings: LazySettings,
+    go_on: threading.Event,
+    *,
+    first: bytes,
+    outcome: str,
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, callback_timeout_seconds=0.3)
+    receiver.answer = drip(first, go_on)
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == outcome
+    [line] = sent.callback.log.all()
+    assert ("TimeoutError" in line.error) is (outcome == "failed")
+
+
+def test_an_answer_that_is_not_http_is_a_failed_try(receiver: Receiver, send: Send) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+
+    receiver.answer = answer
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    assert http.client.BadStatusLine.__name__ in sent.callback.log.get().error
