@@ -21,10 +21,16 @@ class GpuError(Exception):
     """Whether the GPU may still be busy with the attempt: its slot is quarantined until proven free."""
     strike = False
     """Whether the server gets a strike towards an open circuit."""
+    process_died = False
+    """Whether the process that ran it is gone by its doing: counts towards poison."""
 
-    def __init__(self, message: str = "", *, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, retry_after_seconds: float | None = None, detail: str = ""
+    ) -> None:
+        """detail: for whoever looks at the attempt, a traceback; no part of what failures are grouped by."""
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.retry_after_seconds = retry_after_seconds
+        self.detail = detail
 
     @property
     def message(self) -> str:
@@ -61,6 +67,27 @@ class ServerLost(GpuError):
     code = "server_lost"
     elsewhere = True
     suspect = True
+
+
+class ProcessDied(ServerLost):
+    """The process that held the model died while it had the job; a new one takes its place."""
+
+    suspect = False
+    process_died = True
+
+
+class OutOfMemory(GpuError):
+    """The model ran out of memory."""
+
+    code = "out_of_memory"
+    elsewhere = True
+
+
+class DoesNotFit(GpuError):
+    """The model needs more memory than this GPU has."""
+
+    code = "does_not_fit"
+    elsewhere = True
 
 
 class GpuFault(GpuError):
@@ -122,6 +149,8 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
         Interrupted,
         ConnectFailed,
         ServerLost,
+        OutOfMemory,
+        DoesNotFit,
         GpuFault,
         ServerFailed,
         RunFailed,

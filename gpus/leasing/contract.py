@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpus.protocol import (
     ExpiredLease,
@@ -73,6 +73,14 @@ class PoolDepth:
     wakes_pending: int
     slots: Mapping[str, int]
     parked: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a pinned worker said last, and how long ago. said: JSON values by name."""
+
+    age_seconds: float
+    said: Mapping[str, Any]
 
 
 class Leases(Protocol):
@@ -184,6 +192,19 @@ class Leases(Protocol):
 
     def fill(self) -> tuple[Wakes, ...]:
         """The two-second fill: forgets pending wakes and counts what is missing, per pool and host."""
+        ...
+
+    # -- pinned workers; these need no index ---------------------------------------------------------
+    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+        """The server's worker lives. telemetry: kept as history, the latest `TELEMETRY_KEPT`."""
+        ...
+
+    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+        """Those that were ever heard."""
+        ...
+
+    def telemetry(self, server: str, at_most: int) -> list[dict[str, Any]]:
+        """The newest first."""
         ...
 
     # -- the generation ------------------------------------------------------------------------------

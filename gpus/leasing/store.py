@@ -11,6 +11,7 @@ from itertools import chain
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys, wire
+from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
 from gpus.leasing.scripts import FAILURES, Client, Scripts
@@ -35,7 +36,7 @@ _POOLS_PER_CALL = 50
 _SERVERS_PER_CALL = 5
 
 
-class RedisLeases:
+class RedisLeases(Beats):
     """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
     Redis' own. head_start_seconds: what a priority level inside a band is worth."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Wakes
 from gpus.protocol import ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
 
 OUTCOMES = {
@@ -132,3 +133,9 @@ def _read_counts(flat: Sequence[Any]) -> dict[str, int]:
 
 def _chunks(flat: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
     return (flat[first : first + size] for first in range(0, len(flat), size))
+
+
+def read_beats(servers: Sequence[str], answer: list[str]) -> dict[str, Beat]:
+    """answer: µs and JSON for each server, in order; both empty for one that was never heard."""
+    pairs = zip(servers, answer[::2], answer[1::2], strict=True)
+    return {server: Beat(float(us) / 1_000_000, json.loads(said)) for server, us, said in pairs if us}

@@ -63,6 +63,9 @@ class Node:
         return self._handlers.get("") or self._handlers.get(first_segment)
 
     def start(self) -> None:
+        """Loads the models first: who reaches the port finds them ready."""
+        for handler in self._handlers.values():
+            handler.load()
         self._http.open()
         self.log.boot(self.desk.boot_id)
 
@@ -76,6 +79,9 @@ class Node:
         self.desk.abandon()
         self._http.cut()
         self._http.join(_JOIN_SECONDS)
+        loaded, self._handlers = self._handlers, {}
+        for handler in loaded.values():
+            handler.unload()
 
     def drain(self, grace_seconds: float) -> bool:
         """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""

@@ -43,7 +43,7 @@ def takes_faults(handler: Callable[..., Any]) -> Callable[..., Any]:
 def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
     """Sleeps in steps, reporting progress; the result names the model, the seconds and the echo."""
     wishes: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {}
-    seconds = _seconds(wishes, ctx.model)
+    seconds = _seconds(wishes, ctx.model_name)
     kind = ctx.fault["fault"] if ctx.fault else None
     if kind == "hang":
         ctx.wait(None)
@@ -55,7 +55,7 @@ def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
         raise RuntimeError("the simulated model failed")
     if kind == "cuda":
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    return {"model": ctx.model, "seconds": seconds, "echo": wishes.get("echo")}
+    return {"model": ctx.model_name, "seconds": seconds, "echo": wishes.get("echo")}
 
 
 @dataclass(frozen=True, slots=True)

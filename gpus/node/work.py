@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable
 
+from gpus.handlers.errors import MAX_TEXT, failure_of
 from gpus.node.desk import CANCELLED_ANSWER, Desk
-from gpus.node.handlers import BadInput, Cancelled
 from gpus.node.runs import Run
 
 log = logging.getLogger(__name__)
-
-_GPU_FAULT = re.compile(r"CUDA error|CUDA out of memory|out of memory|\bXid\b|cuBLAS|cuDNN", re.IGNORECASE)
-_MAX_TEXT = 500
 
 
 def work(run: Run, desk: Desk, *, is_unwanted: Callable[[], bool] = lambda: False) -> None:
@@ -36,16 +32,22 @@ def _handle(run: Run) -> tuple[str, bytes]:
         run.context.check()
         result = run.order.handler.handle(run.order.payload, run.context)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
-    except Cancelled:
-        return "cancelled", CANCELLED_ANSWER
-    except BadInput as error:
-        return "failed", failed_answer(str(error), "bad_input")
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        log.info("run_failed job_id=%s attempt=%s error=%s", run.job_id, run.order.attempt_id, text)
-        return "failed", failed_answer(text, "gpu_fault" if _GPU_FAULT.search(text) else "run_failed")
+        failure = failure_of(error)
+        if failure.code == "cancelled":
+            return "cancelled", CANCELLED_ANSWER
+        log.info(
+            "run_failed job_id=%s attempt=%s error=%s\n%s",
+            run.job_id,
+            run.order.attempt_id,
+            failure.text,
+            failure.trace,
+        )
+        # callers of this protocol know one class of broken GPU; a node can't make room by itself
+        code = "gpu_fault" if failure.code == "out_of_memory" else failure.code
+        return "failed", failed_answer(failure.text, code)
     return "success", answer
 
 
 def failed_answer(text: str, code: str) -> bytes:
-    return json.dumps({"status": "failed", "error": text[:_MAX_TEXT], "error_code": code}).encode()
+    return json.dumps({"status": "failed", "error": text[:MAX_TEXT], "error_code": code}).encode()

@@ -213,7 +213,7 @@ class AttemptRun:
                 return pushed
         if isinstance(error, RunTimedOut):
             return self._stop(error)
-        return Over(Ending(error, suspect=error.suspect))
+        return Over(Ending(error, suspect=error.suspect, process_died=error.process_died))
 
     def _read_pushed_quietly(self) -> Over | None:
         try:
@@ -232,7 +232,8 @@ class AttemptRun:
             if pushed is not None:
                 return pushed
         if self._ask_to_stop():
-            return Over(Ending(error), evidence="server confirmed the cancel")
+            ending = Ending(error, process_died=error.process_died)
+            return Over(ending, evidence="server confirmed the cancel")
         evidence = self._evidence()
         if evidence:
             return Over(Ending(error), evidence=evidence)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from gpus.errors import GpuError
 from gpus.protocol import split_slot
 from jobs.models import Attempt, Job, prepared
 from jobs.models.prepared import value
@@ -159,7 +160,7 @@ def end_attempt(end: End) -> Ended:
     decision = decide_end(end.ending, _standing(job, attempt, end.at), end.policy)
     attempt.state = decision.attempt
     attempt.error_code = end.ending.error.code if end.ending.error else ""
-    attempt.error_message = end.ending.error.message[:4000] if end.ending.error else ""
+    attempt.error_message = _told(end.ending.error) if end.ending.error else ""
     attempt.counted = decision.counted
     attempt.slot_freed = not end.ending.suspect
     attempt.evidence = end.evidence
@@ -190,6 +191,11 @@ def end_attempt(end: End) -> Ended:
         callback_id=call_back(job, end.at),
         quarantined=end.ending.suspect,
     )
+
+
+def _told(error: GpuError) -> str:
+    """With its traceback, where it has one: only the attempt keeps it, jobs are grouped by their message."""
+    return (f"{error.message}\n\n{error.detail}" if error.detail else error.message)[:4000]
 
 
 def _is_taken(slot: str) -> bool:

@@ -15,7 +15,7 @@ def only_payload(payload: Any) -> Any:
 
 
 def with_context(payload: Any, ctx: RunContext) -> Any:
-    return {"job": ctx.job_id, "attempt": ctx.attempt_id, "model": ctx.model}
+    return {"job": ctx.job_id, "attempt": ctx.attempt_id, "model": ctx.model_name}
 
 
 def picky(payload: Any) -> Any:
@@ -45,3 +45,19 @@ def stubborn(payload: Any) -> Any:
 
 
 not_a_function = 1
+
+
+class Counting:
+    """A class with a load and an unload; its object is the handle."""
+
+    unloads = 0
+
+    def load(self) -> None:
+        self.runs = 0
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        self.runs += 1
+        return {"runs": self.runs, "is_handle": ctx.model is self}
+
+    def unload(self) -> None:
+        Counting.unloads += 1

@@ -42,7 +42,7 @@ def test_handlers_are_read_from_the_command_line():
     "path",
     [
         "",
-        "gpus.node.simulator",
+        "gpus.node.wire",
         "no.such.module:run",
         "gpus.node.simulator:nothing",
         ":run",

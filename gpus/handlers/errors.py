@@ -1,0 +1,70 @@
+"""What a model's code may raise, and which failure class any exception is. Pure."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+
+MAX_TEXT = 500
+MAX_TRACEBACK = 3000
+
+_STICKY = re.compile(
+    r"CUDA error|\bXid\b|cuBLAS|cuDNN|device-side assert|illegal memory access|unspecified launch failure",
+    re.IGNORECASE,
+)
+"""After these the CUDA context of the process is lost: only a new process helps."""
+_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
+
+
+class BadInput(Exception):
+    """The payload can't be run, now or ever."""
+
+
+class Cancelled(Exception):
+    """The run was cancelled; raised by `RunContext.check`."""
+
+
+class TransientGpuError(Exception):
+    """The GPU failed this run; another GPU, or this one later, may do it."""
+
+
+class OutOfMemory(Exception):
+    """The run needed more memory than there is now."""
+
+
+class ContractError(ValueError):
+    """The model's code is not what the contract asks for; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed or cancelled.
+
+    trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
+    """
+
+    code: str
+    text: str
+    trace: str = ""
+    sticky: bool = False
+
+
+def failure_of(error: BaseException) -> Failure:
+    """By its class where that says it (`torch.OutOfMemoryError` by name, since nothing here knows torch),
+    else by its text."""
+    if isinstance(error, Cancelled):
+        return Failure("cancelled", "The run was cancelled.")
+    trace = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+    if isinstance(error, BadInput):
+        return Failure("bad_input", str(error)[:MAX_TEXT], trace)
+    text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+    if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
+        return Failure("out_of_memory", text, trace)
+    if isinstance(error, TransientGpuError):
+        return Failure("gpu_fault", text, trace)
+    if _OUT_OF_MEMORY.search(text):
+        return Failure("out_of_memory", text, trace)
+    if _STICKY.search(text):
+        return Failure("gpu_fault", text, trace, sticky=True)
+    return Failure("run_failed", text, trace)

@@ -1,0 +1,37 @@
+"""What pinned workers say of themselves, kept in Redis beside the index: it outlives a rebuild, and needs
+none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpus.leasing import wire
+from gpus.leasing.contract import Beat
+
+TELEMETRY_KEPT = 720
+"""An hour of what pinned workers say every five seconds."""
+_BEATS_PER_CALL = 100
+
+
+class Beats:
+    """A part of `store.RedisLeases`."""
+
+    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+        wire.check_names(server)
+        history = "" if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
+        self._run("beat", server, json.dumps(said, separators=(",", ":")), history, TELEMETRY_KEPT)
+
+    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+        found: dict[str, Beat] = {}
+        for first in range(0, len(servers), _BEATS_PER_CALL):
+            some = servers[first : first + _BEATS_PER_CALL]
+            found |= wire.read_beats(some, self._run("beats", *some))
+        return found
+
+    def telemetry(self, server: str, at_most: int) -> list[dict[str, Any]]:
+        return [json.loads(text) for text in self._run("telemetry", server, at_most)]
+
+    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+        raise NotImplementedError

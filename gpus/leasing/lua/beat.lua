@@ -1,0 +1,13 @@
+-- Why: a pinned worker says that it lives, what it runs and how its GPU does; no index is needed for that.
+-- Keys: KEYS[1] prefix
+-- Args: clock, server, what it says (JSON), telemetry (JSON) or '', how many of these are kept
+-- Returns: 1
+-- include: keys
+-- include: time
+local server, said, telemetry, kept = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+redis.call('HSET', key('beats'), server, cmsgpack.pack(now, said))
+if telemetry ~= '' then
+  redis.call('LPUSH', key('telemetry', server), telemetry)
+  redis.call('LTRIM', key('telemetry', server), 0, kept - 1)
+end
+return 1

@@ -1,0 +1,15 @@
+-- Why: whether pinned workers live is judged by how long ago they said so, by one clock.
+-- Keys: KEYS[1] prefix
+-- Args: clock, server, …
+-- Returns: flat, per server: µs since its last beat and what it said, or '' twice
+-- include: keys
+-- include: time
+local found = {}
+for index = 2, #ARGV do
+  local packed = redis.call('HGET', key('beats'), ARGV[index])
+  local since, said = nil, ''
+  if packed then since, said = cmsgpack.unpack(packed) end
+  found[#found + 1] = since and tostring(now - since) or ''
+  found[#found + 1] = said
+end
+return found

@@ -1,0 +1,130 @@
+"""Which models stay in memory. Pure: facts in, decisions out. Memory in MiB, times monotonic seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+HEAT_SECONDS = 600.0
+"""A model's use counts less the longer ago it was: a third of it after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is for models. limit: the device's, or what we are allowed of it. others: what processes
+    that are not ours hold. own: what our process holds now; base: what it held before its first model."""
+
+    limit: float
+    others: float = 0.0
+    own: float = 0.0
+    base: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """A loaded model. reserved: what it takes with runs in it. heat: its use, see `cooled`, at
+    `last_used`."""
+
+    name: str
+    reserved: float
+    load_seconds: float
+    last_used: float
+    heat: float = 1.0
+    running: int = 0
+    warm_seconds: float = 300.0
+    min_resident: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """There is room once these were unloaded."""
+
+    evict: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForRuns:
+    """There is room once what runs there ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """why: in words. for_ever: the device is too small, whoever leaves it."""
+
+    why: str
+    for_ever: bool
+
+
+def make_room(
+    model: str, needs: float | None, warm: Sequence[Warm], room: Room, now: float
+) -> Load | WaitForRuns | NoRoom:
+    """needs: None for a model that nobody measured yet; it is loaded alone, so that it can be."""
+    idle = sorted((one for one in warm if not one.running), key=lambda one: _worth(one, now))
+    if needs is None:
+        busy = any(one.running for one in warm)
+        return WaitForRuns() if busy else Load(tuple(one.name for one in idle))
+    if needs > room.limit - room.base:
+        has = max(0.0, room.limit - room.base)
+        why = f"{model} needs {needs:.0f} MB, and this device has {has:.0f} MB for models"
+        return NoRoom(why, for_ever=True)
+    free = _free(warm, room)
+    if needs > free + sum(one.reserved for one in warm):
+        held = f"{room.others:.0f} MB of {room.limit:.0f} MB are held by other processes"
+        return NoRoom(f"{model} needs {needs:.0f} MB: {held}", for_ever=False)
+    evicted: list[Warm] = []
+    for one in idle:
+        if free >= needs:
+            break
+        evicted.append(one)
+        free += one.reserved
+    if free < needs:
+        return WaitForRuns()
+    for one in reversed(evicted.copy()):  # the most worthy that a larger one made needless stays
+        if free - one.reserved >= needs:
+            evicted.remove(one)
+            free -= one.reserved
+    return Load(tuple(one.name for one in evicted))
+
+
+def idle_ones(warm: Iterable[Warm], now: float) -> list[str]:
+    """Those that nobody used for their time."""
+    return [
+        one.name
+        for one in warm
+        if not one.running and not one.min_resident and now - one.last_used >= one.warm_seconds
+    ]
+
+
+def cooled(heat: float, seconds: float) -> float:
+    """The use of a model, so many seconds later; each run adds 1."""
+    return heat * math.exp(-max(0.0, seconds) / HEAT_SECONDS)
+
+
+def is_back(own: float, expected: float, tolerance: float) -> bool:
+    """Whether an unload gave its memory back."""
+    return own <= expected + tolerance
+
+
+def is_leaking(after_runs: Sequence[float], spare: float, *, least: float, ahead: int = 3) -> bool:
+    """after_runs: what the process held after each run of the same loaded models, with nothing running.
+    spare: what is left of the device beside that. least: growth below it is noise. True: at this slope the
+    memory is gone within `ahead` more runs, or a quarter of it was lost already."""
+    if len(after_runs) < 3:
+        return False
+    grown = after_runs[-1] - after_runs[0]
+    if grown < least:
+        return False
+    slope = grown / (len(after_runs) - 1)
+    return spare < slope * ahead or grown > (spare + grown) / 4
+
+
+def _free(warm: Sequence[Warm], room: Room) -> float:
+    """Less what models reserved, also where they do not use it now, and less what they took beyond that."""
+    held = max(room.own, room.base + sum(one.reserved for one in warm))
+    return room.limit - room.others - held
+
+
+def _worth(one: Warm, now: float) -> tuple[bool, float]:
+    """What it would cost to load it again, by how likely that is."""
+    return one.min_resident, one.load_seconds * cooled(one.heat, now - one.last_used)

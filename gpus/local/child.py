@@ -1,0 +1,189 @@
+"""``python -m gpus.local.child PIPE LIFELINE PATH…``: the process that holds the models.
+
+Its protocol has file descriptors of its own; standard output and error are the models', and go to the
+worker's log. Runs have a thread each, loads and unloads follow the order of their frames. What a handler
+forks does not speak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpus.handlers import RunContext
+from gpus.handlers.code import ModelCode, find_models
+from gpus.handlers.errors import ContractError, Failure, failure_of
+from gpus.local.kernel import run_a_kernel
+from gpus.local.warden import stand_between
+from gpus.local.wire import Pipe, PipeBroken
+
+_PROGRESS_SECONDS = 0.1
+"""Progress more often than this is not worth a frame."""
+
+
+def main() -> int:
+    pipe_number, lifeline, *paths = sys.argv[1:]
+    stand_between(int(lifeline))
+    end = socket.socket(fileno=int(pipe_number))
+    end.set_inheritable(False)
+    pipe = Pipe(end)
+    try:
+        models = find_models(paths)
+    except ContractError as error:
+        pipe.send({"said": "broken", "why": str(error)})
+        return 1
+    child = Child(pipe, models)
+    os.register_at_fork(after_in_child=child.fall_silent)
+    pipe.send(
+        {
+            "said": "ready",
+            "pid": os.getpid(),
+            "models": [model.declared.as_json() for model in models.values()],
+        }
+    )
+    child.serve()
+    return 0
+
+
+class Child:
+    def __init__(self, pipe: Pipe, models: Mapping[str, ModelCode]) -> None:
+        self._pipe, self._models = pipe, models
+        self._pid = os.getpid()
+        self._runs: dict[str, RunContext] = {}
+        self._moves: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Until the worker closes the pipe."""
+        threading.Thread(target=self._move, name="loads", daemon=True).start()
+        while True:
+            try:
+                frame = self._pipe.receive()
+            except PipeBroken:
+                os._exit(0)  # threads of handlers may never end
+            self._take(frame)
+
+    def _take(self, frame: Mapping[str, Any]) -> None:
+        if frame["do"] == "run":
+            ctx = self._context(frame)
+            self._runs[frame["attempt"]] = ctx
+            threading.Thread(target=self._run, args=(frame, ctx), name="run", daemon=True).start()
+        elif frame["do"] == "cancel":
+            running = self._runs.get(frame["attempt"])
+            if running is not None:
+                running.cancel()
+        else:
+            self._moves.put(frame)
+
+    def fall_silent(self) -> None:
+        """In a process that a handler forked: the pipe is its parent's."""
+        self._pipe.drop()
+
+    def _say(self, said: str, **fields: Any) -> None:
+        if os.getpid() != self._pid:  # a fork that came back out of its handler
+            os._exit(0)
+        try:
+            self._pipe.send({"said": said, **fields})
+        except PipeBroken:
+            os._exit(1)
+
+    # -- loads ------------------------------------------------------------------------------------------
+
+    def _move(self) -> None:
+        while True:
+            frame = self._moves.get()
+            if frame["do"] == "load":
+                self._load(self._models[frame["model"]])
+            elif frame["do"] == "unload":
+                self._unload(self._models[frame["model"]])
+            elif frame["do"] == "probe":
+                self._say("probed", why=run_a_kernel() if frame["gpu"] else "")
+
+    def _load(self, model: ModelCode) -> None:
+        began = time.monotonic()
+        failure: Failure | None = None
+        try:
+            if not model.is_loaded:
+                model.load()
+        except BaseException as error:
+            failure = failure_of(error)
+        if failure is not None:  # outside: the traceback holds what was half loaded
+            self._forget(model)
+        seconds = time.monotonic() - began
+        self._say(
+            "loaded", model=model.name, seconds=seconds, failure=None if failure is None else asdict(failure)
+        )
+
+    def _unload(self, model: ModelCode) -> None:
+        self._forget(model)
+        self._say("unloaded", model=model.name)
+
+    def _forget(self, model: ModelCode) -> None:
+        try:
+            model.unload()
+        except BaseException as error:
+            sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
+        give_back_memory()
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def _context(self, frame: Mapping[str, Any]) -> RunContext:
+        last = 0.0
+        attempt = frame["attempt"]
+
+        def tell(kind: str, value: Any) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if kind == "progress" and now - last < _PROGRESS_SECONDS and value < 1.0:
+                return
+            last = now
+            self._say("heard", attempt=attempt, kind=kind, value=value)
+
+        return RunContext(
+            model_name=frame["model"],
+            job_id=frame["job"],
+            attempt_id=attempt,
+            output_dir=Path(frame["output_dir"]),
+            tell=tell,
+        )
+
+    def _run(self, frame: Mapping[str, Any], ctx: RunContext) -> None:
+        result, failure = None, None
+        try:
+            ctx.check()
+            result = self._models[frame["model"]].run(frame["payload"], ctx)
+        except BaseException as error:  # also SystemExit: a handler must not end the process by it
+            failure = failure_of(error)
+        ctx.model = None  # who keeps the context must not keep the model
+        ended = {"attempt": frame["attempt"], "failure": None if failure is None else asdict(failure)}
+        del self._runs[frame["attempt"]]
+        try:
+            self._say("ended", **ended, result=result)
+        except (TypeError, ValueError, RecursionError) as error:
+            bad = failure_of(TypeError(f"the result is not JSON: {error}"))
+            self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
+
+
+def give_back_memory() -> None:
+    """What nobody refers to any more goes back to the GPU and to the system."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

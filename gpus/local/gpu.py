@@ -1,0 +1,377 @@
+"""A GPU of this machine: its line of runs, its warm models, and the process that holds them.
+
+Whoever asks for a run waits here until its model is loaded, in the order of asking. One of the waiting
+threads at a time *moves* (spawns the process, unloads, loads); the others run or wait. Every error is a
+`gpus.errors.GpuError`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, ProcessDied, RunTimedOut, ServerFailed
+from gpus.handlers.declared import Declared
+from gpus.local.cache import Load, NoRoom
+from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
+from gpus.local.memory import Gauge
+from gpus.local.orders import Order, Run, Stopped, Verdicts, error_of, let_go
+from gpus.local.shelf import Shelf
+from gpus.local.wire import Frame
+
+_SLICE_SECONDS = 0.5
+
+
+class Patience(Protocol):
+    """`gpus.runners.base.Abort`, as far as a wait here needs it."""
+
+    @property
+    def fired(self) -> bool: ...
+    def set_reader(self, end_read: Callable[[], None] | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
+    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel."""
+
+    budget_mb: float | None = None
+    back_seconds: float = 10.0
+    back_mb: float = 100.0
+    cancel_seconds: float = 5.0
+    least_leak_mb: float = 128.0
+
+
+class LocalGpu:
+    """paths: see `gpus.handlers.code.find_models`. environment: what pins the process to its GPU.
+    output_root: a run's files go to a folder named after its attempt. hear: what a run says of itself
+    (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
+    None of them may block."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        gauge: Gauge,
+        environment: Mapping[str, str],
+        output_root: Path,
+        knobs: Knobs | None = None,
+        hear: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
+        output: Callable[[str], None] = lambda line: None,
+        happened: Callable[..., None] = lambda event, **fields: None,
+    ) -> None:
+        self.knobs = knobs or Knobs()
+        self._lock = threading.Condition()
+        self._holder = Holder(
+            paths, lock=self._lock, hear=self._heard, gone=self._gone, output=output, environment=environment
+        )
+        self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
+        self._line: list[Order] = []
+        self._runs: dict[str, Run] = {}
+        self._moving = False
+        self._verdicts: Verdicts | None = None
+        self._output_root, self._hear, self._happened = output_root, hear, happened
+        self.sick = ""
+        """Why it takes nothing; empty while it does."""
+
+    def start(self) -> Mapping[str, Declared]:
+        """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
+        self._move(self._spawn)
+        return dict(self._holder.models)
+
+    def stop(self) -> None:
+        """Ends the process with everything in it."""
+        self.end_process(Verdicts(others=let_go("Its worker stopped.")))
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    def run(self, order: Order, patience: Patience) -> Any:
+        """The result. Blocks while its model is loaded and while it runs; raises Interrupted once patience is
+        over: then `stop_run` says what became of it."""
+        patience.set_reader(self._wake)
+        try:
+            return self._await_end(self._admit(order, patience), patience)
+        finally:
+            patience.set_reader(None)
+
+    def stop_run(self, attempt: str, *, why: GpuError | None = None) -> Stopped:
+        """By a cancel, and if its handler does not heed that, by the process' end. why: what it then ended
+        of."""
+        with self._lock:
+            run = self._runs.get(attempt)
+            if run is None or run.over:
+                return Stopped.NOT_RUNNING
+        run.send({"do": "cancel", "attempt": attempt})
+        with self._lock:
+            if self._lock.wait_for(lambda: run.over, timeout=self.knobs.cancel_seconds):
+                return Stopped.OBEYED
+        self._happened("run_killed", attempt=attempt, job_id=run.order.job)
+        others = let_go("Its process was ended for the sake of another run that would not stop.")
+        self.end_process(
+            Verdicts({attempt: why or let_go("It was killed, because it would not stop.")}, others)
+        )
+        return Stopped.KILLED
+
+    def running(self) -> list[Order]:
+        with self._lock:
+            return [run.order for run in self._runs.values()]
+
+    def runs(self) -> list[Run]:
+        with self._lock:
+            return list(self._runs.values())
+
+    def warm(self) -> list[str]:
+        with self._lock:
+            return list(self._shelf.warm)
+
+    @property
+    def loads(self) -> int:
+        return self._shelf.loads
+
+    @property
+    def spawned(self) -> int:
+        return self._holder.spawned
+
+    @property
+    def session(self) -> int | None:
+        """The session of the process, and of all that belongs to it."""
+        return self._holder.session
+
+    def end_process(self, verdicts: Verdicts) -> None:
+        """With all its runs, each of which ends by its verdict. The next run starts a new one."""
+        with self._lock:
+            self._verdicts = verdicts
+        self._holder.end()
+        with self._lock:
+            self._verdicts = None
+
+    def rest(self) -> bool:
+        """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
+        with self._lock:
+            if self._runs or self._line or self._moving:
+                return False
+            if self._holder.process is None:
+                return True
+            self._moving = True
+        self._move_on(lambda: self.end_process(Verdicts()))
+        return True
+
+    def tick(self) -> None:
+        """One look at what nobody asked for: idle models leave, a process that leaks is replaced."""
+        with self._lock:
+            if self._line or self._moving or self._holder.process is None:
+                return
+            idle = self._shelf.idle()
+            leaking = not self._runs and self._shelf.leaking()
+            if not idle and not leaking:
+                return
+            self._moving = True
+        self._move_on(self._replace if leaking else lambda: self._unload(idle))
+
+    # -- the line -----------------------------------------------------------------------------------------
+
+    def _admit(self, order: Order, patience: Patience) -> Run:
+        with self._lock:
+            self._line.append(order)
+        try:
+            while True:
+                with self._lock:
+                    if patience.fired:
+                        raise let_go("It was let go before it began.")
+                    step = self._next_step(order)
+                    if step is None:
+                        self._lock.wait(_SLICE_SECONDS)
+                        continue
+                    if isinstance(step, Run):
+                        self._line.remove(order)
+                        break
+                    self._moving = True
+                self._move_on(step)
+        except BaseException:
+            with self._lock:
+                self._line.remove(order)
+                self._lock.notify_all()
+            raise
+        self._send(step)
+        return step
+
+    def _next_step(self, order: Order) -> Run | Callable[[], None] | None:
+        """A run: it may begin. A move: do it, then ask again. None: wait. With the lock held."""
+        if self._moving:
+            return None
+        if self.sick:
+            raise GpuBusy(f"The GPU takes no runs: {self.sick}", retry_after_seconds=5.0)
+        for other in self._line:
+            if other is order:
+                break
+            if not self._shelf.is_warm(other.model):
+                return None  # it waits for room: who passed it would take that away
+        process = self._holder.process
+        if process is None:
+            return self._spawn
+        if order.model not in self._holder.models:
+            raise ServerFailed(f"This process has no model {order.model}.")
+        if self._shelf.tainted:
+            return None if self._runs else self._replace
+        if self._shelf.is_warm(order.model):
+            return self._begin(order, process.send) if self._shelf.has_place(order.model) else None
+        plan = self._shelf.plan(order.model)
+        if isinstance(plan, NoRoom):
+            raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
+        return (lambda: self._load(order.model, plan.evict)) if isinstance(plan, Load) else None
+
+    def _begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
+        now = time.monotonic()
+        run = Run(order, send, began=now, last_sign=now)
+        self._runs[order.attempt] = run
+        self._shelf.take_place(order.model)
+        return run
+
+    def _send(self, run: Run) -> None:
+        order = run.order
+        frame = {
+            "do": "run",
+            "attempt": order.attempt,
+            "job": order.job,
+            "model": order.model,
+            "payload": order.payload,
+            "output_dir": str(self._output_root / order.attempt),
+        }
+        try:
+            run.send(frame)
+        except ValueError as error:
+            with self._lock:
+                self._end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
+
+    def _await_end(self, run: Run, patience: Patience) -> Any:
+        until = run.began + run.order.limit_seconds
+        with self._lock:
+            while not run.over:
+                if patience.fired:
+                    raise Interrupted("The run was let go.")
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._lock.wait(min(left, _SLICE_SECONDS))
+        if not run.over:
+            late = RunTimedOut(f"The run took longer than {run.order.limit_seconds:.0f} s.")
+            late.suspect = False
+            killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
+            killed.suspect, killed.process_died = False, True
+            if self.stop_run(run.order.attempt, why=killed) is Stopped.OBEYED:
+                raise late
+        if run.error is not None:
+            raise run.error
+        return run.result
+
+    # -- moves: one at a time, without the lock ---------------------------------------------------------
+
+    def _move(self, move: Callable[[], None]) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: not self._moving)
+            self._moving = True
+        self._move_on(move)
+
+    def _move_on(self, move: Callable[[], None]) -> None:
+        try:
+            move()
+        finally:
+            with self._lock:
+                self._moving = False
+                self._lock.notify_all()
+
+    def _spawn(self) -> None:
+        try:
+            self._holder.spawn()
+            self._shelf.begin()
+        except (ProcessGone, Overdue) as error:
+            self._holder.end()
+            raise ServerFailed(f"The model process does not start: {error}") from error
+        except CannotStart as error:
+            raise ServerFailed(f"The models can't be imported: {error}") from error
+        self._happened("model_process_started", session=self._holder.session)
+
+    def _replace(self) -> None:
+        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
+        self.end_process(Verdicts(others=let_go("Its process was replaced.")))
+        self._spawn()
+
+    def _unload(self, models: Sequence[str]) -> None:
+        try:
+            self._shelf.unload(models)
+        except (ProcessGone, Overdue) as error:
+            self._shelf.tainted = str(error)
+        with self._lock:
+            must_replace = bool(self._shelf.tainted) and not self._runs
+        if must_replace:
+            self._replace()
+
+    def _load(self, model: str, evict: Sequence[str]) -> None:
+        """Raises the GpuError that a failed load is for the run that asked for it."""
+        if evict:
+            self._unload(evict)
+            if self._shelf.tainted:
+                return  # the runs that hold the old process end first
+        try:
+            failure = self._shelf.load(model)
+        except ProcessGone as error:
+            if error.ours:
+                raise let_go("The process was ended while it loaded the model.") from error
+            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
+        except Overdue as error:
+            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
+            self.end_process(Verdicts(others=bystanders))
+            late = RunTimedOut(f"{model} was not loaded in time: {error}")
+            late.suspect, late.process_died = False, True
+            raise late from error
+        if failure is None:
+            return
+        if failure.sticky:
+            self._shelf.tainted = failure.text
+        raise error_of(failure)
+
+    # -- from the process, with the lock held -----------------------------------------------------------
+
+    def _heard(self, frame: Frame) -> None:
+        run = self._runs.get(str(frame.get("attempt")))
+        if run is None:
+            return
+        run.last_sign = time.monotonic()
+        if frame["said"] == "heard":
+            if frame["kind"] == "progress":
+                run.progress = frame["value"]
+            self._hear(run.order, frame["kind"], frame["value"])
+            return
+        failure = frame["failure"]
+        if failure is None:
+            self._end(run, result=frame["result"])
+            return
+        if failure["sticky"]:
+            self._shelf.tainted = failure["text"]
+        self._end(run, error=error_of(failure))
+
+    def _gone(self, why: str) -> None:
+        verdicts = self._verdicts
+        self._shelf.clear()
+        if verdicts is None:
+            self._happened("model_process_died", why=why, runs=len(self._runs))
+        for run in list(self._runs.values()):
+            if verdicts is None:
+                error: GpuError = ProcessDied(f"The model's process died: {why}")
+            else:
+                error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
+            self._end(run, error=error)
+
+    def _end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
+        run.end(result=result, error=error)
+        self._runs.pop(run.order.attempt, None)
+        self._shelf.leave_place(run.order.model, alone=not self._runs)
+        self._lock.notify_all()
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._lock.notify_all()

@@ -1,0 +1,138 @@
+"""Holds one model process at a time: spawns it, asks it, hears it, ends it. The next one takes its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpus.handlers.declared import Declared, read_declared
+from gpus.local.process import ModelProcess
+from gpus.local.wire import Frame
+
+SPAWN_SECONDS = 300.0
+"""Importing the models' modules may load gigabytes of libraries from a slow disk."""
+
+
+class ProcessGone(Exception):
+    """The process ended. The message says why. ours: it was ended by `Holder.end`."""
+
+    def __init__(self, why: str, *, ours: bool = False) -> None:
+        super().__init__(why)
+        self.ours = ours
+
+
+class Overdue(Exception):
+    """The process did not answer in time."""
+
+
+class CannotStart(Exception):
+    """The models' code can't be imported, or breaks the contract."""
+
+
+class Holder:
+    """lock: of all state here and in whoever uses it; notified at every change.
+
+    hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        lock: threading.Condition,
+        hear: Callable[[Frame], None],
+        gone: Callable[[str], None],
+        output: Callable[[str], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.process: ModelProcess | None = None
+        self.models: dict[str, Declared] = {}
+        self.spawned = 0
+        self._paths, self._lock, self._environment = paths, lock, environment
+        self._hear_run, self._tell_gone, self._output = hear, gone, output
+        self._answers: dict[str, Frame] = {}
+        self._broken = ""
+        self._last_words = "it was never started"
+        self._ended = 0
+
+    @property
+    def session(self) -> int | None:
+        return None if self.process is None else self.process.session
+
+    def spawn(self) -> None:
+        """Without the lock. Raises CannotStart, ProcessGone, Overdue."""
+        with self._lock:
+            self._answers.clear()
+            self._broken = ""
+            self.spawned += 1
+            number = self.spawned
+            self.process = ModelProcess(
+                self._paths,
+                hear=lambda frame: self._hear(number, frame),
+                gone=lambda why: self._gone(number, why),
+                output=self._output,
+                environment=self._environment,
+            )
+        ready = self._await("ready", SPAWN_SECONDS)
+        models = [read_declared(one) for one in ready["models"]]
+        with self._lock:
+            self.models = {one.name: one for one in models}
+
+    def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
+        """Without the lock; one question at a time. Raises ProcessGone, Overdue."""
+        with self._lock:
+            process = self.process
+            self._answers.pop(said, None)
+        if process is None:
+            raise ProcessGone("it was ended before", ours=True)
+        process.send(frame)
+        return self._await(said, seconds)
+
+    def end(self) -> None:
+        """Without the lock; returns once it and all that it started are gone and `gone` was told."""
+        with self._lock:
+            process = self.process
+            if process is None:
+                return
+            self._ended = self.spawned
+        process.kill()
+        with self._lock:
+            self._lock.wait_for(lambda: self.process is not process, timeout=10.0)
+
+    def _await(self, said: str, seconds: float) -> Frame:
+        until = time.monotonic() + seconds
+        with self._lock:
+            while said not in self._answers:
+                if self.process is None:
+                    if self._broken:
+                        raise CannotStart(self._broken)
+                    raise ProcessGone(self._last_words, ours=self._ended == self.spawned)
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise Overdue(f"the model process did not say {said!r} in {seconds:.0f} s")
+                self._lock.wait(left)
+            return self._answers.pop(said)
+
+    def _hear(self, number: int, frame: Frame) -> None:
+        with self._lock:
+            if number != self.spawned:
+                return
+            said: Any = frame.get("said")
+            if said in ("ended", "heard"):
+                self._hear_run(frame)
+            elif said == "broken":
+                self._broken = str(frame.get("why"))
+            else:
+                self._answers[str(said)] = frame
+            self._lock.notify_all()
+
+    def _gone(self, number: int, why: str) -> None:
+        with self._lock:
+            if number != self.spawned:
+                return
+            self.process = None
+            self._last_words = why
+            self._tell_gone(why)
+            self._lock.notify_all()

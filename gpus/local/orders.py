@@ -1,0 +1,80 @@
+"""What is asked of a GPU on this machine, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed
+from gpus.handlers.errors import Failure
+from gpus.local.wire import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """limit_seconds: of the run itself, once its model is loaded."""
+
+    attempt: str
+    job: str
+    model: str
+    payload: Any
+    limit_seconds: float
+    max_result_bytes: int = 16 * 1024 * 1024
+
+
+class Stopped(StrEnum):
+    """How a run that was asked to stop came to its end."""
+
+    NOT_RUNNING = "not_running"
+    OBEYED = "obeyed"
+    KILLED = "killed"
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A run in a process. send: to that very process. error, result: its end, once `over`. last_sign: when it
+    was last heard."""
+
+    order: Order
+    send: Callable[[Frame], None]
+    began: float
+    last_sign: float = 0.0
+    progress: float | None = None
+    over: bool = False
+    result: Any = None
+    error: GpuError | None = None
+
+    def end(self, *, result: Any = None, error: GpuError | None = None) -> None:
+        """Only the first end counts."""
+        if not self.over:
+            self.over, self.result, self.error = True, result, error
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Why a process is being ended by us: what that means for its runs. others: for those not named."""
+
+    named: dict[str, GpuError] = field(default_factory=dict)
+    others: GpuError | None = None
+
+
+def error_of(failure: Mapping[str, Any] | Failure) -> GpuError:
+    """A handler's failure at its price."""
+    said = failure if isinstance(failure, Failure) else Failure(**failure)
+    if said.code == "cancelled":
+        return let_go("The handler stopped as if it had been cancelled.")
+    kind = {"bad_input": BadInput, "gpu_fault": GpuFault, "out_of_memory": OutOfMemory}.get(
+        said.code, RunFailed
+    )
+    error = kind(said.text, detail=said.trace)
+    error.suspect = False  # it ended, in a process that we hold
+    return error
+
+
+def let_go(why: str) -> Interrupted:
+    """Nobody's fault, nothing runs any more."""
+    error = Interrupted(why)
+    error.suspect = False
+    return error

@@ -1,0 +1,164 @@
+"""A model process as its worker holds it: started, spoken to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gpus.local.warden import SIGNALLED
+from gpus.local.wire import Frame, Pipe, PipeBroken
+
+ROOT = Path(__file__).resolve().parents[2]
+KILL_SECONDS = 3.0
+MAX_LINE_BYTES = 4096
+LINES_PER_SECOND = 50
+_NOT_FOR_MODELS = (
+    "DJANGO_SECRET_KEY",
+    "DISPATCHER_SECRET_KEY",
+    "DATABASE_URL",
+    "REDIS_URL",
+    "BROKER_URL",
+    "DJANGO_SETTINGS_MODULE",
+)
+"""A model's code has no business with these, nor has what it logs."""
+
+
+class ModelProcess:
+    """Starts at once. hear: every frame, in a thread of this process; gone: once, with why it ended in words,
+    after the last frame; output: lines that the models wrote to standard output or error.
+
+    environment: added to this process' own.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        hear: Callable[[Frame], None],
+        gone: Callable[[str], None],
+        output: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._hear, self._gone, self._output = hear, gone, output
+        ours, theirs = socket.socketpair()
+        end_of_life, self._lifeline = os.pipe()
+        self._lock = threading.Lock()
+        try:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "gpus.local.child", str(theirs.fileno()), str(end_of_life), *paths],
+                pass_fds=(theirs.fileno(), end_of_life),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is its worker's to carry out
+                cwd=ROOT,
+                env={**_inherited(), **(environment or {})},
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(end_of_life)
+        self._pipe = Pipe(ours)
+        self._reader = threading.Thread(target=self._read, name="model-frames", daemon=True)
+        self._printer = threading.Thread(target=self._print, name="model-output", daemon=True)
+        self._reader.start()
+        self._printer.start()
+        threading.Thread(target=self._wait, name="model-process", daemon=True).start()
+
+    @property
+    def session(self) -> int:
+        """The session (and process group) of the process and its warden."""
+        return self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def send(self, frame: Frame) -> None:
+        """A process that does not take it is ended: `gone` says so. Raises ValueError for what is not
+        JSON."""
+        try:
+            self._pipe.send(frame)
+        except PipeBroken:
+            self.kill(wait=False)
+
+    def kill(self, *, wait: bool = True) -> None:
+        """Ends it with all that it started."""
+        with self._lock:
+            lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+        if not wait:
+            return
+        try:
+            self._popen.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:  # its warden was killed, or something does not die
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._popen.wait()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                frame = self._pipe.receive()
+            except PipeBroken:
+                return
+            self._hear(frame)
+
+    def _wait(self) -> None:
+        status = self._popen.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)  # in case it was the warden that was killed
+        self._reader.join(1.0)
+        self._printer.join(0.2)  # what it wrote last may say why
+        self._pipe.close()
+        self.kill(wait=False)
+        self._gone(_in_words(status))
+
+    def _print(self) -> None:
+        """Models may write without end: what is too much is counted, not kept."""
+        stream = self._popen.stdout
+        assert stream is not None
+        second, lines, dropped = 0, 0, 0
+        with stream:
+            while line := stream.readline(MAX_LINE_BYTES):
+                now = int(time.monotonic())
+                if now != second:
+                    if dropped:
+                        self._output(f"… {dropped} lines more")
+                    second, lines, dropped = now, 0, 0
+                lines += 1
+                if lines > LINES_PER_SECOND:
+                    dropped += 1
+                    continue
+                self._output(line.decode(errors="replace").rstrip())
+
+
+def _inherited() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_MODELS}
+    path = [str(ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+
+
+def _in_words(status: int) -> str:
+    number = -status if status < 0 else status - SIGNALLED
+    if number <= 0:
+        return f"it exited with status {status}"
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = str(number)
+    if number == signal.SIGKILL:
+        return "it was killed (SIGKILL: by hand, or the system ran out of memory)"
+    return f"it was ended by signal {number} ({name})"

@@ -1,0 +1,158 @@
+"""The models that are loaded in the process, and the memory they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpus.handlers.declared import Declared
+from gpus.handlers.errors import Failure
+from gpus.local.cache import (
+    Load,
+    NoRoom,
+    Room,
+    WaitForRuns,
+    Warm,
+    cooled,
+    idle_ones,
+    is_back,
+    is_leaking,
+    make_room,
+)
+from gpus.local.holder import Holder
+from gpus.local.memory import Gauge
+
+if TYPE_CHECKING:
+    from gpus.local.gpu import Knobs
+
+_LOOK_SECONDS = 0.1
+UNLOAD_SECONDS = 60.0
+_KEPT_SAMPLES = 100
+
+
+class Shelf:
+    """`load`, `unload` and `begin` talk to the process, one at a time and without the lock; the rest is asked
+    with the lock of the GPU held.
+
+    tainted: why the process must be replaced once nothing runs in it; empty while it is well.
+    """
+
+    def __init__(self, holder: Holder, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]) -> None:
+        self.warm: dict[str, Warm] = {}
+        self.tainted = ""
+        self.loads = 0
+        self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
+        self._base = 0.0
+        self._measured: dict[str, float] = {}
+        self._heat: dict[str, tuple[float, float]] = {}
+        self._after_runs: list[float] = []
+
+    def begin(self) -> None:
+        """A new process is there."""
+        self._base = self._gauge.read(self._holder.session).own
+
+    def clear(self) -> None:
+        """The process is gone, and all that was loaded."""
+        self.warm.clear()
+        self._after_runs.clear()
+        self.tainted = ""
+
+    # -- questions ----------------------------------------------------------------------------------------
+
+    def is_warm(self, model: str) -> bool:
+        return model in self.warm
+
+    def has_place(self, model: str) -> bool:
+        return self.warm[model].running < self._holder.models[model].at_once
+
+    def plan(self, model: str) -> Load | WaitForRuns | NoRoom:
+        return make_room(model, self._needs(model), list(self.warm.values()), self._room(), time.monotonic())
+
+    def idle(self) -> list[str]:
+        return idle_ones(self.warm.values(), time.monotonic())
+
+    def leaking(self) -> bool:
+        room = self._room()
+        spare = max(0.0, room.limit - room.others - room.own)
+        return is_leaking(self._after_runs, spare, least=self._knobs.least_leak_mb)
+
+    # -- runs -----------------------------------------------------------------------------------------------
+
+    def take_place(self, model: str) -> None:
+        one, now = self.warm[model], time.monotonic()
+        heat = cooled(one.heat, now - one.last_used) + 1.0
+        self.warm[model] = replace(one, running=one.running + 1, heat=heat, last_used=now)
+
+    def leave_place(self, model: str, *, alone: bool) -> None:
+        """alone: nothing else runs now, so what is held is what stays."""
+        one = self.warm.get(model)
+        if one is None:
+            return
+        self.warm[model] = replace(one, running=max(0, one.running - 1), last_used=time.monotonic())
+        if alone:
+            self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
+
+    # -- loads ----------------------------------------------------------------------------------------------
+
+    def load(self, model: str) -> Failure | None:
+        """None: it is warm. Raises ProcessGone, Overdue."""
+        declared, before = self._holder.models[model], self._own()
+        said = self._holder.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
+        self.loads += 1
+        if said["failure"] is not None:
+            return Failure(**said["failure"])
+        took = max(0.0, self._own() - before)
+        self._measured[model] = max(took, self._measured.get(model, 0.0))
+        self._after_runs.clear()
+        self.warm[model] = self._placed(declared, float(said["seconds"]))
+        self._happened("model_loaded", model=model, seconds=round(said["seconds"], 3), mb=round(took))
+        return None
+
+    def unload(self, models: Sequence[str]) -> None:
+        """Sets `tainted` if their memory does not come back. Raises ProcessGone, Overdue."""
+        for model in models:
+            one = self.warm.pop(model)
+            self._heat[model] = one.heat, one.last_used
+            self._holder.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
+            self._happened("model_unloaded", model=model)
+        self._after_runs.clear()
+        expected = self._base + sum(self._measured.get(model, 0.0) for model in self.warm)
+        until = time.monotonic() + self._knobs.back_seconds
+        while not is_back(own := self._own(), expected, self._knobs.back_mb):
+            if time.monotonic() >= until:
+                self.tainted = (
+                    f"{own - expected:.0f} MB did not come back after the unload of {', '.join(models)}"
+                )
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    # -- memory ---------------------------------------------------------------------------------------------
+
+    def _placed(self, declared: Declared, seconds: float) -> Warm:
+        now = time.monotonic()
+        heat, at = self._heat.get(declared.name, (0.0, now))
+        return Warm(
+            name=declared.name,
+            reserved=max(declared.vram_mb or 0.0, self._measured[declared.name]),
+            load_seconds=seconds,
+            last_used=now,
+            heat=cooled(heat, now - at),
+            warm_seconds=declared.warm_seconds,
+            min_resident=declared.min_resident,
+        )
+
+    def _needs(self, model: str) -> float | None:
+        declared, measured = self._holder.models[model].vram_mb, self._measured.get(model)
+        return max(declared or 0.0, measured or 0.0) if declared or measured is not None else None
+
+    def _room(self) -> Room:
+        found, budget = self._gauge.read(self._holder.session), self._knobs.budget_mb
+        if budget is None or budget >= found.total:
+            return Room(found.total, found.others, found.own, self._base)
+        # what others hold takes from us only what is left of the device beside our part
+        return Room(budget, max(0.0, found.others + budget - found.total), found.own, self._base)
+
+    def _own(self) -> float:
+        return self._gauge.read(self._holder.session).own

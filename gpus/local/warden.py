@@ -1,0 +1,94 @@
+"""The parent of a model process: whatever that started ends with it, and with the worker.
+
+A worker killed by SIGKILL can't clean up, PR_SET_PDEATHSIG reaches a child but not what the child forked, and
+a process that called setsid is in no group that could be killed. So a few kilobytes of process stand between
+the two: they hold a lifeline from the worker, are the subreaper (Linux) of all descendants, and load no
+model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+SIGNALLED = 128
+"""An exit status above this means: ended by the signal of that number less this."""
+
+
+def stand_between(lifeline: int) -> None:
+    """Forks. Returns in the child, which dies with the warden; the other one never returns. Call it before
+    there are threads. lifeline: the read end of a pipe whose other end the worker keeps open."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(lifeline)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended in between
+            os._exit(1)
+        return
+    _watch(pid, lifeline)
+
+
+def _watch(pid: int, lifeline: int) -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # only the worker's end ends it
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    ended, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    status = _reap(pid)
+    while status is None:
+        ready, _, _ = select.select([lifeline, ended], [], [])
+        if lifeline in ready:
+            break
+        os.read(ended, 4096)
+        status = _reap(pid)
+    _kill_descendants()
+    os._exit(SIGNALLED + signal.SIGKILL if status is None else status)
+
+
+def _reap(pid: int) -> int | None:
+    """The model process' exit status, once it ended; others that ended are forgotten on the way."""
+    while True:
+        try:
+            found, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if found == 0:
+            return None
+        if found == pid:
+            return SIGNALLED + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _kill_descendants() -> None:
+    """Orphans of what is killed become children of this process, so it goes on until it has none."""
+    while True:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    try:
+        tasks = Path("/proc/self/task").iterdir()
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:  # no such file there: all that is left is the group, and this process is of it
+        os.killpg(0, signal.SIGKILL)
+        return []
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

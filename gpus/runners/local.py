@@ -1,0 +1,48 @@
+"""Runs on this machine's own GPU: the model is in a process beside us, and no HTTP is spoken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from gpus.errors import RunFailed
+from gpus.local.gpu import LocalGpu
+from gpus.local.orders import Order
+from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+
+STARTED_HERE = "local"
+"""Scheme of the endpoint that such a server's models have."""
+
+
+class LocalRunner:
+    """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
+
+    def __init__(self, gpu: LocalGpu) -> None:
+        self._gpu = gpu
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished:
+        result = self._gpu.run(
+            Order(
+                attempt=run.attempt_id,
+                job=run.job_id,
+                model=run.model.name,
+                payload=run.payload,
+                limit_seconds=run.model.run_limit_seconds,
+            ),
+            abort,
+        )
+        size = len(json.dumps(result, separators=(",", ":")))
+        if size > run.model.max_response_bytes:
+            raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
+        return Finished(result)
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        raise PollFailed("A run on this machine has no remote id.", gone=True)
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        """Always true: what does not heed the cancel is killed with its process."""
+        self._gpu.stop_run(run.attempt_id)
+        return True
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        return StillRunning()

@@ -1,0 +1,41 @@
+"""Which failure class an exception of a model's code is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.handlers import BadInput, Cancelled, OutOfMemory, TransientGpuError
+from gpus.handlers.errors import failure_of
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sticky"),
+    [
+        (BadInput("prompt is missing"), "bad_input", False),
+        (Cancelled(), "cancelled", False),
+        (TransientGpuError("again"), "gpu_fault", False),
+        (OutOfMemory("no room"), "out_of_memory", False),
+        (MemoryError(), "out_of_memory", False),
+        (OutOfMemoryError("tried to allocate"), "out_of_memory", False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), "out_of_memory", False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "gpu_fault", True),
+        (RuntimeError("CUDA error: device-side assert triggered"), "gpu_fault", True),
+        (ValueError("shape"), "run_failed", False),
+    ],
+)
+def test_every_exception_has_a_class(error, code, sticky):
+    failure = failure_of(error)
+    assert (failure.code, failure.sticky) == (code, sticky)
+
+
+def test_the_traceback_is_kept():
+    try:
+        raise ValueError("deep inside")
+    except ValueError as error:
+        failure = failure_of(error)
+    assert failure.text == "ValueError: deep inside"
+    assert "test_errors.py" in failure.trace

@@ -1,0 +1,103 @@
+"""Who is unloaded for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gpus.local.cache import Load, NoRoom, Room, WaitForRuns, Warm, cooled, idle_ones, is_leaking, make_room
+
+ROOM = Room(limit=1000)
+NOW = 10_000.0
+
+
+def warm(name: str, reserved: float, **values) -> Warm:
+    return dataclasses.replace(Warm(name, reserved, load_seconds=10, last_used=NOW), **values)
+
+
+def test_what_fits_evicts_nobody():
+    assert make_room("c", 400, [warm("a", 300), warm("b", 300)], ROOM, NOW) == Load()
+
+
+def test_the_one_that_is_cheap_to_load_again_goes():
+    ones = [warm("dear", 500, load_seconds=60), warm("cheap", 500, load_seconds=2)]
+    assert make_room("c", 400, ones, ROOM, NOW) == Load(("cheap",))
+
+
+def test_the_one_that_is_unlikely_to_come_again_goes():
+    ones = [
+        warm("often", 500, heat=50.0),
+        warm("seldom", 500, heat=2.0),
+    ]
+    assert make_room("c", 400, ones, ROOM, NOW) == Load(("seldom",))
+    old = dataclasses.replace(ones[0], last_used=NOW - 36_000)
+    assert make_room("c", 400, [old, ones[1]], ROOM, NOW) == Load(("often",))
+
+
+def test_a_small_one_stays_if_a_larger_one_that_goes_makes_enough_room():
+    ones = [warm("small", 100, heat=1.0), warm("large", 800, heat=2.0)]
+    assert make_room("c", 700, ones, ROOM, NOW) == Load(("large",))
+
+
+def test_what_runs_is_never_evicted():
+    assert make_room("c", 400, [warm("a", 700, running=1)], ROOM, NOW) == WaitForRuns()
+
+
+def test_a_resident_goes_last():
+    ones = [warm("resident", 500, min_resident=True, heat=0.0), warm("other", 500, heat=99.0)]
+    assert make_room("c", 400, ones, ROOM, NOW) == Load(("other",))
+    assert make_room("c", 900, ones, ROOM, NOW) == Load(("other", "resident"))
+
+
+def test_what_can_never_fit_says_so():
+    verdict = make_room("c", 990, [], dataclasses.replace(ROOM, base=50), NOW)
+    assert isinstance(verdict, NoRoom)
+    assert verdict.for_ever
+    assert "needs 990 MB" in verdict.why
+    assert "950 MB" in verdict.why
+
+
+def test_what_others_hold_is_not_evicted_but_named():
+    verdict = make_room("c", 400, [warm("a", 100)], Room(limit=1000, others=700), NOW)
+    assert isinstance(verdict, NoRoom)
+    assert not verdict.for_ever
+    assert "700 MB" in verdict.why
+
+
+def test_memory_beyond_what_was_reserved_is_not_given_twice():
+    assert make_room("c", 400, [warm("a", 300)], Room(limit=1000, own=800), NOW) == Load(("a",))
+
+
+def test_an_unmeasured_model_is_loaded_alone():
+    assert make_room("c", None, [warm("a", 1)], ROOM, NOW) == Load(("a",))
+    assert make_room("c", None, [warm("a", 1, running=1)], ROOM, NOW) == WaitForRuns()
+
+
+def test_idle_ones_leave_after_their_time():
+    ones = [
+        warm("idle", 1, last_used=NOW - 300),
+        warm("young", 1, last_used=NOW - 299),
+        warm("busy", 1, last_used=NOW - 900, running=1),
+        warm("resident", 1, last_used=NOW - 900, min_resident=True),
+    ]
+    assert idle_ones(ones, NOW) == ["idle"]
+
+
+def test_use_fades():
+    assert cooled(4.0, 0) == 4.0
+    assert 1.0 < cooled(4.0, 600) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("after_runs", "spare", "leaks"),
+    [
+        ([100, 200], 1, False),
+        ([100, 101, 100, 102], 10, False),
+        ([100, 200, 300, 400], 250, True),
+        ([100, 200, 300, 400], 5000, False),
+        ([100, 400, 800, 1500], 4000, True),
+    ],
+)
+def test_a_leak_is_seen_before_it_hurts(after_runs, spare, leaks):
+    assert is_leaking(after_runs, spare, least=64) is leaks

@@ -1,0 +1,99 @@
+"""What stays loaded, what leaves, and what is replaced because its memory does not come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.local.gpu import LocalGpu
+from tests.gpus.local.conftest import Bench
+from tests.gpus.node.caller import eventually
+
+
+@pytest.fixture(autouse=True)
+def empty(bench: Bench) -> None:
+    assert bench.gpu.rest()
+    bench.events.clear()
+
+
+def test_a_warm_model_is_not_loaded_again(bench: Bench):
+    first = bench.run("a")["pid"]
+    loads = bench.gpu.loads
+    assert [bench.run("a")["pid"] for _ in range(3)] == [first] * 3
+    assert bench.gpu.loads == loads
+
+
+def test_two_models_that_do_not_fit_together_take_turns(bench: Bench):
+    """Budget 600, each 200 and the process itself: two fit, three do not."""
+    for model in ("a", "b", "c", "a"):
+        assert bench.run(model)["model"] == model
+    assert len(bench.gpu.warm()) <= 2
+    assert not any(event == "model_process_replaced" for event, _ in bench.events)
+
+
+def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
+    gate = bench.path()
+    holding = [bench.begin(bench.order(model, {"until": str(gate)})) for model in ("a", "b")]
+    eventually(lambda: len(bench.gpu.running()) == 2)
+    third = bench.begin(bench.order("c"))
+    behind = bench.begin(bench.order("a"))
+    eventually(lambda: len(bench.gpu._line) == 2)
+    assert "c" not in bench.gpu.warm()
+    gate.touch()
+    assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
+
+
+def test_a_model_runs_as_often_at_once_as_it_says(bench: Bench):
+    gate, paths = bench.path(), [bench.path() for _ in range(3)]
+    going = [bench.begin(bench.order("twice", {"here": str(path), "until": str(gate)})) for path in paths]
+    eventually(lambda: sum(path.exists() for path in paths) == 2)
+    assert len(bench.gpu.running()) == 2
+    gate.touch()
+    assert [one.end() for one in going] == [str(path) for path in paths]
+
+
+def test_memory_that_does_not_come_back_replaces_the_process(bench: Bench):
+    session = bench.gpu.session
+    bench.run("keeps")
+    session = bench.gpu.session
+    bench.run("a")
+    bench.run("b")
+    bench.run("c")
+    assert bench.gpu.session != session
+    assert any(
+        event == "model_process_replaced" and "did not come back" in fields["why"]
+        for event, fields in bench.events
+    )
+
+
+def test_a_process_that_leaks_is_replaced_before_its_memory_is_gone(bench: Bench):
+    pids = {bench.run("leaks", {"mib": 60}) for _ in range(4)}
+    assert len(pids) == 1
+    bench.gpu.tick()
+    assert bench.run("leaks", {"mib": 1}) not in pids
+    assert ("model_process_replaced", {"why": "it leaks"}) in bench.events
+
+
+def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    bench.run("a")
+    shelf = bench.gpu._shelf
+    bench.gpu.tick()
+    assert bench.gpu.warm() == ["a"]
+    now = shelf.warm["a"].last_used
+    monkeypatch.setattr("gpus.local.shelf.time.monotonic", lambda: now + 301)
+    bench.gpu.tick()
+    assert bench.gpu.warm() == []
+
+
+def test_rest_gives_all_memory_back_and_the_next_run_comes_back(bench: Bench):
+    bench.run("a")
+    assert bench.gpu.rest()
+    assert bench.gpu.session is None
+    assert bench.run("a")["model"] == "a"
+
+
+def test_loads_are_counted(bench: Bench):
+    gpu: LocalGpu = bench.gpu
+    before = gpu.loads
+    for model in ("a", "a", "b", "b", "a"):
+        bench.run(model)
+    assert gpu.loads - before == 2
