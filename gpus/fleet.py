@@ -202,6 +202,8 @@ def _of_running(view: SlotView, server: Server) -> tuple[CellState, str]:
 def _of_idle(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellState, str]:
     if view.state == "quarantined":
         return CellState.QUARANTINED, "nobody vouches for it"
+    if server.host and server.healthy is False and server.desired == DesiredState.ON:
+        return CellState.SICK, server.last_error or "its worker is gone"
     if view.state == "off":
         if server.desired != DesiredState.ON:
             return CellState.OFF, "drained" if server.desired == DesiredState.DRAINING else "switched off"

@@ -19,6 +19,8 @@ from dispatcher_project.worker.events import HEARTBEAT_SECONDS
 from dispatcher_project.worker.ordered_stop import OrderedStop
 from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
 from dispatcher_project.worker.shown import ShownRuns, show_run
+from gpus.protocol import ModelSpec
+from gpus.runners.base import Runner
 
 log = structlog.get_logger(__name__)
 
@@ -33,10 +35,12 @@ def run_gpu_worker(
     concurrency: int | None = None,
     name: str = "",
     ready_file: Path | None = None,
+    runners: Callable[[ModelSpec], Runner] | None = None,
 ) -> int:
     """Blocks until the worker was told to stop; returns its exit status.
 
     pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
+    runners: how a model is run; None: over the network.
     """
     from jobs.services.ports import production_ports
     from jobs.services.worker import create_worker
@@ -45,7 +49,7 @@ def run_gpu_worker(
     # each of their many short steps would wait a whole slice for the interpreter
     sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
-    worker = create_worker(production_ports())
+    worker = create_worker(production_ports(), runners=runners)
     worker.show_run = show_run
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,

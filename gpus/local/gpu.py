@@ -129,6 +129,10 @@ class LocalGpu:
             return list(self._shelf.warm)
 
     @property
+    def models(self) -> Mapping[str, Declared]:
+        return self._holder.models
+
+    @property
     def loads(self) -> int:
         return self._shelf.loads
 
@@ -148,6 +152,24 @@ class LocalGpu:
         self._holder.end()
         with self._lock:
             self._verdicts = None
+
+    def probe(self, seconds: float) -> str:
+        """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or
+        it is busy loading. Else why not."""
+        with self._lock:
+            if self._moving or self._holder.process is None:
+                return ""
+            self._moving = True
+        said: dict[str, Any] = {"why": ""}
+        try:
+            said = self._holder.ask({"do": "probe", "gpu": True}, "probed", seconds)
+        except ProcessGone:
+            pass  # what ran in it is told why
+        except Overdue:
+            said = {"why": f"a small kernel did not end in {seconds:.0f} s"}
+        finally:
+            self._move_on(lambda: None)
+        return str(said["why"])
 
     def rest(self) -> bool:
         """Gives all memory back, if nothing runs or waits. True: it did, or had none."""

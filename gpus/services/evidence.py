@@ -23,7 +23,7 @@ SETTLE_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class Health:
     """ok: it answered 200 with an object. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of
-    what it runs, None if it can't tell. error: why not ok."""
+    what it runs, None if it can't tell. error: why not ok. age_seconds: since it said so."""
 
     ok: bool
     boot_id: str = ""
@@ -31,6 +31,7 @@ class Health:
     max_concurrent: int | None = None
     jobs: frozenset[tuple[str, str]] | None = None
     error: str = ""
+    age_seconds: float = 0.0
 
     def runs(self, attempt_id: str) -> bool | None:
         """None: it can't tell."""
@@ -64,7 +65,9 @@ def answered(suspects: Sequence[Suspect], health: Health, asked_at: datetime) ->
     """By what the server says of these attempts, or of its own start."""
     if not health.ok:
         return {}
-    settled = [one for one in suspects if is_settled((asked_at - one.since).total_seconds())]
+    settled = [
+        one for one in suspects if is_settled((asked_at - one.since).total_seconds() - health.age_seconds)
+    ]
     proofs = {one.key: _proof(one, health) for one in settled}
     return {key: proof for key, proof in proofs.items() if proof}
 

@@ -1,7 +1,8 @@
 """The registry as the lease layer is told it: less what is paused.
 
-A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. All
-of it is told again from the rows whenever an index is made anew, so a pause outlives Redis.
+A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
+has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. All of it
+is told again from the rows whenever an index is made anew, so a pause outlives Redis.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def read_paused() -> Paused:
 def told_spec(server: Server, paused: Paused) -> ServerSpec:
     """Reads the placements: prefetch them in loops."""
     spec = server.spec()
-    stands_still = paused.system and spec.desired is DesiredState.ON
+    is_blind = server.host is not None and server.healthy is False
+    stands_still = (paused.system or is_blind) and spec.desired is DesiredState.ON
     return replace(
         spec,
         models=tuple(model for model in spec.models if model not in paused.models),

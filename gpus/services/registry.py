@@ -17,6 +17,7 @@ from django.db import transaction
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.runners.local import STARTED_HERE
 
 from .audit import record
 from .config_history import models_before, note_change, note_changes
@@ -69,7 +70,7 @@ def register_server(
     pool: where a new model goes; its own one, named after it, if nothing is said. host, headers, ca_pem
     and model_fields change only what is given; `headers={}` forgets the headers.
     """
-    _check_url(endpoint)
+    _check_url(endpoint, pinned=host is not None)
     check_slots(slots)
     with transaction.atomic():
         config, home, is_new = _model_in_pool(model, pool=pool, fleet=fleet)
@@ -223,10 +224,15 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
     return config, home, created
 
 
-def _check_url(endpoint: str) -> None:
+def _check_url(endpoint: str, *, pinned: bool) -> None:
+    """pinned: its worker may hold the model itself, without HTTP."""
     try:
         parts = urlsplit(endpoint)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = (
+            parts.scheme in ("http", "https", *([STARTED_HERE] if pinned else []))
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:
         valid = False
     if not valid or any(character.isspace() or ord(character) < 0x20 for character in endpoint):

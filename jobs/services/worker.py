@@ -261,12 +261,15 @@ class GpuWorker:
 _current: GpuWorker | None = None
 
 
-def create_worker(ports: Ports, *, name: str = "") -> GpuWorker:
-    """The worker of this process; made once, by the command that runs it."""
+def create_worker(
+    ports: Ports, *, name: str = "", runners: Callable[[ModelSpec], Runner] | None = None
+) -> GpuWorker:
+    """The worker of this process; made once, by the command that runs it. runners: how it reaches its GPUs;
+    None: over the network."""
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
-    _current = GpuWorker(ports, name=name)
+    _current = GpuWorker(ports, name=name, runners=runners)
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     return _current
 

@@ -14,7 +14,8 @@ from datetime import datetime
 from gpus.leasing.contract import Leases, SlotView
 from gpus.models import Server
 from gpus.protocol import slot_name
-from gpus.services.health import Health, is_restart, probe_all, record_health
+from gpus.services.health import Health, is_restart, record_health
+from gpus.services.pinned import ask_all
 from jobs.models import Attempt
 from jobs.services import finish
 from jobs.services.ports import Ports
@@ -39,8 +40,12 @@ def sweep(ports: Ports) -> SweepCount:
     for at in range(0, len(servers), CHUNK):
         chunk = servers[at : at + CHUNK]
         asked_at = ports.clock.now()
-        healths = probe_all(
-            ((server, "") for server in chunk), transport=ports.transport, at_once=ports.parallel_probes
+        healths = ask_all(
+            ((server, "") for server in chunk),
+            leases=ports.leases,
+            now=asked_at,
+            transport=ports.transport,
+            at_once=ports.parallel_probes,
         )
         answers = [_Answer(server, health, asked_at) for server, health in zip(chunk, healths, strict=True)]
         count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, ports))

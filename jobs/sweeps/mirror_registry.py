@@ -72,6 +72,7 @@ def _read(fleet: str, generation: str) -> _Known:
     servers = list(
         Server.objects.filter(pool__fleet=fleet).values_list("name", "pool_id", "slots", "desired", "host")
     )
+    blind = Server.objects.filter(pool__fleet=fleet, host__isnull=False, healthy=False)
     placed = Placement.objects.filter(server__pool__fleet=fleet).values_list("server_id", "model_id")
     tenants = Tenant.objects.aggregate(
         Count("pk"), Max("pk"), Sum("weight"), mixed=Sum(F("pk") * F("weight"))
@@ -84,6 +85,7 @@ def _read(fleet: str, generation: str) -> _Known:
                 *(("pool", *row) for row in pools),
                 *(("server", *row) for row in servers),
                 *placed,
+                *(("blind", name) for name in blind.values_list("name", flat=True)),
                 *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
             ]
         ),

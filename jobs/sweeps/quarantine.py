@@ -20,7 +20,8 @@ from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
-from gpus.services.health import health_url, health_urls, is_restart, probe_all, record_health
+from gpus.services.health import health_url, health_urls, is_restart, record_health
+from gpus.services.pinned import ask_all
 from jobs.models import Attempt, prepared
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -68,8 +69,10 @@ def sweep(ports: Ports) -> SweepCount:
         count += _free(group, outlived(group.suspects(), now), ports)
     asked = [group for group in groups if group.rows and _is_due(group, now)]
     began = ports.clock.monotonic()
-    answers = probe_all(
+    answers = ask_all(
         ((group.server, group.model) for group in asked),
+        leases=ports.leases,
+        now=now,
         transport=ports.transport,
         at_once=ports.parallel_probes,
     )

@@ -22,6 +22,7 @@ from jobs.sweeps import (
     reconcile,
     retention,
     rollups,
+    silent_workers,
 )
 from jobs.sweeps.base import Sweep
 
@@ -49,6 +50,7 @@ def sweeps() -> Mapping[str, Entry]:
         "fill": Entry(fill.sweep, knobs.sweep_seconds),
         "due_callbacks": Entry(due_callbacks.sweep, 1.0),
         "mirror_registry": Entry(mirror_registry.sweep, 5.0),
+        "silent_workers": Entry(silent_workers.sweep, knobs.sweep_seconds),
         "quarantine": Entry(quarantine.sweep, knobs.probe_seconds, slow=True, is_needed=quarantine.is_needed),
         "orphans": Entry(orphans.sweep, 10.0, slow=True, is_needed=orphans.is_needed),
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.arguments import positive
 
@@ -13,7 +13,10 @@ from ._arguments import names
 
 
 class Command(BaseCommand):
-    help = "Starts a GPU worker: claims jobs and runs them on GPU servers. SIGTERM drains it."
+    help = (
+        "Starts a GPU worker: claims jobs and runs them on GPU servers; with --gpu and --models on this "
+        "machine's own GPU, in a process of its own. SIGTERM drains it."
+    )
     requires_system_checks = []  # they would load every view and page into a process that has none
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -22,10 +25,30 @@ class Command(BaseCommand):
         parser.add_argument(
             "--concurrency", type=positive, help="Threads; DISPATCHER_WORKER_THREADS if not given."
         )
-        parser.add_argument("--name", default="", help="Shown in Flower; default gpu-<pid>.")
+        parser.add_argument(
+            "--name", default="", help="Shown in Flower; default gpu-<pid>. With --gpu: the server's name."
+        )
+        parser.add_argument(
+            "--gpu", help="This machine's GPU: its index, its UUID (MIG too), or none for the CPU."
+        )
+        parser.add_argument(
+            "--models",
+            type=_paths,
+            action="extend",
+            help="With --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated (docs/model_authors.md).",
+        )
+        parser.add_argument(
+            "--slots", type=positive, help="With --gpu: jobs at once; default: as many as its models can."
+        )
+        parser.add_argument(
+            "--budget-mb", type=positive, help="With --gpu: use at most so much of its memory."
+        )
+        parser.add_argument("--fleet", help="With --gpu: of a pool that is new.")
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["gpu"] is not None or options["models"]:
+            sys.exit(_pinned(options))
         from dispatcher_project.worker.run import run_gpu_worker
 
         sys.exit(
@@ -37,3 +60,31 @@ class Command(BaseCommand):
                 ready_file=options["ready_file"],
             )
         )
+
+
+def _pinned(options: dict[str, Any]) -> int:
+    from dispatcher_project.worker.pinned import Wishes, run_pinned_worker
+
+    if options["gpu"] is None or not options["models"]:
+        raise CommandError("--gpu and --models go together")
+    if options["host"] or options["concurrency"]:
+        raise CommandError("--host and --concurrency are for workers without --gpu; use --name and --slots")
+    pools = options["pool"] or [""]
+    if len(pools) > 1:
+        raise CommandError("a GPU is in one pool")
+    return run_pinned_worker(
+        Wishes(
+            gpu=options["gpu"],
+            models=options["models"],
+            name=options["name"],
+            pool=pools[0],
+            fleet=options["fleet"],
+            slots=options["slots"],
+            budget_mb=options["budget_mb"],
+            ready_file=options["ready_file"],
+        )
+    )
+
+
+def _paths(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

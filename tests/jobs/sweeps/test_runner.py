@@ -199,4 +199,5 @@ def test_every_symptom_has_its_sweep() -> None:
         "reconcile",
         "retention",
         "rollups",
+        "silent_workers",
     }

@@ -1,0 +1,175 @@
+"""A GPU worker that runs models by itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
+
+It joins the fleet as a server that only this process drives. This process loads no model: that is its child's
+part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dispatcher_project.worker.pinned_watch import PinnedWatch
+from gpus.errors import GpuError
+from gpus.handlers.declared import Declared
+from gpus.local.device import Device, NoSuchDevice, choose_device
+from gpus.local.gpu import Knobs, LocalGpu
+from gpus.local.memory import Gauge, RamGauge
+from gpus.local.nvml import Nvml, NvmlError, VramGauge
+from gpus.local.orders import Order
+from gpus.models.names import NAME_PATTERN
+from gpus.runners.local import LocalRunner
+from gpus.services.model_fields import RegistryRefused
+from gpus.services.pinned import register_pinned, sign_off
+from jobs.services.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+COULD_NOT_START = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """gpu: index, UUID or ``none``. models: see `gpus.handlers.code.find_models`. name: of the server; empty:
+    made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
+    models run at once."""
+
+    gpu: str
+    models: Sequence[str]
+    name: str = ""
+    pool: str = ""
+    fleet: str | None = None
+    slots: int | None = None
+    budget_mb: float | None = None
+    ready_file: Path | None = None
+
+
+def run_pinned_worker(wishes: Wishes) -> int:
+    """Blocks until it was told to stop; returns its exit status."""
+    from dispatcher_project.worker.run import run_gpu_worker
+    from jobs.services.ports import production_ports
+
+    ports = production_ports()
+    output_root = Path(tempfile.mkdtemp(prefix="dispatcher-runs-"))
+    gpu: LocalGpu | None = None
+    server = host = ""
+    try:
+        device, nvml = find_device(wishes.gpu)
+        server = wishes.name or f"{_plain(socket.gethostname())}-{device.label}"
+        gpu = make_gpu(device, nvml, wishes, output_root)
+        models = gpu.start()
+        host = f"{server}.{uuid.uuid4().hex[:8]}"
+        slots = wishes.slots or max(model.at_once for model in models.values())
+        pool = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
+        watch = PinnedWatch(gpu, server=server, host=host, device=device, nvml=nvml, ports=ports)
+        watch.start()
+        try:
+            return run_gpu_worker(
+                pools=[pool],
+                host=host,
+                concurrency=slots,
+                name=server,
+                ready_file=wishes.ready_file,
+                runners=lambda spec: LocalRunner(gpu),
+            )
+        finally:
+            watch.stop()
+    except (NoSuchDevice, NvmlError, RegistryRefused, GpuError) as error:
+        sys.stderr.write(f"gpu_worker: {error}\n")
+        return COULD_NOT_START
+    finally:
+        if gpu is not None:
+            gpu.stop()
+        if host:
+            _sign_off(server, host, ports)
+        shutil.rmtree(output_root, ignore_errors=True)
+
+
+def find_device(said: str) -> tuple[Device, Nvml | None]:
+    """Raises NoSuchDevice, NvmlError."""
+    if said == "none":
+        return choose_device(said, []), None
+    nvml = Nvml()
+    return choose_device(said, nvml.uuids()), nvml
+
+
+def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path) -> LocalGpu:
+    gauge: Gauge = RamGauge() if nvml is None else VramGauge(nvml, device.uuid)
+    return LocalGpu(
+        wishes.models,
+        gauge=gauge,
+        environment=device.environment(),
+        output_root=output_root,
+        knobs=Knobs(budget_mb=wishes.budget_mb),
+        hear=_hear,
+        output=lambda line: log.info("model_output", line=line),
+        happened=log.info,
+    )
+
+
+def _register(
+    wishes: Wishes, *, server: str, host: str, slots: int, models: Mapping[str, Declared], ports: Ports
+) -> str:
+    """The pool's name."""
+    found = register_pinned(
+        server=server,
+        host=host,
+        slots=slots,
+        models={name: _fields(model) for name, model in models.items()},
+        pool=wishes.pool or _pool_for(models, wishes.models),
+        fleet=wishes.fleet,
+        by=f"worker:{server}",
+        leases=ports.leases,
+        at=ports.clock.now(),
+    )
+    ports.send_wakes(found.wakes)
+    log.info(
+        "pinned_server_registered", server=server, host=host, pool=found.server.pool_id, models=list(models)
+    )
+    return str(found.server.pool_id)
+
+
+def _fields(model: Declared) -> dict[str, Any]:
+    return {} if model.max_run_seconds is None else {"max_run_seconds": model.max_run_seconds}
+
+
+def _pool_for(models: Mapping[str, Declared], paths: Sequence[str]) -> str:
+    """One model is its own pool; several of one module share one that is named after it, on every machine."""
+    if len(models) == 1:
+        return next(iter(models))
+    module = paths[0].rpartition("=")[2].partition(":")[0]
+    return _plain(module)
+
+
+def _plain(name: str) -> str:
+    """As a name of ours may be."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:40] or "machine"
+    assert re.match(NAME_PATTERN, plain)
+    return plain
+
+
+def _hear(order: Order, kind: str, value: Any) -> None:
+    if kind == "log":
+        log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
+
+
+def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": said["text"], "fields": said["fields"]}
+
+
+def _sign_off(server: str, host: str, ports: Ports) -> None:
+    try:
+        sign_off(server, host, leases=ports.leases)
+    except Exception as error:  # the database is away: the sweep sees that it is silent
+        log.warning("not_signed_off", server=server, error=str(error).strip(), pid=os.getpid())

@@ -1,0 +1,101 @@
+"""Beside the runs of a pinned worker: says that it lives, obeys its switch, and looks after the GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from django.db import connection
+
+from gpus.local.device import Device
+from gpus.local.gpu import LocalGpu
+from gpus.local.nvml import GpuReading, Nvml, ram_of
+from gpus.local.telemetry import MachineMeter, measure
+from gpus.local.watchdog import Doctor
+from gpus.models import Server
+from gpus.protocol import DesiredState
+from gpus.services.pinned import BEAT_SECONDS, beat_of
+from jobs.services.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+
+
+class PinnedWatch:
+    """Two threads: one beats, so that a slow look at the GPU never makes the worker seem gone; one looks."""
+
+    def __init__(
+        self, gpu: LocalGpu, *, server: str, host: str, device: Device, nvml: Nvml | None, ports: Ports
+    ) -> None:
+        self._gpu, self._server, self._host, self._ports = gpu, server, host, ports
+        self._stopped = threading.Event()
+        self._machine = MachineMeter()
+        self._read = reader_of(device, nvml)
+        self._doctor = Doctor(gpu, self._read)
+        self._threads = [
+            threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
+            for step, seconds, name in (
+                (self.beat, BEAT_SECONDS, "beats"),
+                (self.look, LOOK_SECONDS, "pinned-watch"),
+                (self._doctor.look, 1.0, "gpu-doctor"),
+            )
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(2.0)
+
+    def beat(self) -> None:
+        """One step."""
+        pool = Server.objects.select_related("pool").get(name=self._server).pool
+        jobs = [(order.job, order.attempt) for order in self._gpu.running()]
+        telemetry = measure(
+            self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
+        )
+        said = beat_of(self._host, jobs, why=self._gpu.sick)
+        self._ports.leases(pool.fleet).beat(self._server, said, telemetry)
+
+    def look(self) -> None:
+        """One step: who drives this server, and what is wanted of it."""
+        row = Server.objects.filter(name=self._server).values("host", "desired").first()
+        if row is None or row["host"] != self._host:
+            log.error("server_taken_over", server=self._server, by=row["host"] if row else None)
+            self._stopped.set()
+            os.kill(os.getpid(), signal.SIGTERM)  # as an operator would: what runs here may end
+        elif row["desired"] != DesiredState.ON:
+            self._gpu.rest()
+        else:
+            self._gpu.tick()
+
+    def _keep(self, step: Callable[[], Any], seconds: float, name: str) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                step()
+            except Exception as error:  # the database or Redis is away; the next one tries again
+                log.warning(
+                    "pinned_step_failed", step=name, error=str(error).strip(), kind=type(error).__name__
+                )
+                connection.close()
+            if self._stopped.wait(max(0.05, seconds - (time.monotonic() - began))):
+                connection.close()
+                return
+
+
+def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | None:
+    """None without a GPU."""
+    if nvml is None:
+        return None
+    driver = nvml
+    return lambda: driver.read(device.uuid)

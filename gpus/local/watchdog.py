@@ -1,0 +1,103 @@
+"""Watches the runs and the GPU of a pinned worker. The rules are pure; `Doctor` looks and acts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpus.errors import RunTimedOut
+from gpus.handlers.declared import Declared
+from gpus.local.gpu import LocalGpu
+from gpus.local.nvml import GpuReading
+from gpus.local.orders import Run
+
+IDLE_PERCENT = 5.0
+"""A GPU below this does nothing worth waiting for."""
+READ_SECONDS = 5.0
+KERNEL_SECONDS = 300.0
+KERNEL_LIMIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The GPU over the last looks. idle_since: monotonic; None while it works, or nobody can say."""
+
+    idle_since: float | None = None
+
+
+def see(before: Seen, utilisation: float | None, now: float) -> Seen:
+    """utilisation: percent; None: the card does not tell."""
+    if utilisation is None or utilisation >= IDLE_PERCENT:
+        return Seen()
+    return Seen(now if before.idle_since is None else before.idle_since)
+
+
+def hung(runs: Sequence[Run], models: Mapping[str, Declared], seen: Seen, now: float) -> list[Run]:
+    """Those that said nothing for their model's `quiet_seconds`, while the GPU was idle all that time: a slow
+    run is not dead, and a busy GPU works for somebody."""
+    if seen.idle_since is None:
+        return []
+    found = []
+    for run in runs:
+        quiet = models[run.order.model].quiet_seconds if run.order.model in models else None
+        if quiet is not None and now - run.last_sign >= quiet and now - seen.idle_since >= quiet:
+            found.append(run)
+    return found
+
+
+def why_sick(reading: GpuReading | None, error: str, ecc_at_start: int | None) -> str:
+    """Why the GPU may take nothing; empty: it may."""
+    if reading is None:
+        return f"the GPU can't be read: {error}"
+    if ecc_at_start is not None and (reading.ecc_errors or 0) > ecc_at_start:
+        return f"{reading.ecc_errors - ecc_at_start} uncorrected ECC errors" if reading.ecc_errors else ""
+    return ""
+
+
+class Doctor:
+    """`look` is one step, called every second. read: None without a GPU: then a run is hung by its silence
+    alone."""
+
+    def __init__(
+        self,
+        gpu: LocalGpu,
+        read: Callable[[], GpuReading] | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gpu, self._read, self._clock = gpu, read, clock
+        self._seen = Seen()
+        self._read_at = self._kernel_at = -1e9
+        self._ecc: int | None = None
+        self._process = 0
+        self._kernel_why = ""
+
+    def look(self) -> None:
+        now = self._clock()
+        if self._read is None:
+            self._seen = see(self._seen, 0.0, now)
+        elif now - self._read_at >= READ_SECONDS:
+            self._read_at = now
+            self._examine(self._read, now)
+        for run in hung(self._gpu.runs(), self._gpu.models, self._seen, now):
+            quiet = self._gpu.models[run.order.model].quiet_seconds
+            error = RunTimedOut(f"No progress for {quiet:.0f} s on an idle GPU: it was killed.")
+            error.suspect, error.process_died = False, True
+            self._gpu.stop_run(run.order.attempt, why=error)
+
+    def _examine(self, read: Callable[[], GpuReading], now: float) -> None:
+        reading, error = None, ""
+        try:
+            reading = read()
+        except OSError as failure:
+            error = str(failure)
+        if reading is not None:
+            self._seen = see(self._seen, reading.utilisation, now)
+            if self._ecc is None:
+                self._ecc = reading.ecc_errors or 0
+        was_replaced = self._process != self._gpu.spawned
+        if was_replaced or now - self._kernel_at >= KERNEL_SECONDS or self._kernel_why:
+            self._process, self._kernel_at = self._gpu.spawned, now
+            self._kernel_why = self._gpu.probe(KERNEL_LIMIT_SECONDS)
+        self._gpu.sick = why_sick(reading, error, self._ecc) or self._kernel_why

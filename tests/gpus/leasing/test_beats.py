@@ -1,0 +1,31 @@
+"""What pinned workers say of themselves, in Redis."""
+
+from __future__ import annotations
+
+from gpus.leasing.beats import TELEMETRY_KEPT
+
+
+def test_the_last_beat_of_a_server_is_known_with_its_age(rig):
+    assert rig.leases.beats(["box"]) == {}
+    rig.leases.beat("box", {"boot_id": "one", "jobs": [["j", "a"]]})
+    rig.leases.beat("box", {"boot_id": "two"})
+    found = rig.leases.beats(["other", "box"])
+    assert list(found) == ["box"]
+    assert found["box"].said == {"boot_id": "two"}
+    assert 0 <= found["box"].age_seconds < 60
+
+
+def test_telemetry_is_kept_and_bounded(rig):
+    for number in range(3):
+        rig.leases.beat("box", {}, {"n": number})
+    assert [one["n"] for one in rig.leases.telemetry("box", 2)] == [2, 1]
+    for number in range(TELEMETRY_KEPT):
+        rig.leases.beat("box", {}, {"n": number})
+    assert len(rig.leases.telemetry("box", TELEMETRY_KEPT * 2)) == TELEMETRY_KEPT
+
+
+def test_a_forgotten_server_leaves_nothing(rig):
+    rig.leases.beat("box", {}, {"n": 1})
+    rig.leases.forget_server("box")
+    assert rig.leases.beats(["box"]) == {}
+    assert rig.leases.telemetry("box", 10) == []

@@ -1,0 +1,82 @@
+"""A worker without a GPU server: it holds the models itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from dispatcher_project.embedded import die_with_parent
+from dispatcher_project.supervisor.data_folder import ROOT
+from gpus.local.memory import members
+from tests.dispatcher_project.worker_bench import wait_for
+from tests.scenarios.pinned_models import BUDGET_MB
+from tests.scenarios.running import System
+
+
+class PinnedWorker:
+    """name: of its server. Starts at once; `wait` for it."""
+
+    def __init__(self, system: System, name: str, folder: Path, *, slots: int = 1) -> None:
+        self.name = name
+        self._ready = folder / f"{name}.ready"
+        self._ready.unlink(missing_ok=True)
+        shared = json.loads((system.folder / "environment.json").read_text())
+        command = [
+            sys.executable, "manage.py", "gpu_worker", "--gpu", "none", "--models", "tests.scenarios.pinned_models",
+            "--name", name, "--slots", str(slots), "--budget-mb", str(BUDGET_MB), "--ready-file", str(self._ready),
+        ]  # fmt: skip
+        with (system.folder / "log" / f"{name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={
+                    **system.environment,
+                    **shared,
+                    "DISPATCHER_DATA_DIR": str(folder / "var"),
+                    "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.production",
+                    "DJANGO_SECRET_KEY": (system.folder / "secret_key").read_text().strip(),
+                },
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
+            )
+
+    def wait(self) -> PinnedWorker:
+        wait_for(
+            lambda: self._ready.exists() or self.process.poll() is not None, what=f"{self.name} to be ready"
+        )
+        assert self.process.poll() is None, "it ended"
+        return self
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As a deploy does; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def model_process(self) -> int:
+        """The process that holds the models, 0 while there is none."""
+        for warden in _children(self.process.pid):
+            for child in _children(warden):
+                return child
+        return 0
+
+    def session(self) -> int:
+        return next(iter(_children(self.process.pid)), 0)
+
+    def left(self, session: int) -> list[int]:
+        return members(session)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
