@@ -7,6 +7,7 @@ server over, and the first one's claims find nothing from then on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,7 @@ from gpus.services.registry import register_server
 BEAT_SECONDS = 5.0
 GONE_SECONDS = 15.0
 """Three beats missing."""
+STOPPED = "Its worker was stopped."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,14 @@ def register_pinned(
 
 def sign_off(server: str, host: str, *, leases: LeasesOf) -> None:
     """The worker ends: its server is no capacity any more. Nothing happens if another drives it by now."""
-    mine = Server.objects.filter(name=server, host=host)
-    if mine.update(healthy=False, last_error="Its worker was stopped."):
-        row = Server.objects.select_related("pool").filter(name=server).first()
-        if row is not None:
-            mirror(leases, row.pool, row)
+    mine = Server.objects.select_related("pool").filter(name=server, host=host)
+    row = mine.first()
+    if row is None:
+        return
+    with suppress(LeasingUnavailable):  # its last beat would say for a while that it is there
+        leases(row.pool.fleet).beat(server, beat_of(host, [], why=STOPPED))
+    if mine.update(healthy=False, last_error=STOPPED):
+        mirror(leases, row.pool, row)
 
 
 def beat_of(host: str, jobs: Iterable[tuple[str, str]], *, why: str = "") -> dict[str, Any]:

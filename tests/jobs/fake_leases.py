@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Wakes
 from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
 
 
@@ -21,6 +22,7 @@ class FakeLeases:
         self.servers: dict[str, ServerSpec] = {}
         self.paused: dict[str, set[str]] = {}
         self.views: dict[str, list[str]] = {}
+        self.heard: dict[str, Beat] = {}
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         self._answer()
@@ -48,6 +50,14 @@ class FakeLeases:
     def forget_server(self, server: str) -> None:
         self._answer()
         self.servers.pop(server, None)
+
+    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+        self._answer()
+        self.heard[server] = Beat(0.0, said)
+
+    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+        self._answer()
+        return {name: beat for name, beat in self.heard.items() if name in servers}
 
     def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
         self._answer()

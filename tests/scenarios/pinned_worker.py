@@ -25,8 +25,9 @@ class PinnedWorker:
         self._ready.unlink(missing_ok=True)
         shared = json.loads((system.folder / "environment.json").read_text())
         command = [
-            sys.executable, "manage.py", "gpu_worker", "--gpu", "none", "--models", "tests.scenarios.pinned_models",
-            "--name", name, "--slots", str(slots), "--budget-mb", str(BUDGET_MB), "--ready-file", str(self._ready),
+            sys.executable, "manage.py", "gpu_worker", "--gpu", "none",
+            "--models", "tests.scenarios.pinned_models", "--name", name, "--slots", str(slots),
+            "--budget-mb", str(BUDGET_MB), "--ready-file", str(self._ready),
         ]  # fmt: skip
         with (system.folder / "log" / f"{name}.log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -93,6 +93,7 @@ def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
     assert leases.servers["box-gpu0"].desired is DesiredState.ON
     sign_off("box-gpu0", "box-gpu0.1", leases=lambda fleet: leases)
     assert leases.servers["box-gpu0"].desired is DesiredState.DRAINING
+    assert leases.heard["box-gpu0"].said["why"], "its last beat must not say that it is there"
     row = Server.objects.get()
     assert (row.desired, row.healthy) == ("on", False)
     row.host = None

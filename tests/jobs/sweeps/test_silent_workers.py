@@ -21,19 +21,9 @@ pytestmark = pytest.mark.django_db
 HOST = "box.1"
 
 
-class Heard(FakeLeases):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: dict[str, Beat] = {}
-
-    def beats(self, servers):
-        self._answer()
-        return {name: beat for name, beat in self.heard.items() if name in servers}
-
-
 @pytest.fixture
-def leases() -> Heard:
-    leases = Heard()
+def leases() -> FakeLeases:
+    leases = FakeLeases()
     register_pinned(
         server="box", host=HOST, slots=2, models={"a": {}}, pool="p", by="cli:t", leases=lambda fleet: leases,
         at=timezone.now() - timedelta(seconds=60),
@@ -41,7 +31,7 @@ def leases() -> Heard:
     return leases
 
 
-def look(leases: Heard) -> tuple[int, DesiredState]:
+def look(leases: FakeLeases) -> tuple[int, DesiredState]:
     count = silent_workers.sweep(make_ports(leases))
     return count.repaired, leases.servers["box"].desired
 

@@ -1,0 +1,146 @@
+"""When a run is hung, and when a GPU may take nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpus.errors import RunTimedOut
+from gpus.handlers.declared import Declared
+from gpus.local.nvml import GpuReading
+from gpus.local.orders import Order, Run, Stopped
+from gpus.local.watchdog import Doctor, Seen, hung, see, why_sick
+
+MODELS = {"m": Declared("m", quiet_seconds=60.0), "patient": Declared("patient")}
+
+
+def run(model: str = "m", *, last_sign: float = 0.0) -> Run:
+    return Run(
+        Order(f"attempt-{model}", "job", model, None, 10.0),
+        lambda frame: None,
+        began=0.0,
+        last_sign=last_sign,
+    )
+
+
+def test_a_gpu_is_idle_since_it_began_to_be():
+    seen = see(Seen(), 0.0, 10.0)
+    assert seen == see(seen, 2.0, 15.0) == Seen(10.0)
+    assert see(seen, 50.0, 20.0) == Seen()
+    assert see(seen, None, 20.0) == Seen()
+
+
+def test_silence_on_an_idle_gpu_is_a_hang():
+    ours = run()
+    assert hung([ours], MODELS, Seen(0.0), 60.0) == [ours]
+    assert hung([ours], MODELS, Seen(0.0), 59.0) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "seen"),
+    [
+        ([run()], Seen()),
+        ([run()], Seen(30.0)),
+        ([run(last_sign=30.0)], Seen(0.0)),
+        ([run("patient")], Seen(0.0)),
+        ([run("unknown")], Seen(0.0)),
+    ],
+    ids=["a busy GPU", "busy a while ago", "a sign of life", "no quiet_seconds", "another process' model"],
+)
+def test_a_slow_run_is_not_dead(runs, seen):
+    assert hung(runs, MODELS, seen, 80.0) == []
+
+
+def test_a_gpu_that_cannot_be_read_or_has_new_errors_is_sick():
+    well = GpuReading(1, 1, ecc_errors=3)
+    assert why_sick(well, "", ecc_at_start=3) == ""
+    assert "2 uncorrected ECC errors" in why_sick(GpuReading(1, 1, ecc_errors=5), "", ecc_at_start=3)
+    assert "GPU is lost" in why_sick(None, "GPU is lost", ecc_at_start=3)
+
+
+class Patient:
+    """As much of a `LocalGpu` as its doctor sees."""
+
+    def __init__(self) -> None:
+        self.models, self.spawned, self.sick = MODELS, 1, ""
+        self.going: list[Run] = []
+        self.stopped: list[tuple[str, Any]] = []
+        self.kernel = ""
+        self.probes = 0
+
+    def runs(self) -> list[Run]:
+        return self.going
+
+    def stop_run(self, attempt: str, *, why: Any = None) -> Stopped:
+        self.stopped.append((attempt, why))
+        return Stopped.KILLED
+
+    def probe(self, seconds: float) -> str:
+        self.probes += 1
+        return self.kernel
+
+
+class Ward:
+    def __init__(self, read: Callable[[], GpuReading] | None) -> None:
+        self.patient, self.now = Patient(), 1000.0
+        gpu: Any = self.patient
+        self.doctor = Doctor(gpu, read, clock=lambda: self.now)
+
+    def look(self, after: float = 0.0) -> None:
+        self.now += after
+        self.doctor.look()
+
+
+def test_a_hung_run_is_killed_and_counts_as_a_death():
+    ward = Ward(lambda: GpuReading(1, 1, utilisation=0.0))
+    ward.patient.going = [run(last_sign=1000.0)]
+    ward.look()
+    ward.look(30.0)
+    assert ward.patient.stopped == []
+    ward.look(31.0)
+    ((attempt, why),) = ward.patient.stopped
+    assert attempt == "attempt-m"
+    assert isinstance(why, RunTimedOut)
+    assert (why.process_died, why.suspect) == (True, False)
+
+
+def test_a_small_kernel_runs_at_the_start_after_a_replacement_and_now_and_then():
+    ward = Ward(lambda: GpuReading(1, 1))
+    ward.look()
+    ward.look(6.0)
+    assert ward.patient.probes == 1
+    ward.patient.spawned = 2
+    ward.look(6.0)
+    assert ward.patient.probes == 2
+    ward.look(301.0)
+    assert ward.patient.probes == 3
+
+
+def test_a_sick_gpu_says_why_and_is_asked_until_it_is_well():
+    ward = Ward(lambda: GpuReading(1, 1))
+    ward.patient.kernel = "cuInit failed: CUDA error 999"
+    ward.look()
+    assert "999" in ward.patient.sick
+    ward.patient.kernel = ""
+    ward.look(6.0)
+    assert ward.patient.sick == ""
+
+
+def test_a_lost_gpu_is_sick():
+    def lost() -> GpuReading:
+        raise OSError("GPU is lost")
+
+    ward = Ward(lost)
+    ward.look()
+    assert "GPU is lost" in ward.patient.sick
+
+
+def test_without_a_gpu_nothing_is_asked_of_one():
+    ward = Ward(None)
+    ward.patient.going = [run(last_sign=900.0)]
+    ward.look()
+    assert (ward.patient.probes, ward.patient.sick) == (0, "")
+    ward.look(61.0)
+    assert len(ward.patient.stopped) == 1
