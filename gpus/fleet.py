@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import SlotView
+from gpus.leasing.contract import Beat, SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import DesiredState, slot_name, split_slot
 from gpus.services.mirror import LeasesOf, read_paused
 from gpus.services.observed import observed
+from gpus.services.pinned import recent_telemetry
 
 
 class CellState(StrEnum):
@@ -56,8 +58,8 @@ class ServerRow:
     """A server as it is wanted (desired, slots) and as it is found (observed, cells, healthy).
 
     observed: on, draining, off or unknown, see `gpus.services.observed`. is_paused: with the whole system.
-    healthy: None before the first answer. last_error: of the last look at its health. Telemetry of its GPUs
-    (utilisation, memory, temperature) belongs here once servers report it; none is made up until then.
+    healthy: None before the first answer. last_error: of the last look at its health. telemetry: what its
+    worker measured last (`gpus.local.telemetry`); None for servers whose worker is not on their machine.
     """
 
     name: str
@@ -73,6 +75,7 @@ class ServerRow:
     observed: str
     cells: tuple[Cell, ...]
     is_paused: bool = False
+    telemetry: Mapping[str, Any] | None = None
 
     def count(self, *states: CellState) -> int:
         return sum(cell.state in states for cell in self.cells)
@@ -109,9 +112,13 @@ def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet
     by_fleet: dict[str, list[str]] = {}
     for server in servers:
         by_fleet.setdefault(server.pool.fleet, []).append(server.name)
+    pinned = {server.name for server in servers if server.host}
+    beats: dict[str, Beat] = {}
     for fleet, names in sorted(by_fleet.items()):
         try:
             views |= {view.slot: view for view in leases(fleet).slots_of(names)}
+            if here := pinned.intersection(names):
+                beats |= leases(fleet).beats(sorted(here))
         except LeasingUnavailable:
             away.append(fleet)
     suspects = {
@@ -131,7 +138,9 @@ def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet
         ]
         seen = [views[slot] for slot in slots if slot in views]
         state = "unknown" if server.pool.fleet in away else observed(server, seen).state
-        rows.append(_row(server, state, cells, is_paused=is_paused))
+        row = _row(server, state, cells, is_paused=is_paused)
+        beat = beats.get(server.name)
+        rows.append(row if beat is None else replace(row, telemetry=recent_telemetry(beat)))
     return Fleet(tuple(rows), tuple(away))
 
 

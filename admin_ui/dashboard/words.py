@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gpus.fleet import CellState
 from gpus.protocol import DesiredState
 
@@ -61,3 +64,26 @@ def rate(per_minute: float) -> str:
     if per_minute >= 100:
         return f"{per_minute:,.0f}"
     return f"{per_minute:.1f}" if per_minute >= 10 else f"{per_minute:.2f}".rstrip("0").rstrip(".")
+
+
+def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a worker measured on its machine, as names and texts; what it does not know is missing."""
+    gpu = telemetry.get("gpu") or {}
+    found = []
+    if gpu.get("utilisation") is not None:
+        found.append(("GPU", f"{gpu['utilisation']:.0f} %"))
+    if gpu.get("total_mb"):
+        found.append(("VRAM", f"{gpu['used_mb'] / 1024:.1f} of {gpu['total_mb'] / 1024:.1f} GB"))
+    if gpu.get("temperature") is not None:
+        found.append(("Temperature", f"{gpu['temperature']} °C"))
+    if gpu.get("power") is not None:
+        found.append(("Power", f"{gpu['power']:.0f} W"))
+    if telemetry.get("gpu_error"):
+        found.append(("GPU", f"can't be read: {telemetry['gpu_error']}"))
+    if telemetry.get("cpu_percent") is not None:
+        found.append(("CPU", f"{telemetry['cpu_percent']:.0f} %"))
+    if telemetry.get("ram_total_mb"):
+        used, total = telemetry["ram_used_mb"] / 1024, telemetry["ram_total_mb"] / 1024
+        found.append(("RAM", f"{used:.1f} of {total:.1f} GB"))
+    found.append(("Loaded", ", ".join(telemetry.get("warm", ())) or "nothing"))
+    return found

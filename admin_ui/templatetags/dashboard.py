@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from django import template
 from django.utils import timezone
@@ -31,6 +33,11 @@ def meaning_of(state: CellState) -> str:
 @register.filter
 def ago(at: datetime | None) -> str:
     return "never" if at is None else f"{words.age((timezone.now() - at).total_seconds())} ago"
+
+
+@register.filter
+def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return words.measured(telemetry)
 
 
 @register.filter

@@ -63,7 +63,7 @@ class PinnedWatch:
         telemetry = measure(
             self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
         )
-        said = beat_of(self._host, jobs, why=self._gpu.sick)
+        said = beat_of(self._host, jobs, why=self._gpu.sick, telemetry=telemetry)
         self._ports.leases(pool.fleet).beat(self._server, said, telemetry)
 
     def look(self) -> None:

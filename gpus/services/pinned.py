@@ -100,10 +100,22 @@ def sign_off(server: str, host: str, *, leases: LeasesOf) -> None:
         mirror(leases, row.pool, row)
 
 
-def beat_of(host: str, jobs: Iterable[tuple[str, str]], *, why: str = "") -> dict[str, Any]:
+def beat_of(
+    host: str,
+    jobs: Iterable[tuple[str, str]],
+    *,
+    why: str = "",
+    telemetry: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """What a worker says. jobs: (job id, attempt id) of what runs in its process. why: it can't run
-    anything."""
-    return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why}
+    anything. telemetry: as `gpus.local.telemetry.measure` makes it."""
+    return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": telemetry}
+
+
+def recent_telemetry(beat: Beat) -> Mapping[str, Any] | None:
+    """None once it is too old to be shown as what is."""
+    found = beat.said.get("telemetry")
+    return found if beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping) else None
 
 
 def health_by(beat: Beat | None, server: Server, now: datetime) -> Health | None:

@@ -10,7 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobs.api.metrics import fleet, line, upkeep, work
+from gpus.models import Server
+from jobs.api.metrics import fleet, line, machines, upkeep, work
 from jobs.services import ports as wiring
 
 
@@ -27,13 +28,14 @@ class DispatcherCollector(Collector):
         now = ports.clock.now()
         found: list[Metric] = []
         pools: list[line.PoolOf] = []
+        pinned: list[Server] = []
         try:
             found = [*work.collect(now), *fleet.collect(now), *upkeep.collect(now)]
-            pools = line.pools()
+            pools, pinned = line.pools(), machines.pinned()
             up.add_metric(["database"], 1)
         except (DatabaseError, InterfaceError):
             found = []
             up.add_metric(["database"], 0)
         told, redis_answers = line.collect(pools, ports)
         up.add_metric(["redis"], int(redis_answers))
-        yield from (up, *found, *told)
+        yield from (up, *found, *told, *machines.collect(pinned, ports))

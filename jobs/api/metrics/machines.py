@@ -1,0 +1,66 @@
+"""What workers measure on their own machines: GPUs, memory, warm models, how long ago they were heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gpus.models import Server
+from gpus.services.pinned import beats_of, recent_telemetry
+from jobs.services.ports import Ports
+
+_OF_GPU = {
+    "utilisation": ("dispatcher_gpu_utilisation_percent", "How busy the GPU is."),
+    "used_mb": ("dispatcher_gpu_memory_used_mb", "GPU memory in use, by whomever."),
+    "total_mb": ("dispatcher_gpu_memory_total_mb", "The GPU's memory."),
+    "temperature": ("dispatcher_gpu_temperature_celsius", "The GPU's temperature."),
+    "power": ("dispatcher_gpu_power_watts", "What the GPU draws."),
+}
+_OF_MACHINE = {
+    "cpu_percent": ("dispatcher_machine_cpu_percent", "How busy the machine's CPUs are."),
+    "ram_used_mb": ("dispatcher_machine_memory_used_mb", "Main memory in use on the machine."),
+    "models_ram_mb": ("dispatcher_models_memory_mb", "Main memory of the process that holds the models."),
+}
+
+
+def pinned() -> list[Server]:
+    """Raises DatabaseError."""
+    return list(Server.objects.filter(host__isnull=False).select_related("pool").order_by("name"))
+
+
+def collect(servers: Sequence[Server], ports: Ports) -> list[Metric]:
+    """Servers whose Redis is away are missing."""
+    age = GaugeMetricFamily(
+        "dispatcher_worker_heartbeat_age_seconds",
+        "Since the worker of a pinned server was last heard.",
+        labels=["server"],
+    )
+    warm = GaugeMetricFamily("dispatcher_warm_models", "1: the model is loaded.", labels=["server", "model"])
+    gauges = {
+        name: GaugeMetricFamily(name, text, labels=["server"])
+        for name, text in (*_OF_GPU.values(), *_OF_MACHINE.values())
+    }
+    beats, _ = beats_of(servers, ports.leases)
+    for server, beat in sorted(beats.items()):
+        age.add_metric([server], beat.age_seconds)
+        found = recent_telemetry(beat)
+        if found is None:
+            continue
+        for model in found.get("warm", ()):
+            warm.add_metric([server, model], 1)
+        _add(gauges, _OF_MACHINE, server, found)
+        _add(gauges, _OF_GPU, server, found.get("gpu") or {})
+    return [age, warm, *gauges.values()]
+
+
+def _add(
+    gauges: Mapping[str, GaugeMetricFamily],
+    names: Mapping[str, tuple[str, str]],
+    server: str,
+    found: Mapping[str, Any],
+) -> None:
+    for field, (name, _) in names.items():
+        if found.get(field) is not None:
+            gauges[name].add_metric([server], found[field])

@@ -1,0 +1,84 @@
+"""What pinned workers measured, in a scrape and in words; by hand because no card is needed for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from admin_ui.dashboard.words import measured
+from gpus.fleet import look_at
+from gpus.leasing.contract import Beat
+from gpus.models import Server
+from gpus.services.pinned import beat_of, register_pinned
+
+from .conftest import World
+from .test_metrics import scrape
+
+pytestmark = pytest.mark.django_db
+
+TELEMETRY: dict[str, Any] = {
+    "warm": ["flux"],
+    "cpu_percent": 12.5,
+    "ram_used_mb": 2048,
+    "ram_total_mb": 4096,
+    "models_ram_mb": 700,
+    "gpu": {"utilisation": 87.0, "used_mb": 8192.0, "total_mb": 16384.0, "temperature": 61, "power": 250.0},
+}
+
+
+@pytest.fixture
+def box(world: World) -> Server:
+    return register_pinned(
+        server="box", host="box.1", slots=1, models={"flux": {}}, pool="p", by="cli:t",
+        leases=lambda fleet: world.leases, at=timezone.now(),
+    ).server  # fmt: skip
+
+
+def beat(world: World, age: float, telemetry: dict[str, Any] | None = None) -> None:
+    world.leases.heard["box"] = Beat(age, beat_of("box.1", [], telemetry=telemetry or TELEMETRY))
+
+
+def test_a_scrape_tells_the_gpu_the_machine_and_the_warm_models(
+    anonymous: APIClient, world: World, box: Server
+):
+    beat(world, 3.0)
+    found = scrape(anonymous)
+    assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 3.0
+    assert found['dispatcher_warm_models{model="flux",server="box"}'] == 1
+    assert found['dispatcher_gpu_utilisation_percent{server="box"}'] == 87
+    assert found['dispatcher_gpu_memory_used_mb{server="box"}'] == 8192
+    assert found['dispatcher_machine_memory_used_mb{server="box"}'] == 2048
+    assert found['dispatcher_models_memory_mb{server="box"}'] == 700
+
+
+def test_what_is_old_is_not_told_as_what_is(anonymous: APIClient, world: World, box: Server):
+    beat(world, 16.0)
+    found = scrape(anonymous)
+    assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 16.0
+    assert not any("dispatcher_gpu_" in name for name in found)
+
+
+def test_the_fleet_shows_it_beside_the_server(world: World, box: Server, monkeypatch: pytest.MonkeyPatch):
+    beat(world, 1.0)
+    monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
+    (row,) = look_at([box], lambda fleet: world.leases, timezone.now()).rows
+    assert row.telemetry == TELEMETRY
+    assert measured(row.telemetry) == [
+        ("GPU", "87 %"),
+        ("VRAM", "8.0 of 16.0 GB"),
+        ("Temperature", "61 °C"),
+        ("Power", "250 W"),
+        ("CPU", "12 %"),
+        ("RAM", "2.0 of 4.0 GB"),
+        ("Loaded", "flux"),
+    ]
+
+
+def test_without_a_gpu_only_the_machine_is_told():
+    assert measured({"warm": [], "gpu_error": "GPU is lost"}) == [
+        ("GPU", "can't be read: GPU is lost"),
+        ("Loaded", "nothing"),
+    ]
