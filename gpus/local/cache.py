@@ -107,7 +107,7 @@ def is_back(own: float, expected: float, tolerance: float) -> bool:
 
 
 def is_leaking(after_runs: Sequence[float], spare: float, *, least: float, ahead: int = 3) -> bool:
-    """after_runs: what the process held after each run of the same loaded models, with nothing running.
+    """after_runs: what the process held after runs of the same loaded models, with nothing running.
     spare: what is left of the device beside that. least: growth below it is noise. True: at this slope the
     memory is gone within `ahead` more runs, or a quarter of it was lost already."""
     if len(after_runs) < 3:

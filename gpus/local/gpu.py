@@ -37,13 +37,15 @@ class Patience(Protocol):
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
-    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel."""
+    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel. sample_seconds:
+    what stays after runs is measured at most that often."""
 
     budget_mb: float | None = None
     back_seconds: float = 10.0
     back_mb: float = 100.0
     cancel_seconds: float = 5.0
     least_leak_mb: float = 128.0
+    sample_seconds: float = 1.0
 
 
 class LocalGpu:

@@ -48,6 +48,7 @@ class Shelf:
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
+        self._sampled_at = -1e9
 
     def begin(self) -> None:
         """A new process is there."""
@@ -91,7 +92,9 @@ class Shelf:
         if one is None:
             return
         self.warm[model] = replace(one, running=max(0, one.running - 1), last_used=time.monotonic())
-        if alone:
+        now = time.monotonic()
+        if alone and now - self._sampled_at >= self._knobs.sample_seconds:  # reading costs milliseconds
+            self._sampled_at = now
             self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
 
     # -- loads ----------------------------------------------------------------------------------------------

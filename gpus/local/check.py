@@ -1,0 +1,111 @@
+"""Whether this machine's GPU does what a pinned worker asks of it: `manage.py gpu_check`. Real loads, real
+errors."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpus.errors import GpuError, GpuFault
+from gpus.local.device import Device
+from gpus.local.gpu import Knobs, LocalGpu
+from gpus.local.memory import Gauge
+from gpus.local.orders import Order
+
+BACK_MB = 100.0
+RECOVERY_SECONDS = 10.0
+_MODELS = ("check-a", "check-b", "check-c")
+_CONTEXT_MB, _PYTHON_MB = 500, 20
+"""What a process holds without any model, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """well: None for what is only told."""
+
+    what: str
+    said: str
+    well: bool | None = None
+
+
+class NoPatience:
+    """Waits for as long as it takes."""
+
+    fired = False
+
+    def set_reader(self, end_read: Callable[[], None] | None) -> None:
+        pass
+
+
+def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swaps: int) -> Iterator[Finding]:
+    """Three models of this size, of which two fit. Leaves nothing behind."""
+    before = gauge.read(None)
+    gpu = LocalGpu(
+        ["gpus.local.check_models"],
+        gauge=gauge,
+        environment={**device.environment(), "GPU_CHECK_MB": str(model_mb)},
+        output_root=output_root,
+        knobs=Knobs(budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB)),
+    )
+    try:
+        gpu.start()
+        if device.is_gpu:
+            why = gpu.probe(30.0)
+            yield Finding("a small kernel", why or "runs", not why)
+        yield from _swap(gpu, swaps)
+        yield from _recover(gpu)
+    except GpuError as error:
+        detail = error.detail.strip().splitlines()
+        yield Finding(
+            "it ended early", f"{error.code}: {error.message} {detail[-1] if detail else ''}", False
+        )
+    finally:
+        gpu.stop()
+    after = gauge.read(None)
+    left = (after.others + after.own) - (before.others + before.own)
+    # of the machine's memory everybody else takes and gives too: there it is only told
+    yield Finding("memory left behind", f"{left:.0f} MB", left <= BACK_MB if device.is_gpu else None)
+
+
+def _swap(gpu: LocalGpu, swaps: int) -> Iterator[Finding]:
+    began, replaced = time.monotonic(), gpu.spawned
+    known: dict[str, object] = {}
+    runs = 0
+    while gpu.loads < swaps and runs < 3 * swaps:
+        model = _MODELS[runs % len(_MODELS)]
+        runs += 1
+        gpu.run(_order(model), NoPatience())
+        known[model] = True
+    seconds = time.monotonic() - began
+    each = f"{seconds / max(1, runs):.2f} s each"
+    said = f"{gpu.loads} loads in {runs} runs over {len(known)} models, {each}, none out of memory"
+    yield Finding("swaps", said, gpu.loads >= swaps)
+    not_back = gpu.spawned - replaced
+    yield Finding(
+        "unloads whose memory did not come back", f"{not_back} (the process was replaced)", not not_back
+    )
+
+
+def _recover(gpu: LocalGpu) -> Iterator[Finding]:
+    began = time.monotonic()
+    try:
+        gpu.run(_order("check-sticky"), NoPatience())
+        yield Finding("a sticky CUDA error", "could not be provoked", False)
+        return
+    except GpuFault as error:
+        said = error.message
+    gpu.run(_order(_MODELS[0]), NoPatience())
+    seconds = time.monotonic() - began
+    yield Finding(
+        "a sticky CUDA error",
+        f"“{said[:80]}”: the next run ended {seconds:.1f} s later, in a new process",
+        seconds < RECOVERY_SECONDS,
+    )
+
+
+def _order(model: str) -> Order:
+    attempt = uuid.uuid4().hex
+    return Order(attempt=attempt, job=attempt, model=model, payload=None, limit_seconds=120.0)
