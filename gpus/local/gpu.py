@@ -37,8 +37,8 @@ class Patience(Protocol):
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
-    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel. sample_seconds:
-    what stays after runs is measured at most that often."""
+    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
+    sample_seconds: what stays after runs is measured at most that often."""
 
     budget_mb: float | None = None
     back_seconds: float = 10.0

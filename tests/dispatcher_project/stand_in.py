@@ -88,7 +88,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.test")
     worker = StandInWorker()
     module: Any = types.ModuleType("jobs.services.worker")
-    module.create_worker = lambda ports: worker
+    module.create_worker = lambda ports, **_: worker
     module.current_worker = lambda: worker
     sys.modules["jobs.services.worker"] = module
 

@@ -42,6 +42,25 @@ def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
 
 
+def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
+    """`twice` has a place left, but the run before it in the line needs what the others hold."""
+    gate, here, late = bench.path(), bench.path(), bench.path()
+    holding = [
+        bench.begin(bench.order("twice", {"here": str(here), "until": str(gate)})),
+        *(bench.begin(bench.order(model, {"until": str(gate)})) for model in ("a", "b")),
+    ]
+    eventually(lambda: len(bench.gpu.running()) == 3)
+    waiting = bench.begin(bench.order("c"))
+    eventually(lambda: [order.model for order in bench.gpu._line] == ["c"])
+    behind = bench.begin(bench.order("twice", {"here": str(late), "until": str(gate)}))
+    eventually(lambda: [order.model for order in bench.gpu._line] == ["c", "twice"])
+    assert bench.gpu._next_step(behind.order) is None
+    assert not late.exists()
+    gate.touch()
+    for going in (*holding, waiting, behind):
+        going.end()
+
+
 def test_a_model_runs_as_often_at_once_as_it_says(bench: Bench):
     gate, paths = bench.path(), [bench.path() for _ in range(3)]
     going = [bench.begin(bench.order("twice", {"here": str(path), "until": str(gate)})) for path in paths]

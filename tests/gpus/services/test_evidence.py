@@ -78,3 +78,11 @@ def test_counts_do_not_overrule_a_list() -> None:
 
 def test_after_the_run_limit_nothing_can_still_run() -> None:
     assert outlived([ONE, replace(TWO, until=NOW)], NOW) == {2: "the model's run limit has passed"}
+
+
+def test_what_was_said_before_the_sender_let_go_proves_nothing() -> None:
+    """A pinned worker's heartbeat may be seconds old: older than the run that it does not name."""
+    let_go = replace(ONE, since=NOW - timedelta(seconds=3))
+    for said in (Health(True, jobs=jobs()), Health(True, boot_id="boot-2", jobs=jobs())):
+        assert answered([let_go], replace(said, age_seconds=2.5), NOW) == {}
+        assert answered([let_go], replace(said, age_seconds=1.5), NOW) != {}

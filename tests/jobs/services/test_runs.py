@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpus.errors import BadInput, ConnectFailed, GpuBusy, Interrupted, RunTimedOut, ServerLost
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    GpuBusy,
+    Interrupted,
+    ProcessDied,
+    RunTimedOut,
+    ServerLost,
+)
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from jobs.services.runs import AttemptRun, run_seconds
@@ -279,3 +287,17 @@ def test_an_interrupt_stops_the_run_at_no_cost():
     over = bench.run.step()
     assert over.ending.error.code == "interrupted"
     assert not over.ending.suspect
+
+
+def test_a_process_that_died_with_the_run_is_a_death_and_leaves_a_free_slot():
+    over = Bench(ScriptedRunner(starts=[ProcessDied("SIGSEGV")])).run.step()
+    assert (over.ending.process_died, over.ending.suspect) == (True, False)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_run_past_its_limit_is_a_death_only_if_its_process_had_to_be_killed(killed: bool):
+    late = RunTimedOut()
+    late.process_died = killed
+    over = Bench(ScriptedRunner(starts=[late], cancels=[True])).run.step()
+    assert isinstance(over.ending.error, RunTimedOut)
+    assert (over.ending.process_died, over.ending.suspect) == (killed, False)

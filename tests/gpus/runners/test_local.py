@@ -1,0 +1,60 @@
+"""The runner of a pinned worker: what it hands to the GPU beside it, and what it says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gpus.errors import RunFailed
+from gpus.local.orders import Order, Stopped
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
+from gpus.runners.local import LocalRunner
+
+MODEL = ModelSpec("flux", "flux", max_run_seconds=7.0)
+REQUEST = RunRequest("j", "a", MODEL, Endpoint("box", "local://box/flux"), {"n": 1}, "box/0", 1)
+
+
+class Gpu:
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+        self.stopped: list[str] = []
+        self.result: Any = {"ok": True}
+
+    def run(self, order: Order, patience: Any) -> Any:
+        self.orders.append(order)
+        return self.result
+
+    def stop_run(self, attempt: str, *, why: Any = None) -> Stopped:
+        self.stopped.append(attempt)
+        return Stopped.KILLED
+
+
+def runner(gpu: Any) -> LocalRunner:
+    return LocalRunner(gpu)
+
+
+def test_the_run_gets_the_models_limit_and_brings_its_result():
+    gpu = Gpu()
+    assert runner(gpu).start(REQUEST, abort=Abort()) == Finished({"ok": True})
+    assert gpu.orders == [Order("a", "j", "flux", {"n": 1}, 7.0)]
+
+
+def test_a_result_that_is_too_large_fails_the_run():
+    small = dataclasses.replace(REQUEST, model=dataclasses.replace(MODEL, max_response_bytes=10))
+    with pytest.raises(RunFailed, match="11 bytes, 10 at most"):
+        runner(Gpu()).start(small, abort=Abort())
+
+
+def test_a_cancel_is_always_a_proof():
+    gpu = Gpu()
+    assert runner(gpu).cancel(REQUEST, None) is True
+    assert gpu.stopped == ["a"]
+
+
+def test_there_is_nothing_to_poll():
+    with pytest.raises(PollFailed) as raised:
+        runner(Gpu()).poll(REQUEST, "r", abort=Abort())
+    assert raised.value.gone
