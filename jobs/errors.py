@@ -14,10 +14,20 @@ class Refused(Exception):
 
     code = "refused"
     status = 409
+    retry_after_seconds: float | None = None
+    """When the same request may succeed."""
 
-    def __init__(self, message: str = "", *, pointer: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, pointer: str | None = None, retry_after_seconds: float | None = None
+    ) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.pointer = pointer
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def passes(self) -> bool:
+        """It says nothing about the request itself, which may be accepted later."""
+        return self.status in (429, 503)
 
 
 class UnknownModel(Refused):
@@ -46,6 +56,79 @@ class IdempotencyConflict(Refused):
 
     code = "idempotency_conflict"
     status = 422
+
+
+class ModelNotAllowed(Refused):
+    """This tenant, or this key, may not submit to the model."""
+
+    code = "model_not_allowed"
+    status = 403
+
+
+class TimesRefused(Refused):
+    """The times of the request contradict each other, or the clock. code: of the instance."""
+
+    status = 422
+
+    def __init__(self, code: str, message: str, *, pointer: str) -> None:
+        super().__init__(message, pointer=pointer)
+        self.code = code
+
+
+class RateLimited(Refused):
+    """The tenant submits faster than it may."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class BatchExceedsBurst(Refused):
+    """The batch has more jobs than the tenant may ever submit at once."""
+
+    code = "batch_exceeds_burst"
+    status = 422
+
+
+class QuotaExhausted(Refused):
+    """The tenant's GPU-seconds of this UTC day are used up."""
+
+    code = "quota_exhausted"
+    status = 429
+
+
+class ModelQueueFull(Refused):
+    """As many jobs wait for the model as may."""
+
+    code = "model_queue_full"
+    status = 429
+
+
+class TenantQueueFull(Refused):
+    """As many jobs of the tenant wait as may."""
+
+    code = "tenant_queue_full"
+    status = 429
+
+
+class Busy(Refused):
+    """No slot is free for the model now, and the request would rather be refused than wait."""
+
+    code = "busy"
+    status = 503
+
+
+class NoCapacity(Refused):
+    """No healthy server runs the model now, and the request would rather be refused than wait."""
+
+    code = "no_capacity"
+    status = 503
+
+
+class CapacityUnknown(Refused):
+    """Redis does not answer: nobody can say whether a slot is free, and the request would not wait."""
+
+    code = "leasing_unavailable"
+    status = 503
 
 
 class CallbackUrlRefused(Refused):

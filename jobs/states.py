@@ -7,6 +7,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
+    SCHEDULED = "scheduled"
     QUEUED = "queued"
     RUNNING = "running"
     RETRYING = "retrying"
@@ -41,6 +42,9 @@ class Move:
 
 
 JOB_MOVES: tuple[Move, ...] = (
+    Move(JobState.SCHEDULED, JobState.QUEUED, "queued", "the time it was submitted for has come"),
+    Move(JobState.SCHEDULED, JobState.CANCELLED, "cancelled", "the client cancelled before its time"),
+    Move(JobState.SCHEDULED, JobState.FAILED, "failed", "its deadline passed before it stood in line"),
     Move(JobState.QUEUED, JobState.RUNNING, "started", "a worker claimed a slot and this ticket"),
     Move(JobState.QUEUED, JobState.CANCELLED, "cancelled", "the client cancelled before it ran"),
     Move(JobState.QUEUED, JobState.FAILED, "failed", "its deadline passed while it waited"),

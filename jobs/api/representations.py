@@ -33,6 +33,7 @@ def summary_json(job: Job) -> dict[str, Any]:
         "tags": job.tags,
         "metadata": job.metadata,
         "created_at": _time(job.created_at),
+        "run_at": _time(job.run_at),
         "started_at": _time(job.started_at),
         "finished_at": _time(job.finished_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
@@ -52,21 +53,35 @@ def job_json(job: Job) -> dict[str, Any]:
 
 def submitted_json(submitted: Submitted, job: Job) -> dict[str, Any]:
     """job: as it stands, with its attempts."""
-    return {**job_json(job), "outcome": submitted.outcome.value, "position": submitted.position}
+    return {**job_json(job), **_outcome(submitted)}
 
 
 def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:
     if isinstance(item, Submitted):
         return {
             "job_id": item.job.id,
-            "outcome": item.outcome.value,
-            "position": item.position,
+            **_outcome(item),
             "status": str(item.job.state),
             "replayed": item.replayed,
         }
     pointer = f"/jobs/{index}{item.pointer or ''}"
-    problem = Problem(item.status, item.code, str(item), errors=[FieldError(pointer, item.code, str(item))])
+    problem = Problem(
+        item.status,
+        item.code,
+        str(item),
+        errors=[FieldError(pointer, item.code, str(item))],
+        retry_after_seconds=item.retry_after_seconds,
+    )
     return problem.as_json()
+
+
+def _outcome(submitted: Submitted) -> dict[str, Any]:
+    reason = submitted.wait_reason
+    return {
+        "outcome": submitted.outcome.value,
+        "position": submitted.position,
+        "wait_reason": reason.value if reason else None,
+    }
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

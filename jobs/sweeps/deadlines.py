@@ -77,4 +77,4 @@ def _message(job: Job, now: datetime) -> str:
         return "Its deadline passed while it waited for another attempt."
     if job.deadline_at is not None and job.deadline_at <= now:
         return "Its deadline passed while it waited in line; it never started."
-    return "It did not start before its start deadline."
+    return "It did not start before its start deadline; it never started."

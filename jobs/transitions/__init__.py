@@ -15,6 +15,7 @@ from .waiting import (
     end_waiting,
     open_round,
     queue_again,
+    queue_at_its_time,
     request_cancel,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "open_round",
     "quarantine_slot",
     "queue_again",
+    "queue_at_its_time",
     "request_cancel",
     "start_attempt",
     "take_over",

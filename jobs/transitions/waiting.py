@@ -11,7 +11,7 @@ from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
 
-WAITING = (JobState.QUEUED, JobState.RETRYING)
+WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 
 @dataclass(slots=True)
@@ -27,17 +27,36 @@ class Ended:
 
 
 def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
-    """Inserts QUEUED jobs with their tags and their first event."""
+    """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
     for job in jobs:
         job.event_seq = 1
     prepared.insert_all(jobs)
     prepared.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
     prepared.insert_all(
         [
-            Event(job=job, seq=1, type="queued", at=now, data={"status": job.state, "priority": job.priority})
+            Event(
+                job=job,
+                seq=1,
+                type=str(job.state),
+                at=now,
+                data={"status": job.state, "priority": job.priority, **_later(job)},
+            )
             for job in jobs
         ]
     )
+
+
+def _later(job: Job) -> dict[str, str]:
+    return {"run_at": job.run_at.isoformat()} if job.state == JobState.SCHEDULED and job.run_at else {}
+
+
+def queue_at_its_time(job_id: str, at: datetime) -> Job | None:
+    """SCHEDULED → QUEUED."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.SCHEDULED:
+        return None
+    move_job(job, JobState.QUEUED, at, {})
+    return job
 
 
 def queue_again(job_id: str, at: datetime) -> Job | None:
