@@ -11,6 +11,7 @@ class JobState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     RETRYING = "retrying"
+    CANCELLING = "cancelling"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -67,6 +68,13 @@ JOB_MOVES: tuple[Move, ...] = (
     Move(
         JobState.RUNNING, JobState.CANCELLED, "cancelled", "cancel was asked for and the GPU is proven free"
     ),
+    Move(
+        JobState.RUNNING,
+        JobState.CANCELLING,
+        "cancelling",
+        "cancel was asked for; the attempt ended, and nothing proves the GPU free of it yet",
+    ),
+    Move(JobState.CANCELLING, JobState.CANCELLED, "cancelled", "the slot is proven free"),
     Move(JobState.RETRYING, JobState.QUEUED, "queued", "the pause is over"),
     Move(JobState.RETRYING, JobState.CANCELLED, "cancelled", "the client cancelled between attempts"),
     Move(JobState.RETRYING, JobState.FAILED, "failed", "its deadline passed between attempts"),

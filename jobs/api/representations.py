@@ -91,6 +91,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "slot": attempt.slot,
         "state": str(attempt.state),
         "error": _error(attempt.error_code, attempt.error_message),
+        "slot_freed": attempt.slot_freed,
+        "evidence": attempt.evidence or None,
         "started_at": _time(attempt.started_at),
         "finished_at": _time(attempt.finished_at),
     }

@@ -128,6 +128,8 @@ def _attempt() -> Schema:
             "slot": {"type": "integer"},
             "state": {"enum": [state.value for state in AttemptState]},
             "error": _error(),
+            "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
+            "evidence": {**_TEXT_OR_NULL, "description": "What proved it, where a proof was needed."},
             "started_at": _TIME,
             "finished_at": _TIME_OR_NULL,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
@@ -66,15 +66,14 @@ def read_request(body: Mapping[str, Any], *, idempotency_key: str | None = None)
 
 
 def read_time(text: str) -> datetime | None:
-    """None for what is no time with a zone, or lies beyond the calendar."""
+    """In UTC; None for what is no time with a zone, or lies beyond the calendar."""
     try:
         parsed = parse_datetime(text)
         if parsed is None or parsed.tzinfo is None:
             return None
-        parsed.astimezone(tz=None).utctimetuple()
+        return parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return parsed
 
 
 def fingerprint(body: Any) -> str:

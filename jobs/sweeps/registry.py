@@ -9,6 +9,7 @@ from django.conf import settings
 
 from jobs.services.ports import Ports
 from jobs.sweeps import (
+    cancelling,
     deadlines,
     due_callbacks,
     due_retries,
@@ -54,6 +55,7 @@ def sweeps() -> Mapping[str, Entry]:
         "mirror_registry": Entry(mirror_registry.sweep, 5.0),
         "quotas": Entry(quotas.sweep, quotas.PERIOD_SECONDS),
         "quarantine": Entry(quarantine.sweep, knobs.probe_seconds, slow=True, is_needed=quarantine.is_needed),
+        "cancelling": Entry(cancelling.sweep, cancelling.PERIOD_SECONDS),
         "orphans": Entry(orphans.sweep, 10.0, slow=True, is_needed=orphans.is_needed),
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
         "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),

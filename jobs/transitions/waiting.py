@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from jobs.errors import CANCELLED
 from jobs.models import DEAD_LETTER, Event, Job, JobTag, prepared
 from jobs.retry import Decision
 from jobs.states import JobState
@@ -93,10 +94,20 @@ def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, messag
     return Ended(won=True, job=job, callback_id=call_back(job, at))
 
 
+def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
+    """CANCELLING → CANCELLED: what its attempt left behind on the GPU is proven gone."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.CANCELLING:
+        return Ended(won=False, job=job)
+    job.error_code, job.error_message = CANCELLED, "Cancelled on request."
+    move_job(job, JobState.CANCELLED, at, {"evidence": evidence}, "error_code", "error_message")
+    return Ended(won=True, job=job, callback_id=call_back(job, at))
+
+
 def request_cancel(job_id: str, at: datetime) -> bool:
     """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest."""
     job = lock_job(job_id)
-    if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED):
+    if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED, JobState.CANCELLING):
         return False
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at
