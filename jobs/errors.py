@@ -65,14 +65,32 @@ class ModelNotAllowed(Refused):
     status = 403
 
 
-class TimesRefused(Refused):
-    """The times of the request contradict each other, or the clock. code: of the instance."""
+class RunAtInPast(Refused):
+    """The job was to start at a time that is over."""
 
+    code = "run_at_in_past"
     status = 422
 
-    def __init__(self, code: str, message: str, *, pointer: str) -> None:
-        super().__init__(message, pointer=pointer)
-        self.code = code
+
+class RunAtTooFar(Refused):
+    """The job was to start too far ahead."""
+
+    code = "run_at_too_far"
+    status = 422
+
+
+class DeadlineBeforeStartDeadline(Refused):
+    """The job would have to be over before it need have started."""
+
+    code = "deadline_before_start_deadline"
+    status = 422
+
+
+class MaxRunSecondsTooLong(Refused):
+    """A job can lower its model's run limit, not raise it."""
+
+    code = "max_run_seconds_too_long"
+    status = 422
 
 
 class RateLimited(Refused):
@@ -136,6 +154,34 @@ class CallbackUrlRefused(Refused):
 
     code = "callback_url_refused"
     status = 422
+
+
+class UnknownScope(Refused):
+    """There is no such scope, or a key would have none."""
+
+    code = "unknown_scope"
+    status = 422
+
+
+class ScopeNeedsOperator(Refused):
+    """Only an operator's key may operate."""
+
+    code = "scope_needs_operator"
+    status = 422
+
+
+class ExpiresInPast(Refused):
+    """The key would have expired already."""
+
+    code = "expires_in_past"
+    status = 422
+
+
+class KeyNotActive(Refused):
+    """The key is revoked, expired or replaced already."""
+
+    code = "key_not_active"
+    status = 409
 
 
 class NotCancellable(Refused):

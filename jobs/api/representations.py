@@ -47,13 +47,14 @@ def summary_json(job: Job) -> dict[str, Any]:
     }
 
 
-def job_json(job: Job) -> dict[str, Any]:
-    return {**summary_json(job), "result": job.result}
+def job_json(job: Job, *, with_result: bool = True) -> dict[str, Any]:
+    result = job.result if with_result else None
+    return {**summary_json(job), "result": result, "result_hidden": not with_result}
 
 
-def submitted_json(submitted: Submitted, job: Job) -> dict[str, Any]:
-    """job: as it stands, with its attempts."""
-    return {**job_json(job), **_outcome(submitted)}
+def submitted_json(submitted: Submitted, job: dict[str, Any]) -> dict[str, Any]:
+    """job: as it is shown."""
+    return {**job, **_outcome(submitted)}
 
 
 def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from django.conf import settings
 from gpus.api import control_schemas as controls
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME
-from jobs.api import bulk_schemas
+from jobs.api import bulk_schemas, key_schemas
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 from jobs.services.submitted import Outcome, WaitReason
 from jobs.states import AttemptState, JobState
@@ -200,7 +200,8 @@ def _stats() -> Schema:
 def components() -> dict[str, Schema]:
     """All named schemas of the API."""
     any_json: Schema = {"description": "Any JSON value."}
-    job = {**_summary_properties(), "result": any_json}
+    hidden = {"type": "boolean", "description": "Whoever asks may not see results."}
+    job = {**_summary_properties(), "result": any_json, "result_hidden": hidden}
     return {
         "Problem": registry.problem(),
         "Register": registry.register_body(),
@@ -237,4 +238,5 @@ def components() -> dict[str, Schema]:
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
         "Accepted": _object({"accepted": {"type": "boolean"}}),
         **bulk_schemas.components(),
+        **key_schemas.components(),
     }

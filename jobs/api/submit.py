@@ -16,7 +16,7 @@ from gpus.api.openapi import described
 from gpus.api.problems import FieldError, validation_problem
 from gpus.protocol import canonical_json
 from jobs.api import schemas
-from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.base import JobView, principal_of, shown_job, tenant_of
 from jobs.api.errors import refusal_problem
 from jobs.api.parameters import IDEMPOTENCY, PREFER, idempotency_key, preferred_wait, read_time
 from jobs.api.rate_headers import rate_headers
@@ -25,6 +25,7 @@ from jobs.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor, offered
 from jobs.models import Attempt
 from jobs.queries import find_job
+from jobs.scopes import Scope
 from jobs.services.rates import admit
 from jobs.services.submit import submit_batch, submit_job
 from jobs.services.submit_request import MAX_METADATA_BYTES, SubmitRequest, fingerprint, read_request
@@ -42,6 +43,8 @@ class InvalidItem(Refused):
 
 
 class _Door(JobView):
+    scopes = {"POST": Scope.SUBMIT}
+
     def take_tokens(self, tenant_id: int, jobs: int) -> dict[str, str]:
         """The header fields of the tenant's rate limit. Raises Problem 429 if it submits too fast."""
         admission = admit(tenant_id, jobs, self.ports)
@@ -74,7 +77,9 @@ class Submit(_Door):
         wanted = read_request(cast("dict[str, Any]", request.data), idempotency_key=key)
         rate = self.take_tokens(tenant_id, 1)
         try:
-            submitted = submit_job(wanted, tenant=tenant_id, ports=self.ports)
+            submitted = submit_job(
+                wanted, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models
+            )
         except Refused as refused:
             raise refusal_problem(refused, rate) from None
         job = submitted.job
@@ -91,7 +96,9 @@ class Submit(_Door):
         wait = preferred_wait(request)
         if wait and not over and offered(request.META):
             headers[WAIT_HEADER] = WaitFor(job.id, wait).as_header()
-        return Response(submitted_json(submitted, job), status=200 if over else 202, headers=headers)
+        return Response(
+            submitted_json(submitted, shown_job(request, job)), status=200 if over else 202, headers=headers
+        )
 
 
 class SubmitBatch(_Door):
@@ -119,6 +126,7 @@ class SubmitBatch(_Door):
             items,
             tenant=tenant_id,
             ports=self.ports,
+            key_models=principal_of(request).models,
             idempotency_key=key,
             fingerprint=fingerprint(request.data) if key else "",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gpus.protocol import ModelSpec
-from jobs.errors import TimesRefused
+from jobs.errors import DeadlineBeforeStartDeadline, MaxRunSecondsTooLong, RunAtInPast, RunAtTooFar
 from jobs.services.submit_request import SubmitRequest
 
 SKEW_SECONDS = 60.0
@@ -18,18 +18,16 @@ MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 
 def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
-    """Raises TimesRefused."""
+    """Raises Refused."""
     start, end = request.start_deadline_seconds, request.deadline_seconds
     if start is not None and end is not None and end < start:
-        raise TimesRefused(
-            "deadline_before_start_deadline",
+        raise DeadlineBeforeStartDeadline(
             f"The job would have to be over after {end:g} s and to start within {start:g} s.",
             pointer="/deadline_seconds",
         )
     limit = spec.run_limit_seconds
     if request.max_run_seconds is not None and request.max_run_seconds > limit:
-        raise TimesRefused(
-            "max_run_seconds_too_long",
+        raise MaxRunSecondsTooLong(
             f"The model's runs may take {limit:g} s; a job can lower that, not raise it.",
             pointer="/max_run_seconds",
         )
@@ -38,11 +36,9 @@ def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
     ahead = (request.run_at - now).total_seconds()
     told = f"The dispatcher's clock says {now.isoformat(timespec='seconds')}"
     if ahead < -SKEW_SECONDS:
-        raise TimesRefused("run_at_in_past", f"{told}: that was {-ahead:.0f} s ago.", pointer="/run_at")
+        raise RunAtInPast(f"{told}: that was {-ahead:.0f} s ago.", pointer="/run_at")
     if ahead > MAX_AHEAD_SECONDS:
-        raise TimesRefused(
-            "run_at_too_far", f"{told}: a job may be at most 366 days ahead.", pointer="/run_at"
-        )
+        raise RunAtTooFar(f"{told}: a job may be at most 366 days ahead.", pointer="/run_at")
 
 
 def later_start(request: SubmitRequest, now: datetime) -> datetime | None:
