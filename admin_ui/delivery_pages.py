@@ -20,6 +20,7 @@ from jobs.services import ports
 from .filters import MessageCreatedFilter
 from .marks import column, operation
 from .operating import MOST_AT_ONCE, actor, back_to, for_each
+from .payloads import without_bodies
 from .read_only import HistoryAdmin, ReadOnlyInline
 from .sample_page import SamplePage
 from .shapes import CALLBACK_LABELS, badge, job_link, json_block
@@ -83,6 +84,9 @@ class CallbackPages(SamplePage):
     @column("job")
     def job_page(self, callback: Callback) -> SafeString | str:
         return job_link(callback.job_id)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return without_bodies(request, super().get_fields(request, obj))
 
     @column("body")
     def body_json(self, callback: Callback) -> SafeString | str:

@@ -1,5 +1,5 @@
-"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too. What
-was done (audit entries, a model's versions) nobody may change."""
+"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too and
+see payloads and results. What was done (audit entries, a model's versions) nobody may change."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.contrib.auth.models import Group, Permission
 from django.db.models import Q
 
 _APPS = ("admin_ui", "gpus", "jobs")
+_PAYLOADS = "view_payload"
 _REGISTRY = ("modelconfig", "placement", "pool", "server")
 _OPERATED = ("apikey", "callback", "deadletter", "job", "tenant")
 
@@ -16,11 +17,11 @@ _OPERATED = ("apikey", "callback", "deadletter", "job", "tenant")
 def write_groups(using: str = "default", **_: Any) -> None:
     """Idempotent. The two groups are ours: what is changed in them by hand lasts until the next migration."""
     ours = Permission.objects.using(using).filter(content_type__app_label__in=_APPS)
-    view = Q(codename__startswith="view_")
+    view = Q(codename__startswith="view_") & ~Q(codename=_PAYLOADS)
     act = Q(content_type__model__in=_REGISTRY) | Q(codename__in=[f"change_{name}" for name in _OPERATED])
     add = Q(codename__in=["add_apikey", "add_tenant", "add_pause", "delete_pause"])
     _write("viewers", ours.filter(view), using)
-    _write("operators", ours.filter(view | act | add), using)
+    _write("operators", ours.filter(view | act | add | Q(codename=_PAYLOADS)), using)
 
 
 def _write(name: str, permissions: Any, using: str) -> None:

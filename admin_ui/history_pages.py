@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
@@ -24,6 +25,7 @@ from jobs.models import (
 
 from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from .marks import column
+from .payloads import without_bodies
 from .read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
 from .shapes import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
 
@@ -145,6 +147,9 @@ class PushedResultPages(HistoryAdmin):
     @column("job")
     def job_page(self, pushed: PushedResult) -> SafeString | str:
         return job_link(pushed.job_id)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return without_bodies(request, super().get_fields(request, obj))
 
     @column("body")
     def body_json(self, pushed: PushedResult) -> SafeString | str:

@@ -16,6 +16,7 @@ from jobs.models import Job
 
 from . import job_story
 from .media import SHOWN_TYPES
+from .payloads import sees_payloads
 from .read_only import HistoryAdmin
 from .viewer import show_json
 
@@ -68,11 +69,13 @@ class JobDetail(HistoryAdmin):
     def raw(self, request: HttpRequest, job_id: str, name: str) -> HttpResponse:
         """payload, result, metadata, or the whole job: as JSON to keep."""
         self._require_view(request)
-        job = self._job(job_id)
+        job, may_see = self._job(job_id), sees_payloads(request)
+        if name in ("payload", "result") and not may_see:
+            raise PermissionDenied
         known = {"payload": job.payload, "result": job.result, "metadata": job.metadata}
         if name != "job" and name not in known:
             raise Http404
-        body = json.dumps(job_json(job) if name == "job" else known[name], indent=1)
+        body = json.dumps(job_json(job, with_result=may_see) if name == "job" else known[name], indent=1)
         return HttpResponse(
             body,
             content_type="application/json",
@@ -82,6 +85,8 @@ class JobDetail(HistoryAdmin):
     def media_of(self, request: HttpRequest, job_id: str, name: str, place: int) -> HttpResponse:
         """What is embedded there, as a file of its own type; what a browser might run comes as a download."""
         self._require_view(request)
+        if not sees_payloads(request):
+            raise PermissionDenied
         job = self._job(job_id, *(field for field in _BIG if field != name))
         media = job_story.embedded(job, name, place, host=request.get_host())
         if media is None:
@@ -110,7 +115,8 @@ class JobDetail(HistoryAdmin):
     def _page(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         context = self._course(request, job)
         return context | {
-            "values": job_story.values(job, host=request.get_host()),
+            "values": job_story.values(job, host=request.get_host()) if sees_payloads(request) else [],
+            "payloads_hidden": not sees_payloads(request),
             "metadata": show_json(job.metadata),
             "steps": job_story.steps(context["course"].events),
             "callbacks": job_story.callbacks(job),

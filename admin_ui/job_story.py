@@ -110,7 +110,7 @@ def callbacks(job: Job) -> list[Callback]:
 def as_clients_read_it(job: Job) -> dict[str, Any]:
     """Without the result, which has its own place on the page."""
     told = job_json(job)
-    told.pop("result")
+    del told["result"], told["result_hidden"]
     return told
 
 

@@ -23,6 +23,7 @@ JSON_SHOWN = 20_000
 JOB_LABELS = {
     JobState.RUNNING.value: "info",
     JobState.RETRYING.value: "warning",
+    JobState.CANCELLING.value: "warning",
     JobState.COMPLETED.value: "success",
     JobState.FAILED.value: "danger",
 }

@@ -15,7 +15,14 @@ from jobs.models import Attempt, Event
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 
 QUEUED, PAUSE, SENT, POLLING = "queued", "pause", "sent", "polling"
-_WAITS = {"queued": QUEUED, "requeued": QUEUED, "retried": QUEUED, "retrying": PAUSE}
+_WAITS = {
+    "queued": QUEUED,
+    "requeued": QUEUED,
+    "retried": QUEUED,
+    "retrying": PAUSE,
+    "scheduled": PAUSE,
+    "cancelling": PAUSE,
+}
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
 _SILENT = _ENDS | {"started", "accepted"}
 MOST_WAITING = 0.8
@@ -24,7 +31,7 @@ MOST_WAITING = 0.8
 
 @dataclass(slots=True)
 class Bar:
-    """kind: queued, pause (between tries), sent, polling. end: None while it lasts.
+    """kind: queued, pause (between tries, or before its time), sent, polling. end: None while it lasts.
     left, width: percent of the track."""
 
     kind: str

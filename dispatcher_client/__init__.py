@@ -5,6 +5,7 @@ It may be copied elsewhere: it imports nothing else of this repository.
 
 from .client import Client
 from .errors import (
+    Busy,
     Conflict,
     DispatcherError,
     FieldProblem,
@@ -23,6 +24,7 @@ from .stream import Event
 from .waiting import NotOver
 
 __all__ = [
+    "Busy",
     "Client",
     "Conflict",
     "DispatcherError",

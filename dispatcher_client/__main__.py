@@ -51,6 +51,9 @@ def _submit(client: Client, options: argparse.Namespace) -> int:
         priority=options.priority,
         deadline_seconds=options.deadline_seconds,
         start_deadline_seconds=options.start_deadline_seconds,
+        max_run_seconds=options.max_run_seconds,
+        run_at=options.run_at,
+        if_busy=options.if_busy,
         max_retries=options.max_retries,
         tags=options.tag,
         metadata=options.metadata,
@@ -102,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     submit.add_argument("--priority", type=int)
     submit.add_argument("--deadline-seconds", type=float)
     submit.add_argument("--start-deadline-seconds", type=float)
+    submit.add_argument("--max-run-seconds", type=float, help="of one attempt")
+    submit.add_argument("--run-at", help="not before, as in 2026-02-01T12:00:00Z")
+    submit.add_argument(
+        "--if-busy", choices=["queue", "reject"], help="reject: refused where no slot is free"
+    )
     submit.add_argument("--max-retries", type=int)
     submit.add_argument("--tag", action="append", help="may be repeated")
     submit.add_argument("--metadata", type=_json, help="a JSON object")

@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -57,12 +58,18 @@ class Client:
         priority: int | bool | None = None,
         deadline_seconds: float | None = None,
         start_deadline_seconds: float | None = None,
+        max_run_seconds: float | None = None,
+        run_at: datetime | str | None = None,
+        if_busy: str | None = None,
         max_retries: int | None = None,
         tags: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
         """The job, durable, once and only once: all tries carry one idempotency key (a new one by default).
+
+        run_at: not before; a datetime needs a zone. if_busy: ``reject`` raises `Busy` where no slot is free
+        now, instead of waiting in line.
 
         When nothing answered: `Spooled` if there is a spool, else the last error, with the key in it.
         """
@@ -73,6 +80,9 @@ class Client:
             "priority": priority,
             "deadline_seconds": deadline_seconds,
             "start_deadline_seconds": start_deadline_seconds,
+            "max_run_seconds": max_run_seconds,
+            "run_at": _time(run_at),
+            "if_busy": if_busy,
             "max_retries": max_retries,
             "tags": None if tags is None else list(tags),
             "metadata": metadata,
@@ -183,6 +193,14 @@ def _read_items(entry: Entry, told: dict[str, Any]) -> list[Job | Problem]:
 
 def _job_path(job_id: str) -> str:
     return f"/queue/jobs/{quote(job_id, safe='')}"
+
+
+def _time(at: datetime | str | None) -> str | None:
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None:
+        raise ValueError("run_at needs a zone, as in datetime.now(UTC)")
+    return at.isoformat()
 
 
 def _key(given: str | None) -> str:

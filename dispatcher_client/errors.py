@@ -88,6 +88,11 @@ class Unavailable(Problem):
     """The same request may succeed later: 408, 425, 429, 5xx."""
 
 
+class Busy(Problem):
+    """503 to a submit with ``if_busy="reject"``: no slot is free now (`busy`), or no healthy server runs the
+    model (`no_capacity`). Nothing is stored; it is not tried again."""
+
+
 class NotAuthenticated(Problem):
     """401: the API key is missing, wrong, revoked or expired."""
 
@@ -108,6 +113,7 @@ class Invalid(Problem):
     """400, 413, 415, 422: the request is wrong, see `errors`."""
 
 
+_NOT_TRIED_AGAIN = frozenset({"busy", "no_capacity"})
 _BY_STATUS: dict[int, type[Problem]] = {
     401: NotAuthenticated,
     403: NotAllowed,
@@ -123,6 +129,8 @@ def read_problem(status: int, headers: Mapping[str, str], body: bytes) -> Proble
     code, given, detail = told.get("code"), told.get("retryable"), told.get("detail")
     retryable = given if isinstance(given, bool) else status in _RETRYABLE
     kind = Unavailable if retryable else _BY_STATUS.get(status, Problem)
+    if code in _NOT_TRIED_AGAIN:
+        kind = Busy
     return kind(
         status,
         code if isinstance(code, str) else f"http_{status}",

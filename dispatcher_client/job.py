@@ -23,7 +23,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """queued, running, retrying, completed, failed or cancelled."""
+        """scheduled, queued, running, retrying, cancelling, completed, failed or cancelled."""
         return str(self.data["status"])
 
     @property
@@ -41,8 +41,13 @@ class Job:
 
     @property
     def outcome(self) -> str | None:
-        """Of a submit: leased, queued or finished."""
+        """Of a submit: leased, queued, scheduled or finished."""
         return self.data.get("outcome")
+
+    @property
+    def wait_reason(self) -> str | None:
+        """Of a submit: busy, no_capacity or later_start; None where it starts at once, or nobody knows."""
+        return self.data.get("wait_reason")
 
     @property
     def position(self) -> int | None:

@@ -29,7 +29,10 @@ def pause_seconds(
 
 
 def pause_after(error: DispatcherError, tries: int) -> float:
-    return pause_seconds(tries, error.retry_after_seconds if isinstance(error, Unavailable) else None)
+    asked_for = error.retry_after_seconds if isinstance(error, Unavailable) else None
+    if isinstance(error, Unavailable) and error.status == 429 and error.is_documented and asked_for:
+        return asked_for * (1 + random.random() / 10)  # the dispatcher knows when: a quota ends at midnight
+    return pause_seconds(tries, asked_for)
 
 
 def insist(once: Callable[[], T], *, retry_seconds: float) -> T:

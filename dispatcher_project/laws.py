@@ -109,6 +109,8 @@ def _final() -> Iterator[str]:
 def _reachable(ports: Ports) -> Iterator[str]:
     no_due = Job.objects.filter(state=JobState.RETRYING.value, due_at=None).values_list("id", flat=True)
     yield from (f"(5) job {job_id} is retrying and never due" for job_id in no_due)
+    no_time = Job.objects.filter(state=JobState.SCHEDULED.value, run_at=None).values_list("id", flat=True)
+    yield from (f"(5) job {job_id} is scheduled for no time" for job_id in no_time)
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for job in Job.objects.filter(state=JobState.QUEUED.value).defer("payload", "result"):
         lines[job.fleet, job.pool].append(job.ticket)
@@ -152,10 +154,13 @@ def _replayed() -> Iterator[str]:
             yield f"(7) job {job_id} is {state} at event {seq}, its events lead to {present.get(job_id)}"
 
 
+_BEGINNINGS = (JobState.QUEUED.value, JobState.SCHEDULED.value)
+
+
 def _step(job_id: str, status: str | None, kind: str, data: Mapping[str, Any]) -> Iterator[str]:
     target = data.get("status")
     if status is None:
-        if (kind, target) != ("queued", JobState.QUEUED.value):
+        if target not in _BEGINNINGS or kind != target:
             yield f"(7) job {job_id} begins with {kind} → {target}"
     elif target is not None and _MOVES.get((status, target)) != kind:
         yield f"(7) job {job_id}: {status} → {target} by {kind} is no move"

@@ -49,7 +49,8 @@ def lifecycle_page() -> str:
 def _job_diagram() -> list[str]:
     arrows = [f"    {move.source} --> {move.target}: {move.event}" for move in JOB_MOVES]
     ends = [f"    {state} --> [*]" for state in JobState if state in FINAL_JOB_STATES]
-    return ["```mermaid", "stateDiagram-v2", "    [*] --> queued: submitted", *arrows, *ends, "```"]
+    begins = ["    [*] --> queued: submitted", "    [*] --> scheduled: submitted for later"]
+    return ["```mermaid", "stateDiagram-v2", *begins, *arrows, *ends, "```"]
 
 
 def _ways_of_jobs() -> list[str]:
@@ -58,11 +59,10 @@ def _ways_of_jobs() -> list[str]:
     for state in JobState:
         entered = {move.source for move in JOB_MOVES if move.target is state}
         left = {move.target for move in JOB_MOVES if move.source is state}
-        beginning = "submit, " if state is JobState.QUEUED else ""
+        ways = ["submit"] if state in (JobState.QUEUED, JobState.SCHEDULED) else []
+        ways += [_list(entered, JobState)] if entered else []
         final = " (final)" if state in FINAL_JOB_STATES else ""
-        lines.append(
-            f"| {state}{final} | {beginning}{_list(entered, JobState)} | {_list(left, JobState) or '–'} |"
-        )
+        lines.append(f"| {state}{final} | {', '.join(ways)} | {_list(left, JobState) or '–'} |")
     return lines
 
 

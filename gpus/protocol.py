@@ -188,7 +188,7 @@ class PoolSpec:
 class ModelSpec:
     """How a model is run: the founding document's fields, then our own.
 
-    poll_interval, max_poll_time, max_run_seconds: seconds.
+    poll_interval, max_poll_time, max_run_seconds: seconds. max_queued: jobs that may wait for it; None: any.
     """
 
     name: str
@@ -204,6 +204,7 @@ class ModelSpec:
     payload_schema: Mapping[str, Any] | None = None
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
+    max_queued: int | None = None
 
     @property
     def run_limit_seconds(self) -> float:

@@ -26,6 +26,14 @@ def model_spec(name: str) -> ModelSpec | None:
     return _recent(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
 
 
+def has_capacity(model: str) -> bool:
+    """Whether a server that is on and has slots runs the model and did not fail its last look at its
+    health.
+    """
+    found: bool = _recent(("capacity", model), lambda: _read_capacity(model))
+    return found
+
+
 def endpoint_for(server: str, model: str) -> Endpoint | None:
     """Where the server runs the model, with its secret headers in the clear: never log them.
 
@@ -92,6 +100,13 @@ def _read_fleets() -> list[str]:
 def _read_model(name: str) -> ModelSpec | None:
     config = ModelConfig.objects.filter(name=name).first()
     return config.spec if config else None
+
+
+def _read_capacity(model: str) -> bool:
+    working = Placement.objects.filter(
+        model=model, server__desired=DesiredState.ON.value, server__slots__gt=0
+    )
+    return working.exclude(server__healthy=False).exists()
 
 
 def _read_endpoint(server: str, model: str) -> Endpoint | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models.functions import Coalesce
+
 from jobs.models import Attempt, Event, Job
 from jobs.rollups import Closing
 from jobs.states import FINAL_JOB_STATES, JOB_MOVES, JobState
@@ -55,7 +57,8 @@ def closings(after: int, until: int, limit: int) -> tuple[list[Closing], int]:
     """Of the events numbered after < id <= until, at most `limit`, in their order; and the last number that
     was read. A job that retention took meanwhile is left out. Four queries.
 
-    A round begins when it is accepted: by the submit, or by the operator who retried the dead letter."""
+    A round begins when it is accepted: by the submit (of a job for later: when its time comes), or by the
+    operator who retried the dead letter."""
     rows = Event.objects.filter(id__gt=after, id__lte=until, type__in=_CLOSE).order_by("id")
     events = list(rows.values_list("id", "job_id", "seq", "type", "at", "data")[:limit])
     last = events[-1][0] if len(events) == limit else until
@@ -69,7 +72,11 @@ def closings(after: int, until: int, limit: int) -> tuple[list[Closing], int]:
 
 
 def _stories(ids: set[str]) -> dict[str, _Story]:
-    jobs = list(Job.objects.filter(id__in=ids).values_list("id", "model", "tenant_id", "created_at", "round"))
+    jobs = list(
+        Job.objects.filter(id__in=ids).values_list(
+            "id", "model", "tenant_id", Coalesce("run_at", "created_at"), "round"
+        )
+    )
     attempts: dict[str, list[tuple[int, int, datetime, float | None, str]]] = defaultdict(list)
     tried = Attempt.objects.filter(job_id__in=ids).order_by()
     fields = ("job_id", "number", "round", "started_at", "gpu_seconds", "error_code")

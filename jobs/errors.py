@@ -14,10 +14,20 @@ class Refused(Exception):
 
     code = "refused"
     status = 409
+    retry_after_seconds: float | None = None
+    """When the same request may succeed."""
 
-    def __init__(self, message: str = "", *, pointer: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, pointer: str | None = None, retry_after_seconds: float | None = None
+    ) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.pointer = pointer
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def passes(self) -> bool:
+        """It says nothing about the request itself, which may be accepted later."""
+        return self.status in (429, 503)
 
 
 class UnknownModel(Refused):
@@ -48,11 +58,130 @@ class IdempotencyConflict(Refused):
     status = 422
 
 
+class ModelNotAllowed(Refused):
+    """This tenant, or this key, may not submit to the model."""
+
+    code = "model_not_allowed"
+    status = 403
+
+
+class RunAtInPast(Refused):
+    """The job was to start at a time that is over."""
+
+    code = "run_at_in_past"
+    status = 422
+
+
+class RunAtTooFar(Refused):
+    """The job was to start too far ahead."""
+
+    code = "run_at_too_far"
+    status = 422
+
+
+class DeadlineBeforeStartDeadline(Refused):
+    """The job would have to be over before it need have started."""
+
+    code = "deadline_before_start_deadline"
+    status = 422
+
+
+class MaxRunSecondsTooLong(Refused):
+    """A job can lower its model's run limit, not raise it."""
+
+    code = "max_run_seconds_too_long"
+    status = 422
+
+
+class RateLimited(Refused):
+    """The tenant submits faster than it may."""
+
+    code = "rate_limited"
+    status = 429
+
+
+class BatchExceedsBurst(Refused):
+    """The batch has more jobs than the tenant may ever submit at once."""
+
+    code = "batch_exceeds_burst"
+    status = 422
+
+
+class QuotaExhausted(Refused):
+    """The tenant's GPU-seconds of this UTC day are used up."""
+
+    code = "quota_exhausted"
+    status = 429
+
+
+class ModelQueueFull(Refused):
+    """As many jobs wait for the model as may."""
+
+    code = "model_queue_full"
+    status = 429
+
+
+class TenantQueueFull(Refused):
+    """As many jobs of the tenant wait as may."""
+
+    code = "tenant_queue_full"
+    status = 429
+
+
+class Busy(Refused):
+    """No slot is free for the model now, and the request would rather be refused than wait."""
+
+    code = "busy"
+    status = 503
+
+
+class NoCapacity(Refused):
+    """No healthy server runs the model now, and the request would rather be refused than wait."""
+
+    code = "no_capacity"
+    status = 503
+
+
+class CapacityUnknown(Refused):
+    """Redis does not answer: nobody can say whether a slot is free, and the request would not wait."""
+
+    code = "leasing_unavailable"
+    status = 503
+
+
 class CallbackUrlRefused(Refused):
     """The callback URL points where this dispatcher must not call."""
 
     code = "callback_url_refused"
     status = 422
+
+
+class UnknownScope(Refused):
+    """There is no such scope, or a key would have none."""
+
+    code = "unknown_scope"
+    status = 422
+
+
+class ScopeNeedsOperator(Refused):
+    """Only an operator's key may operate."""
+
+    code = "scope_needs_operator"
+    status = 422
+
+
+class ExpiresInPast(Refused):
+    """The key would have expired already."""
+
+    code = "expires_in_past"
+    status = 422
+
+
+class KeyNotActive(Refused):
+    """The key is revoked, expired or replaced already."""
+
+    code = "key_not_active"
+    status = 409
 
 
 class NotCancellable(Refused):

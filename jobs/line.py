@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import Count, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
@@ -166,7 +167,9 @@ def _oldest(pools: set[str]) -> dict[str, datetime]:
         state=JobState.QUEUED.value, pool=OuterRef("pool_id"), model=OuterRef("name")
     ).order_by("place_us")
     models = ModelConfig.objects.filter(pool__in=pools).order_by()
-    rows = models.annotate(oldest=Subquery(first.values("created_at")[:1])).values_list("name", "oldest")
+    rows = models.annotate(
+        oldest=Subquery(first.annotate(since=Coalesce("run_at", "created_at")).values("since")[:1])
+    ).values_list("name", "oldest")
     return {name: at for name, at in rows if at is not None}
 
 

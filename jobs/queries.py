@@ -12,13 +12,17 @@ from django.db.models import Count, Min, Prefetch, Q, QuerySet
 from gpus.models import Pause
 from jobs.job_filter import JobFilter
 from jobs.models import Attempt, Job, JobTag, Tenant
+from jobs.scopes import ALL, Scope
 from jobs.states import JobState
+
+VIEW_PAYLOAD = "jobs.view_payload"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
-    audit entries have it. user: of a staff session, which may do what its Django permissions say.
+    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
+    a key. models: names of those that the key may submit to; None: all of its tenant's.
 
     The two class attributes are what Django and DRF ask of a user.
     """
@@ -27,6 +31,8 @@ class Principal:
     is_operator: bool
     name: str
     user: Any = field(default=None, compare=False)
+    scopes: frozenset[str] = ALL
+    models: frozenset[str] | None = None
 
     is_authenticated = True
     is_anonymous = False
@@ -38,6 +44,13 @@ class Principal:
     def has_perm(self, permission: str) -> bool:
         """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
         return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
+
+
+def may_see_payloads(principal: Principal) -> bool:
+    """Payloads and results: a key that may read, a staff session with the permission."""
+    if principal.user is not None:
+        return bool(principal.user.has_perm(VIEW_PAYLOAD))
+    return Scope.READ in principal.scopes
 
 
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:

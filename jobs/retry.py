@@ -117,6 +117,8 @@ def decide_end(
             error_message=message,
         )
 
+    if standing.cancel_requested and ending.suspect:
+        return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
     if standing.cancel_requested or error.code == CANCELLED:
         return end(JobState.CANCELLED, code=CANCELLED, message="Cancelled on request.")
     if not error.retryable:

@@ -7,9 +7,11 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
+    SCHEDULED = "scheduled"
     QUEUED = "queued"
     RUNNING = "running"
     RETRYING = "retrying"
+    CANCELLING = "cancelling"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -41,6 +43,9 @@ class Move:
 
 
 JOB_MOVES: tuple[Move, ...] = (
+    Move(JobState.SCHEDULED, JobState.QUEUED, "queued", "the time it was submitted for has come"),
+    Move(JobState.SCHEDULED, JobState.CANCELLED, "cancelled", "the client cancelled before its time"),
+    Move(JobState.SCHEDULED, JobState.FAILED, "failed", "its deadline passed before it stood in line"),
     Move(JobState.QUEUED, JobState.RUNNING, "started", "a worker claimed a slot and this ticket"),
     Move(JobState.QUEUED, JobState.CANCELLED, "cancelled", "the client cancelled before it ran"),
     Move(JobState.QUEUED, JobState.FAILED, "failed", "its deadline passed while it waited"),
@@ -63,6 +68,13 @@ JOB_MOVES: tuple[Move, ...] = (
     Move(
         JobState.RUNNING, JobState.CANCELLED, "cancelled", "cancel was asked for and the GPU is proven free"
     ),
+    Move(
+        JobState.RUNNING,
+        JobState.CANCELLING,
+        "cancelling",
+        "cancel was asked for; the attempt ended, and nothing proves the GPU free of it yet",
+    ),
+    Move(JobState.CANCELLING, JobState.CANCELLED, "cancelled", "the slot is proven free"),
     Move(JobState.RETRYING, JobState.QUEUED, "queued", "the pause is over"),
     Move(JobState.RETRYING, JobState.CANCELLED, "cancelled", "the client cancelled between attempts"),
     Move(JobState.RETRYING, JobState.FAILED, "failed", "its deadline passed between attempts"),

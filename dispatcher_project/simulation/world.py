@@ -23,11 +23,12 @@ from gpus.node import runs
 from gpus.services.registry import register_server
 from jobs import ids
 from jobs.models import Tenant
-from jobs.services import late_tickets, placing
+from jobs.services import late_tickets, limits, quotas, slow_redis
 from jobs.services.attempts import accept_push
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import push_token
 from jobs.sweeps import generation, orphans
+from jobs.sweeps import quotas as quotas_sweep
 
 WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
 BEAT_SECONDS = 3.0
@@ -195,7 +196,10 @@ class World:
         ids.clock = lambda: 1_767_225_600.0 + self.scheduler.now
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
-        placing._no_push_until = 0.0
+        slow_redis.forget()
+        limits.forget()
+        quotas.forget()
+        quotas_sweep.forget()
         late_tickets._late.clear()
         generation._under_way.clear()
         orphans._leaseless_since.clear()

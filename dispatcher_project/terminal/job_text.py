@@ -15,8 +15,8 @@ MOST_LANES, MOST_EVENTS = 20, 200
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 STATE_COLOURS = {
-    "queued": "blue", "running": "green", "retrying": "yellow", "completed": "green", "failed": "red",
-    "cancelled": "dim",
+    "queued": "blue", "running": "green", "retrying": "yellow", "cancelling": "yellow", "completed": "green",
+    "failed": "red", "cancelled": "dim", "scheduled": "dim",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from jobs.api import schemas
 from jobs.models import Job, Tenant
 from jobs.services import ports as wiring
 from jobs.services.submit import submit_job
-from jobs.services.submit_request import read_request
+from jobs.services.submit_request import read_request, read_time
 from jobs.services.submitted import Submitted
 from jobs.states import JobState, is_final
 
@@ -64,6 +64,8 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
     given = {name: value for name, value in body.items() if value is not None}
     if errors := check(given, compiled(schemas.batch_item())):
         raise CommandError("; ".join(f"{error.pointer[1:]}: {plain(error.detail)}" for error in errors))
+    if "run_at" in given and read_time(given["run_at"]) is None:
+        raise CommandError("run_at: a time with a zone, as in 2026-02-01T12:00:00Z")
     return submit_job(read_request(given), tenant=tenant, ports=wiring.production_ports())
 
 

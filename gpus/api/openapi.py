@@ -19,6 +19,7 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "The body is well-formed and wrong.",
+    429: "Too much, for now: see `code` and Retry-After.",
     503: "The database is away; try again.",
 }
 _ALWAYS = (401, 406, 503)

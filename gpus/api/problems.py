@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -37,7 +38,8 @@ class FieldError:
 
 
 class Problem(Exception):
-    """The request ends here, with this answer."""
+    """The request ends here, with this answer. retry_after_seconds: also the `Retry-After` header, in whole
+    seconds."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Problem(Exception):
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
         retryable: bool | None = None,
+        retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -55,6 +58,10 @@ class Problem(Exception):
         self.detail = detail
         self.errors = tuple(errors[:MAX_ERRORS])
         self.headers = dict(headers or {})
+        self.retry_after_seconds = None
+        if retry_after_seconds is not None:
+            self.retry_after_seconds = max(1, math.ceil(retry_after_seconds))
+            self.headers["Retry-After"] = str(self.retry_after_seconds)
         self.retryable = status in RETRYABLE_STATUSES if retryable is None else retryable
 
     def as_json(self) -> dict[str, Any]:
@@ -66,6 +73,8 @@ class Problem(Exception):
             "detail": self.detail[:_MAX_DETAIL],
             "retryable": self.retryable,
         }
+        if self.retry_after_seconds is not None:
+            body["retry_after_seconds"] = self.retry_after_seconds
         if self.errors:
             body["errors"] = [error.as_json() for error in self.errors]
         return body

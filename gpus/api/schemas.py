@@ -39,6 +39,12 @@ _MODEL_PROPERTIES: Schema = {
     },
     "cancel_endpoint_template": _TEMPLATE,
     "max_response_bytes": {"type": "integer", "minimum": 1, "maximum": 1024**3},
+    "max_queued": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": 2_000_000_000,
+        "description": "Jobs that may wait for it, of all tenants; more are refused (429). null: no limit.",
+    },
     "queue_algorithm": {
         "enum": ["fair", "fifo"],
         "description": "Of the model's pool: all its models share it.",
@@ -136,6 +142,10 @@ def problem() -> Schema:
             "code": {"type": "string", "description": "Stable: see docs/api_errors.md."},
             "detail": {"type": "string"},
             "retryable": {"type": "boolean"},
+            "retry_after_seconds": {
+                "type": "integer",
+                "description": "When to try again; as the Retry-After header.",
+            },
             "errors": {
                 "type": "array",
                 "items": {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 from gpus.protocol import (
@@ -32,6 +33,25 @@ class Wakes:
     pool: str
     host: str | None
     count: int
+
+
+class ParkedFor(StrEnum):
+    """Why a tenant's tickets are held back: a letter each, and it goes on when the last one is gone."""
+
+    PAUSE = "p"
+    QUOTA = "q"
+    """Its GPU-seconds of the day are used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """taken: all that were wanted, else none. left: whole ones, after this. wait_seconds: until as many as
+    wanted are there. full_seconds: until the bucket is full."""
+
+    taken: bool
+    left: int
+    wait_seconds: float
+    full_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +118,11 @@ class Leases(Protocol):
         """Fair-share weights by tenant; tenants not named keep theirs, unknown ones have 1.0."""
         ...
 
-    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
-        """All tenants of the pool that get no new lease; who is not named any more goes on.
+    def set_paused_tenants(
+        self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
+    ) -> tuple[Wakes, ...]:
+        """All tenants of the pool that get no new lease for this reason; who is not named any more goes on,
+        unless there is another reason.
 
         Their tickets are parked: they keep their places and are reachable, but nobody is given one, and they
         hold nobody up. What runs, runs on; what is pushed, or pushed again, is parked too. Who goes on takes
@@ -116,6 +139,16 @@ class Leases(Protocol):
 
     def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
         """Whether each one is reachable: in line, leased or settling (the reconciler asks)."""
+        ...
+
+    # -- the front door ------------------------------------------------------------------------------
+    def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
+        """From the tenant's bucket, which fills by `per_second` up to `burst`: all or none. Needs no
+        generation."""
+        ...
+
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
+        """By model: free slots that no waiting ticket could take; what a job that came now would find."""
         ...
 
     # -- the leases ----------------------------------------------------------------------------------

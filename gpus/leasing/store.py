@@ -13,7 +13,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys, wire
 from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
-from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.contract import ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.protocol import (
     ExpiredLease,
@@ -93,9 +93,11 @@ class RedisLeases(Beats):
         if flat:
             self._run("set_weights", *flat)
 
-    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+    def set_paused_tenants(
+        self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
+    ) -> tuple[Wakes, ...]:
         wire.check_names(pool, *tenants)
-        return wire.read_wakes(self._run("set_paused_tenants", pool, *tenants))
+        return wire.read_wakes(self._run("set_paused_tenants", pool, reason.value, *tenants))
 
     # -- the line ------------------------------------------------------------------------------------
 
@@ -123,6 +125,17 @@ class RedisLeases(Beats):
             args = chain.from_iterable(wire.ticket_args(ticket) for ticket in some)
             found += [bool(flag) for flag in self._run("has_tickets", pool, *args)]
         return found
+
+    # -- the front door ------------------------------------------------------------------------------
+
+    def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
+        wire.check_names(tenant)
+        request = uuid.uuid4().hex
+        return wire.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
+
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
+        wire.check_names(pool, tenant, *models)
+        return [int(count) for count in self._run("spare_slots", pool, tenant, *models)]
 
     # -- the leases ----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.protocol import ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
 
 OUTCOMES = {
@@ -97,6 +97,11 @@ def read_pushed(answer: Sequence[Any]) -> Pushed:
         tuple(PushResult(OUTCOMES[outcome], int(position)) for outcome, position in _chunks(results, 2)),
         read_wakes(wakes),
     )
+
+
+def read_tokens(answer: Sequence[Any]) -> Tokens:
+    taken, left, wait_us, full_us = (int(value) for value in answer)
+    return Tokens(bool(taken), left, wait_us / 1_000_000, full_us / 1_000_000)
 
 
 def read_slot(answer: Sequence[Any]) -> SlotView:

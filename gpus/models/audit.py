@@ -5,6 +5,30 @@ from typing import Any
 from django.db import models
 
 
+class AppendOnly(models.QuerySet["AuditEntry"]):
+    """Nothing that changes or removes rows, not even many at once."""
+
+    def update(self, **_: Any) -> int:
+        raise TypeError("an audit entry is never changed")
+
+    def bulk_update(self, *_: Any, **__: Any) -> int:
+        raise TypeError("an audit entry is never changed")
+
+    def bulk_create(self, objs: Any, *_: Any, **options: Any) -> Any:
+        if options.get("update_conflicts"):
+            raise TypeError("an audit entry is never changed")
+        return super().bulk_create(objs, *_, **options)
+
+    def update_or_create(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("an audit entry is never changed")
+
+    def delete(self) -> Any:
+        raise TypeError("an audit entry is never deleted")
+
+    def _raw_delete(self, using: str | None) -> int:
+        raise TypeError("an audit entry is never deleted")
+
+
 class AuditEntry(models.Model):
     """Who did what to what, when. Written in the transaction of the deed; never changed, never deleted by us.
 
@@ -17,8 +41,11 @@ class AuditEntry(models.Model):
     target = models.CharField(max_length=200)
     detail = models.JSONField(default=dict, blank=True)
 
+    objects = models.Manager.from_queryset(AppendOnly)()
+
     class Meta:
         ordering = ["-id"]
+        base_manager_name = "objects"
         verbose_name = "audit entry"
         verbose_name_plural = "audit entries"
         indexes = [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from django.core.validators import MinValueValidator
 from django.db import models
 
 from gpus.protocol import ModelSpec, ModelType
@@ -29,6 +30,13 @@ class ModelConfig(models.Model):
     payload_schema = models.JSONField(null=True, blank=True, default=None)
     cancel_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
     max_response_bytes = models.PositiveIntegerField(default=16 * 1024 * 1024)
+    max_queued = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[MinValueValidator(1)],
+        help_text="Jobs that may wait for it, of all tenants; more are refused (429). Empty: no limit.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -54,4 +62,5 @@ class ModelConfig(models.Model):
             payload_schema=self.payload_schema,
             cancel_endpoint_template=self.cancel_endpoint_template,
             max_response_bytes=self.max_response_bytes,
+            max_queued=self.max_queued,
         )

@@ -6,6 +6,7 @@ Between steps the caller waits (it owns the clock); a step that talks over the n
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from gpus.protocol import Endpoint, ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run. push_url, push_token: where and with what the server may push its result."""
+    """One run. push_url, push_token: where and with what the server may push its result. limit_seconds: of
+    the job, where it has a lower limit than its model."""
 
     job_id: str
     attempt_id: str
@@ -27,6 +29,7 @@ class RunRequest:
     fence: int
     push_url: str = ""
     push_token: str = ""
+    limit_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

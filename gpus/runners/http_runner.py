@@ -31,7 +31,7 @@ _CANCEL_BYTES = 64 * 1024
 
 
 class HttpRunner:
-    """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts `run_limit_seconds` at most."""
+    """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts the run limit at most."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class HttpRunner:
             run,
             headers=_run_headers(run),
             body=json.dumps(run.payload, separators=(",", ":")).encode(),
-            deadline_seconds=run.model.run_limit_seconds,
+            deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
         )

@@ -27,6 +27,7 @@ MODEL_FIELDS = (
     "payload_schema",
     "cancel_endpoint_template",
     "max_response_bytes",
+    "max_queued",
 )
 FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
 

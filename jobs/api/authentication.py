@@ -6,8 +6,13 @@ import hashlib
 import re
 import threading
 import time
+from datetime import timedelta
 from typing import Any, cast
 
+import structlog
+from django.db import DatabaseError
+from django.db.models import Q
+from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -15,11 +20,16 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from gpus.api.permissions import require_permission
+from gpus.api.problems import Problem
 from jobs.models import ApiKey
 from jobs.queries import Principal
+from jobs.scopes import ALL, EVERYBODYS, Scope
+
+log = structlog.get_logger()
 
 REMEMBER_SECONDS = 2.0
 """A revoked key works this much longer at most; a valid one costs a query only this often."""
+NOTE_USE_SECONDS = 60.0
 _MAX_REMEMBERED = 10_000
 _KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
 
@@ -62,7 +72,21 @@ class IsKnown(BasePermission):
             return False
         if request.user.user is not None:
             require_permission(request, view)
+        else:
+            _require_scope(request.user, request, view)
         return True
+
+
+_READS = {"HEAD": "GET", "OPTIONS": "GET"}
+
+
+def _require_scope(principal: Principal, request: Request, view: Any) -> None:
+    """view.scopes: by HTTP method; one that the view answers and does not name nobody has. Raises Problem
+    403."""
+    method = _READS.get(str(request.method), str(request.method))
+    scope = view.scopes.get(method)
+    if scope not in principal.scopes and hasattr(view, method.lower()):
+        raise Problem(403, "scope_required", f"This needs a key with the scope {scope}.")
 
 
 def principal_of_key(key: str) -> Principal | None:
@@ -80,14 +104,38 @@ def principal_of_key(key: str) -> Principal | None:
         return None
     if row.has_expired:
         return None
-    principal = Principal(
-        tenant_id=row.tenant_id, is_operator=row.kind == ApiKey.Kind.OPERATOR, name=f"key:{row.prefix}"
-    )
+    principal = _principal(row)
+    _note_use(row)
     with _lock:
         if len(_remembered) >= _MAX_REMEMBERED:
             _remembered.clear()
         _remembered[digest] = (now + REMEMBER_SECONDS, principal)
     return principal
+
+
+def _principal(row: ApiKey) -> Principal:
+    may = ALL if row.kind == ApiKey.Kind.OPERATOR else EVERYBODYS
+    scopes = may if row.scopes is None else may & frozenset(row.scopes)
+    return Principal(
+        tenant_id=row.tenant_id,
+        is_operator=Scope.OPERATE in scopes,
+        name=f"key:{row.prefix}",
+        scopes=scopes,
+        models=None if row.allowed_models is None else frozenset(row.allowed_models),
+    )
+
+
+def _note_use(row: ApiKey) -> None:
+    """Once a minute at most, whoever asks how often; a database that takes no writes stops nobody."""
+    now = timezone.now()
+    before = now - timedelta(seconds=NOTE_USE_SECONDS)
+    if row.last_used_at is not None and row.last_used_at > before:
+        return
+    unused = ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lte=before), pk=row.pk)
+    try:
+        unused.update(last_used_at=now)
+    except DatabaseError as error:
+        log.warning("key_use_not_noted", key=row.prefix, error=str(error).strip())
 
 
 def forget_keys() -> None:

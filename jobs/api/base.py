@@ -11,17 +11,20 @@ from rest_framework.views import APIView
 from gpus.api.problems import Problem
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
+from jobs.api.representations import job_json
 from jobs.models import Job
-from jobs.queries import Principal, find_job, jobs_visible_to
+from jobs.queries import Principal, find_job, jobs_visible_to, may_see_payloads
+from jobs.scopes import Scope
 from jobs.services import ports as wiring
 from jobs.services.ports import Ports
 
 
 class JobView(APIView):
-    """needs: what a staff session must be permitted, by method."""
+    """needs: what a staff session must be permitted, by method. scopes: what a key must have."""
 
     permission_classes: tuple[Any, ...] = (IsKnown,)
     needs: Mapping[str, str] = {"GET": "jobs.view_job", "POST": "jobs.change_job"}
+    scopes: Mapping[str, str] = {"GET": Scope.READ}
 
     @property
     def ports(self) -> Ports:
@@ -38,6 +41,11 @@ def tenant_of(request: Request) -> int:
     if tenant_id is None:
         raise Problem(403, "tenant_required", "A staff session submits nothing; use an API key.")
     return tenant_id
+
+
+def shown_job(request: Request, job: Job) -> dict[str, Any]:
+    """Without the result for who may not see it."""
+    return job_json(job, with_result=may_see_payloads(principal_of(request)))
 
 
 def visible_job(request: Request, job_id: str) -> Job:

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from gpus.api.base import actor
 from gpus.api.openapi import described
 from gpus.api.permissions import IsOperator
-from jobs.api.base import JobView, require_visible, visible_job
+from jobs.api.base import JobView, require_visible, shown_job, visible_job
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
@@ -22,7 +22,7 @@ from jobs.api.parameters import (
     flag_parameter,
     text_parameter,
 )
-from jobs.api.representations import job_json, summary_json
+from jobs.api.representations import summary_json
 from jobs.failures import GROUPS, DeadLetterGroup, dead_letter_groups
 from jobs.job_filter import JobFilter
 from jobs.queries import dead_letters
@@ -104,7 +104,7 @@ class RetryDeadLetter(OperatorView):
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
         retry_dead_letter(job_id, ports=self.ports, by=actor(request))
-        return Response(job_json(visible_job(request, job_id)))
+        return Response(shown_job(request, visible_job(request, job_id)))
 
 
 class DeadLetter(OperatorView):
@@ -117,7 +117,7 @@ class DeadLetter(OperatorView):
         tag="admin",
     )
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(job_json(visible_job(request, job_id)))
+        return Response(shown_job(request, visible_job(request, job_id)))
 
     @described(
         "dismiss_dead_letter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -44,7 +45,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):
-        return _refusal(error)
+        return refusal_problem(error)
     if _is_database_away(error):
         log.error("database_unavailable", error=str(error).strip())
         return Problem(
@@ -80,9 +81,16 @@ def answer(problem: Problem) -> HttpResponse:
     )
 
 
-def _refusal(refused: Refused) -> Problem:
+def refusal_problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Problem:
     errors = [FieldError(refused.pointer, refused.code, str(refused))] if refused.pointer is not None else []
-    return Problem(refused.status, refused.code, str(refused), errors=errors)
+    return Problem(
+        refused.status,
+        refused.code,
+        str(refused),
+        errors=errors,
+        headers=headers,
+        retry_after_seconds=refused.retry_after_seconds,
+    )
 
 
 def _from_framework(error: exceptions.APIException) -> Problem:

@@ -163,7 +163,7 @@ class _Answer:
 
     def finished_by(self, job: _Answer) -> _Answer:
         """A submit's answer once its job is over. The result may be megabytes: it is not parsed again."""
-        outcome = f',"outcome":"{Outcome.FINISHED.value}","position":null}}'
+        outcome = f',"outcome":"{Outcome.FINISHED.value}","position":null,"wait_reason":null}}'
         content = job.content.rstrip().removesuffix(b"}") + outcome.encode()
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))

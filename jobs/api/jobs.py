@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from gpus.api.openapi import REFUSALS, described, reference
 from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
-from jobs.api.base import JobView, principal_of, require_visible, visible_job
+from jobs.api.base import JobView, principal_of, require_visible, shown_job, visible_job
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
     JOB_ID,
@@ -25,10 +25,11 @@ from jobs.api.parameters import (
     time_parameter,
     wait_parameter,
 )
-from jobs.api.representations import job_json, summary_json
+from jobs.api.representations import summary_json
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, offered
 from jobs.events.news import done_event, read_news
 from jobs.queries import list_jobs
+from jobs.scopes import Scope
 from jobs.services.operate import CancelOutcome, cancel_job
 from jobs.states import JobState, is_final
 
@@ -82,7 +83,7 @@ class JobDetail(JobView):
         headers = {}
         if wait and not is_final(JobState(job.state)) and offered(request.META):
             headers[WAIT_HEADER] = WaitFor(job.id, wait).as_header()
-        return Response(job_json(job), headers=headers)
+        return Response(shown_job(request, job), headers=headers)
 
 
 class EventStreamRenderer(BaseRenderer):
@@ -144,6 +145,8 @@ class JobEvents(JobView):
 
 
 class CancelJob(JobView):
+    scopes = {"POST": Scope.CANCEL}
+
     @described(
         "cancel_job",
         "Cancel a job",

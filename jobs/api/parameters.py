@@ -6,7 +6,6 @@ import re
 from datetime import datetime
 
 from django.conf import settings
-from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
@@ -16,8 +15,9 @@ from gpus.api.problems import FieldError, Problem, parameter_problem
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
 from jobs.ids import ID_LENGTH
+from jobs.services.submit_request import read_time
 
-__all__ = ["allow_only", "choice_parameter", "text_parameter"]
+__all__ = ["allow_only", "choice_parameter", "read_time", "text_parameter"]
 
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _KEY = compiled(IDEMPOTENCY_KEY)
@@ -66,18 +66,6 @@ def time_parameter(request: Request, name: str) -> datetime | None:
     parsed = read_time(value.replace(" ", "+"))  # an unescaped + arrives as a space
     if parsed is None:
         raise parameter_problem(name, "Must be a time with a zone, as in 2026-02-01T12:00:00Z.")
-    return parsed
-
-
-def read_time(text: str) -> datetime | None:
-    """None for what is no time with a zone, or lies beyond the calendar."""
-    try:
-        parsed = parse_datetime(text)
-        if parsed is None or parsed.tzinfo is None:
-            return None
-        parsed.astimezone(tz=None).utctimetuple()
-    except (ValueError, OverflowError):
-        return None
     return parsed
 
 

@@ -18,7 +18,7 @@ from jobs.models import Tenant
 from jobs.queries import named
 from jobs.services.tenants import pause_tenant, resume_tenant
 
-_TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
+TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
 
 
 class Pauses(OperatorView):
@@ -41,12 +41,12 @@ class PauseTenant(OperatorView):
         refusals=(403, 404),
         body="PauseBody",
         body_required=False,
-        parameters=(_TENANT,),
+        parameters=(TENANT,),
         tag="admin",
         description=WAITING,
     )
     def post(self, request: Request, tenant: str) -> Response:
-        reason, row = read_reason(request), _tenant(tenant)
+        reason, row = read_reason(request), tenant_named(tenant)
         done = pause_tenant(row, by=actor(request), ports=self.ports, reason=reason)
         return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=True))
 
@@ -59,17 +59,18 @@ class ResumeTenant(OperatorView):
         "End the pause of a tenant",
         answers={200: "Switched"},
         refusals=(403, 404),
-        parameters=(_TENANT,),
+        parameters=(TENANT,),
         tag="admin",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        row, ports = _tenant(tenant), self.ports
+        row, ports = tenant_named(tenant), self.ports
         done = resume_tenant(row, by=actor(request), ports=ports)
         ports.send_wakes(done.wakes)
         return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=False))
 
 
-def _tenant(name: str) -> Tenant:
+def tenant_named(name: str) -> Tenant:
+    """Raises Problem 404."""
     row = Tenant.objects.filter(name=name).first() if is_name(name) else None
     if row is None:
         error = FieldError("/tenant", "unknown_tenant", "There is no such tenant.", place="path")

@@ -33,6 +33,7 @@ def summary_json(job: Job) -> dict[str, Any]:
         "tags": job.tags,
         "metadata": job.metadata,
         "created_at": _time(job.created_at),
+        "run_at": _time(job.run_at),
         "started_at": _time(job.started_at),
         "finished_at": _time(job.finished_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
@@ -46,27 +47,42 @@ def summary_json(job: Job) -> dict[str, Any]:
     }
 
 
-def job_json(job: Job) -> dict[str, Any]:
-    return {**summary_json(job), "result": job.result}
+def job_json(job: Job, *, with_result: bool = True) -> dict[str, Any]:
+    result = job.result if with_result else None
+    return {**summary_json(job), "result": result, "result_hidden": not with_result}
 
 
-def submitted_json(submitted: Submitted, job: Job) -> dict[str, Any]:
-    """job: as it stands, with its attempts."""
-    return {**job_json(job), "outcome": submitted.outcome.value, "position": submitted.position}
+def submitted_json(submitted: Submitted, job: dict[str, Any]) -> dict[str, Any]:
+    """job: as it is shown."""
+    return {**job, **_outcome(submitted)}
 
 
 def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:
     if isinstance(item, Submitted):
         return {
             "job_id": item.job.id,
-            "outcome": item.outcome.value,
-            "position": item.position,
+            **_outcome(item),
             "status": str(item.job.state),
             "replayed": item.replayed,
         }
     pointer = f"/jobs/{index}{item.pointer or ''}"
-    problem = Problem(item.status, item.code, str(item), errors=[FieldError(pointer, item.code, str(item))])
+    problem = Problem(
+        item.status,
+        item.code,
+        str(item),
+        errors=[FieldError(pointer, item.code, str(item))],
+        retry_after_seconds=item.retry_after_seconds,
+    )
     return problem.as_json()
+
+
+def _outcome(submitted: Submitted) -> dict[str, Any]:
+    reason = submitted.wait_reason
+    return {
+        "outcome": submitted.outcome.value,
+        "position": submitted.position,
+        "wait_reason": reason.value if reason else None,
+    }
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
@@ -76,6 +92,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "slot": attempt.slot,
         "state": str(attempt.state),
         "error": _error(attempt.error_code, attempt.error_message),
+        "slot_freed": attempt.slot_freed,
+        "evidence": attempt.evidence or None,
         "started_at": _time(attempt.started_at),
         "finished_at": _time(attempt.finished_at),
     }

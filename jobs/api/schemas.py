@@ -9,9 +9,9 @@ from django.conf import settings
 from gpus.api import control_schemas as controls
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME
-from jobs.api import bulk_schemas
-from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS
-from jobs.services.submitted import Outcome
+from jobs.api import bulk_schemas, key_schemas
+from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
+from jobs.services.submitted import Outcome, WaitReason
 from jobs.states import AttemptState, JobState
 
 Schema = dict[str, Any]
@@ -42,10 +42,30 @@ def submit() -> Schema:
                 "default": 5,
                 "description": "1 first; true is 2.",
             },
-            "deadline_seconds": {**_DEADLINE, "description": "The job fails if it is not over by then."},
+            "deadline_seconds": {
+                **_DEADLINE,
+                "description": "The job fails if it is not over so long after it was accepted, or after "
+                "`run_at`.",
+            },
             "start_deadline_seconds": {
                 **_DEADLINE,
-                "description": "The job fails if it did not start by then.",
+                "description": "The job fails if it did not start by then; not after the deadline.",
+            },
+            "max_run_seconds": {
+                **_DEADLINE,
+                "description": "Longest run of one attempt; at most, and by default, the model's.",
+            },
+            "run_at": {
+                **_TIME_OR_NULL,
+                "maxLength": 64,
+                "description": "Not in line before this time; the deadlines count from it. A time with a "
+                "zone, at most 366 days ahead; one that is less than a minute past means now.",
+            },
+            "if_busy": {
+                "enum": [QUEUE, REJECT, None],
+                "default": QUEUE,
+                "description": "reject: where no slot is free now, the answer is 503 `busy` or "
+                "`no_capacity` and nothing is stored.",
             },
             "max_retries": {
                 "type": ["integer", "null"],
@@ -108,6 +128,8 @@ def _attempt() -> Schema:
             "slot": {"type": "integer"},
             "state": {"enum": [state.value for state in AttemptState]},
             "error": _error(),
+            "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
+            "evidence": {**_TEXT_OR_NULL, "description": "What proved it, where a proof was needed."},
             "started_at": _TIME,
             "finished_at": _TIME_OR_NULL,
         }
@@ -131,6 +153,7 @@ def _summary_properties() -> Schema:
         "tags": {"type": "array", "items": {"type": "string"}},
         "metadata": {"type": "object"},
         "created_at": _TIME,
+        "run_at": {**_TIME_OR_NULL, "description": "Of a job for later: when it stands in line."},
         "started_at": _TIME_OR_NULL,
         "finished_at": _TIME_OR_NULL,
         "cancel_requested_at": _TIME_OR_NULL,
@@ -144,6 +167,10 @@ def _submitted_properties() -> Schema:
     return {
         "outcome": {"enum": [outcome.value for outcome in Outcome]},
         "position": {"type": ["integer", "null"], "description": "Estimated place in line, from 1."},
+        "wait_reason": {
+            "enum": [*(reason.value for reason in WaitReason), None],
+            "description": "Why it does not start at once; null where it does, or nobody knows why.",
+        },
     }
 
 
@@ -173,7 +200,8 @@ def _stats() -> Schema:
 def components() -> dict[str, Schema]:
     """All named schemas of the API."""
     any_json: Schema = {"description": "Any JSON value."}
-    job = {**_summary_properties(), "result": any_json}
+    hidden = {"type": "boolean", "description": "Whoever asks may not see results."}
+    job = {**_summary_properties(), "result": any_json, "result_hidden": hidden}
     return {
         "Problem": registry.problem(),
         "Register": registry.register_body(),
@@ -210,4 +238,5 @@ def components() -> dict[str, Schema]:
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
         "Accepted": _object({"accepted": {"type": "boolean"}}),
         **bulk_schemas.components(),
+        **key_schemas.components(),
     }

@@ -11,11 +11,10 @@ from rest_framework.response import Response
 from gpus.api.base import actor, read_body
 from gpus.api.json_body import compiled
 from gpus.api.openapi import described
-from jobs.api.base import require_visible, visible_job
+from jobs.api.base import require_visible, shown_job, visible_job
 from jobs.api.bulk_schemas import priority_body
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import JOB_ID
-from jobs.api.representations import job_json
 from jobs.services.standing import change_priority, run_next
 
 
@@ -34,7 +33,7 @@ class ChangePriority(OperatorView):
         job_id = require_visible(request, job_id)
         wanted = read_body(request.data, _validator())["priority"]
         change_priority(job_id, int(wanted), by=actor(request), ports=self.ports)
-        return Response(job_json(visible_job(request, job_id)))
+        return Response(shown_job(request, visible_job(request, job_id)))
 
 
 class RunNext(OperatorView):
@@ -51,7 +50,7 @@ class RunNext(OperatorView):
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
         run_next(job_id, by=actor(request), ports=self.ports)
-        return Response(job_json(visible_job(request, job_id)))
+        return Response(shown_job(request, visible_job(request, job_id)))
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ from .bulk import CancelJobs, DismissDeadLetters, RetryJobs
 from .dead_letters import DeadLetter, DeadLetterGroups, DeadLetters, RetryDeadLetter, RetryDeadLetters
 from .health import livez, readyz
 from .jobs import CancelJob, JobDetail, JobEvents, Jobs
+from .keys import Keys, RevokeKey, RotateKey, WebhookSecret
 from .metrics import metrics
 from .pauses import Pauses, PauseTenant, ResumeTenant
 from .push import PushResult
@@ -43,4 +44,8 @@ control_urls: list[URLPattern] = [
     path("pauses", Pauses.as_view()),
     path("tenants/<str:tenant>/pause", PauseTenant.as_view()),
     path("tenants/<str:tenant>/resume", ResumeTenant.as_view()),
+    path("tenants/<str:tenant>/keys", Keys.as_view()),
+    path("tenants/<str:tenant>/keys/<str:prefix>/rotate", RotateKey.as_view()),
+    path("tenants/<str:tenant>/keys/<str:prefix>/revoke", RevokeKey.as_view()),
+    path("tenants/<str:tenant>/webhook-secret", WebhookSecret.as_view()),
 ]

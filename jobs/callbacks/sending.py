@@ -14,7 +14,7 @@ from jobs.models import Tenant
 from .guard import read_url, resolve_allowed
 from .pinned_post import Answer, post
 from .signing import sign
-from .tenant_secret import secret_of
+from .tenant_secret import secrets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def send_once(url: str, tenant: Tenant, *, message_id: str, body: str, now: date
         addresses = resolve_allowed(target.host, target.port, within_seconds=until - time.monotonic())
         if not addresses:
             raise CallbackUrlRefused
-        headers = sign(secret_of(tenant), message_id, now, body)
+        headers = sign(secrets_of(tenant, now), message_id, now, body)
         headers |= {"Content-Type": "application/json", "User-Agent": "gpu-dispatcher", "Connection": "close"}
         answer = post(target, addresses, body=body.encode(), headers=headers, until=until)
         error = "" if 200 <= answer.status < 300 else f"HTTP {answer.status}"

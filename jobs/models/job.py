@@ -37,6 +37,9 @@ class Job(models.Model):
     metadata = models.JSONField(default=dict, blank=True)
     callback_url = models.CharField(max_length=2000, blank=True, default="")
     max_retries = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: the model's.")
+    max_run_seconds = models.FloatField(
+        null=True, blank=True, default=None, help_text="Longest run of one attempt. Empty: the model's."
+    )
 
     state = models.CharField(
         max_length=10, choices=[(s.value, s.value) for s in JobState], default=JobState.QUEUED.value
@@ -56,6 +59,9 @@ class Job(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    run_at = models.DateTimeField(
+        null=True, blank=True, default=None, help_text="Not in line before; its deadlines count from then."
+    )
     due_at = models.DateTimeField(
         null=True, blank=True, help_text="When a RETRYING job stands in line again."
     )
@@ -75,6 +81,7 @@ class Job(models.Model):
 
     class Meta:
         ordering = ["-id"]
+        permissions = [("view_payload", "Can see the payloads and results of jobs")]
         constraints = [
             models.CheckConstraint(
                 name="finished_at_iff_final",
@@ -96,6 +103,13 @@ class Job(models.Model):
             models.Index(fields=["state", "pool", "place_us"], name="job_waiting_idx"),
             models.Index(fields=["model", "state"], name="job_of_model_idx"),
             models.Index(fields=["due_at"], name="job_due_idx", condition=Q(state=JobState.RETRYING.value)),
+            models.Index(
+                fields=["run_at"], name="job_run_at_idx", condition=Q(state=JobState.SCHEDULED.value)
+            ),
+            # what a tenant has waiting: "not over" is the condition that both databases can prove
+            models.Index(
+                fields=["tenant", "state"], name="job_unfinished_idx", condition=Q(finished_at=None)
+            ),
             models.Index(
                 fields=["deadline_at"],
                 name="job_deadline_idx",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Case, QuerySet, When
 
 from gpus.services.audit import record
 from jobs import transitions
@@ -23,7 +23,7 @@ from jobs.services.finish import after_ends
 from jobs.services.operate import CancelOutcome, move_to_cancelled, open_rounds
 from jobs.services.ports import Ports
 from jobs.states import JobState
-from jobs.transitions import Ended
+from jobs.transitions import WAITING, Ended
 
 __all__ = ["BulkOutcome", "Deed", "JobFilter", "cancel_jobs", "count", "dismiss_jobs", "retry_jobs"]
 
@@ -93,9 +93,10 @@ def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_
 def _candidates(chosen: JobFilter, deed: Deed) -> QuerySet[Job]:
     if deed is not Deed.CANCEL:
         return chosen.dead_letters().order_by("finished_at", "id")
-    unfinished = [JobState.QUEUED.value, JobState.RETRYING.value, JobState.RUNNING.value]
-    # by state: what waits goes first, so that no slot which a cancel frees is given to a job to be cancelled
-    return chosen.rows().filter(state__in=unfinished, cancel_requested_at=None).order_by("state", "id")
+    unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
+    rows = chosen.rows().filter(state__in=unfinished, cancel_requested_at=None)
+    # what waits goes first, so that no slot which a cancel frees is given to a job to be cancelled
+    return rows.order_by(Case(When(state=JobState.RUNNING.value, then=1), default=0), "id")
 
 
 def _in_batches(

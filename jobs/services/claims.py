@@ -29,18 +29,16 @@ log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
 
-_to_run = prepared.Read(
-    lambda: Job.objects.filter(id=value(Job, "id")).values(
-        "state", "payload", "max_retries", "deadline_at", "cancel_requested_at"
-    )
-)
+_OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at")
+
+_to_run = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *_OF_JOB))
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
 
-    job: the row's max_retries, deadline_at, cancel_requested_at, payload (None when adopted).
+    job: the row's `_OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     """
 
@@ -191,9 +189,7 @@ def _adopt(
         worker.pause_claims()  # an adoptable lease is offered again at once, also on a server that rests
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
-    job = (
-        Job.objects.filter(id=lease.job_id).values("max_retries", "deadline_at", "cancel_requested_at").get()
-    )
+    job = Job.objects.filter(id=lease.job_id).values(*_OF_JOB).get()
     epoch, now = attempt["epoch"], worker.ports.clock.now()
     with transaction.atomic():
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)

@@ -7,6 +7,7 @@ slot to the next ticket in the same step, then the end is queued, and what follo
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,6 +99,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         fence=lease.fence,
         push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
         push_token=push_token(lease.attempt_id),
+        limit_seconds=claimed.job["max_run_seconds"] or math.inf,
     )
     deadline: datetime | None = claimed.job["deadline_at"]
     run = AttemptRun(

@@ -8,26 +8,25 @@ what was not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
-from gpus.errors import LeasingUnavailable
+from gpus import queries as registry
 from gpus.leasing.contract import Pushed, Wakes
 from gpus.protocol import PushOutcome, PushResult
 from jobs.errors import Refused
 from jobs.models import Job
+from jobs.services import slow_redis
 from jobs.services.late_tickets import push_later
 from jobs.services.ports import Ports
-from jobs.services.submitted import Item, Outcome, Submitted
+from jobs.services.submitted import Item, Outcome, Submitted, WaitReason
 from jobs.states import JobState
 
 log = structlog.get_logger()
 
-_SLOW_SECONDS = 0.5
-_REST_SECONDS = 2.0
+_SLOW_SECONDS = slow_redis.SLOW_SECONDS
 _NOTHING = Pushed((), ())
-_no_push_until = 0.0
-"""Monotonic. A Redis that hangs costs one thread its time-out, not every thread its own."""
 
 
 def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
@@ -55,27 +54,29 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
 
 
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
-    global _no_push_until
-    started = ports.clock.monotonic()
-    if started < _no_push_until:
-        return _NOTHING
+    tickets = [job.ticket for job in jobs]
     try:
-        return ports.leases(fleet).push(pool, [job.ticket for job in jobs])
-    except LeasingUnavailable as error:
-        now = ports.clock.monotonic()
-        if now - started > _SLOW_SECONDS:
-            _no_push_until = now + _REST_SECONDS
-        log.warning("tickets_not_pushed", pool=pool, jobs=len(jobs), error=str(error))
-        return _NOTHING
+        return (
+            slow_redis.ask("tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports)
+            or _NOTHING
+        )
     except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise
         log.error("tickets_not_pushed", pool=pool, jobs=len(jobs), exc_info=error)
         return _NOTHING
 
 
 def _with_place(item: Item, results: dict[str, PushResult]) -> Item:
-    if isinstance(item, Refused) or item.job.id not in results:
+    if isinstance(item, Refused):
         return item
-    result = results[item.job.id]
-    if result.outcome in (PushOutcome.LEASED, PushOutcome.HELD):
-        return Submitted(item.job, Outcome.LEASED, None, item.replayed)
-    return Submitted(item.job, Outcome.QUEUED, result.position, item.replayed)
+    if item.job.state == JobState.SCHEDULED:
+        return replace(item, wait_reason=WaitReason.LATER_START)
+    if item.outcome is not Outcome.QUEUED:
+        return item
+    result = results.get(item.job.id)
+    if result is not None and result.outcome in (PushOutcome.LEASED, PushOutcome.HELD):
+        return replace(item, outcome=Outcome.LEASED, position=None)
+    if not registry.has_capacity(item.job.model):
+        reason: WaitReason | None = WaitReason.NO_CAPACITY
+    else:
+        reason = None if result is None else WaitReason.BUSY
+    return replace(item, position=result.position if result else None, wait_reason=reason)

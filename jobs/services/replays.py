@@ -1,18 +1,25 @@
 """Idempotency keys: the same key and body mean the same job, another body is refused.
 
-A key lives as long as its job; refusals are never stored under one.
+A key lives as long as its job; a refusal alone is never stored under one. A batch's key remembers the
+refusals of its jobs that time does not heal; the others are tried again when the batch is repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from django.db import IntegrityError
 
 from jobs.errors import IdempotencyConflict, Refused
 from jobs.models import IdempotencyKey, Job, prepared
 from jobs.models.prepared import value
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submitted import Item, Submitted, outcome_of
+
+AGAIN: dict[str, Any] = {"again": True}
+"""In a batch's answer: it was refused for the moment only, which no key remembers."""
 
 _used_among = prepared.ReadAmong(
     IdempotencyKey,
@@ -41,10 +48,25 @@ def replayed(used: IdempotencyKey, fingerprint: str) -> Item:
 def remembered(item: Item) -> dict[str, Any]:
     if isinstance(item, Submitted):
         return {"job_id": item.job.id}
+    if item.passes:
+        return AGAIN
     return {"code": item.code, "status": item.status, "message": str(item), "pointer": item.pointer}
 
 
-def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> list[Item] | None:
+@dataclass(frozen=True, slots=True)
+class EarlierBatch:
+    """What a batch with this key was answered. items: None for a job that is to be tried again, because what
+    it was refused for passes (a full queue, a used up quota). row: as read."""
+
+    row: IdempotencyKey
+    items: list[Item | None]
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in self.items
+
+
+def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> EarlierBatch | None:
     used = IdempotencyKey.objects.filter(tenant_id=tenant_id, key=key).first()
     if used is None:
         return None
@@ -53,10 +75,22 @@ def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> list[Item] | No
     jobs = Job.objects.defer("payload", "result").in_bulk(
         [line["job_id"] for line in used.batch if "job_id" in line]
     )
-    return [_recalled(line, jobs) for line in used.batch]
+    return EarlierBatch(used, [_recalled(line, jobs) for line in used.batch])
 
 
-def _recalled(line: dict[str, Any], jobs: dict[Any, Job]) -> Item:
+def complete_batch(earlier: EarlierBatch, items: Sequence[Item]) -> None:
+    """Inside the transaction that stores what was tried again. Raises IntegrityError if somebody else tried
+    it meanwhile."""
+    row = IdempotencyKey.objects.select_for_update().filter(pk=earlier.row.pk).first()
+    if row is None or row.batch != earlier.row.batch:
+        raise IntegrityError("the batch was completed meanwhile")
+    row.batch = [remembered(item) for item in items]
+    row.save(update_fields=["batch"])
+
+
+def _recalled(line: dict[str, Any], jobs: dict[Any, Job]) -> Item | None:
+    if line == AGAIN:
+        return None
     job = jobs.get(line.get("job_id"))
     if job is not None:
         return Submitted(job, outcome_of(job), None, replayed=True)

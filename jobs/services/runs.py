@@ -264,8 +264,9 @@ class AttemptRun:
 
 
 def run_seconds(request: RunRequest) -> float:
-    """The longest this run may take: the run limit, and for polled models also `max_poll_time`."""
+    """The longest this run may take: the model's run limit or the job's own lower one, and for polled models
+    also `max_poll_time`."""
     model = request.model
     if model.model_type is ModelType.ASYNC:
-        return min(model.run_limit_seconds, model.max_poll_time)
-    return model.run_limit_seconds
+        return min(model.run_limit_seconds, model.max_poll_time, request.limit_seconds)
+    return min(model.run_limit_seconds, request.limit_seconds)

@@ -8,33 +8,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 
-import structlog
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from gpus import queries as registry
 from jobs.callbacks.guard import check_callback_url
-from jobs.errors import PayloadTooLarge, Refused, UnknownModel
-from jobs.ids import new_id
-from jobs.models import IdempotencyKey, Job, Tenant, prepared
+from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
+from jobs.models import Tenant
+from jobs.services.accept import Gate, complete, store
+from jobs.services.capacity import Capacity
+from jobs.services.limits import limits_of
 from jobs.services.payload_schema import check_payload
 from jobs.services.placing import placed
 from jobs.services.ports import Ports
-from jobs.services.replays import earlier_batch, known_keys, remembered, replayed
+from jobs.services.replays import earlier_batch
 from jobs.services.submit_request import SubmitRequest
-from jobs.services.submitted import Item, Outcome, Submitted, SubmittedBatch
-from jobs.transitions import create_jobs
-
-log = structlog.get_logger()
+from jobs.services.submit_times import check_times
+from jobs.services.submitted import Submitted, SubmittedBatch
 
 _RACES = 5
 
 
-def submit_job(request: SubmitRequest, *, tenant: Tenant | int, ports: Ports) -> Submitted:
+def submit_job(
+    request: SubmitRequest,
+    *,
+    tenant: Tenant | int,
+    ports: Ports,
+    key_models: frozenset[str] | None = None,
+) -> Submitted:
     """Raises Refused (nothing is stored then) and django.db.OperationalError (database away)."""
-    (item,) = submit_batch([request], tenant=tenant, ports=ports).items
+    (item,) = submit_batch([request], tenant=tenant, ports=ports, key_models=key_models).items
     if isinstance(item, Refused):
         raise item
     return item
@@ -45,20 +51,32 @@ def submit_batch(
     *,
     tenant: Tenant | int,
     ports: Ports,
+    key_models: frozenset[str] | None = None,
     idempotency_key: str | None = None,
     fingerprint: str = "",
 ) -> SubmittedBatch:
-    """All that can be accepted, in one transaction; a Refused keeps its place. idempotency_key and
-    fingerprint: of the batch as a whole. Raises IdempotencyConflict for it, and OperationalError."""
+    """All that can be accepted, in one transaction; a Refused keeps its place. key_models: those that the API
+    key may submit to; None: all of the tenant's. idempotency_key and fingerprint: of the batch as a whole.
+    Raises IdempotencyConflict for it, and OperationalError."""
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
-    checked = [request if isinstance(request, Refused) else _checked(request) for request in requests]
+    now = ports.clock.now()
+    may = _Allowed(limits_of(tenant_id).allowed_models, key_models)
+    checked = [
+        request if isinstance(request, Refused) else _checked(request, may, now) for request in requests
+    ]
+    capacity = _capacity(checked, tenant_id, ports)
     for race in range(_RACES):
         try:
+            gate = Gate(tenant_id, ports.clock.now(), capacity)
+            earlier = None
             if idempotency_key is not None:
                 earlier = earlier_batch(tenant_id, idempotency_key, fingerprint)
-                if earlier is not None:
-                    return SubmittedBatch(placed(earlier, ports), replayed=True)
-            items = _store(checked, tenant_id, ports.clock.now(), idempotency_key, fingerprint)
+            if earlier is not None:
+                items = [item for item in earlier.items if item is not None]
+                if not earlier.is_complete:
+                    items = complete(checked, earlier, gate)
+                return SubmittedBatch(placed(items, ports), replayed=True)
+            items = store(checked, gate, idempotency_key, fingerprint)
             return SubmittedBatch(placed(items, ports), replayed=False)
         except IntegrityError:  # somebody used one of these keys meanwhile: the next look finds it
             if race == _RACES - 1:
@@ -66,11 +84,28 @@ def submit_batch(
     raise AssertionError("unreachable")
 
 
-def _checked(request: SubmitRequest) -> SubmitRequest | Refused:
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """Names of models; None: all."""
+
+    of_tenant: frozenset[str] | None
+    of_key: frozenset[str] | None
+
+    def check(self, model: str) -> None:
+        """Raises ModelNotAllowed."""
+        for who, names in (("tenant", self.of_tenant), ("key", self.of_key)):
+            if names is not None and model not in names:
+                raise ModelNotAllowed(f"This {who} may not submit to {model!r}.", pointer="/model")
+
+
+def _checked(request: SubmitRequest, may: _Allowed, now: datetime) -> SubmitRequest | Refused:
+    """What is wrong with the request whatever else goes on."""
     try:
+        may.check(request.model)
         spec = registry.model_spec(request.model)
         if spec is None:
             raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
+        check_times(request, spec, now)
         limit = settings.DISPATCHER.max_payload_bytes
         if len(json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
@@ -82,79 +117,7 @@ def _checked(request: SubmitRequest) -> SubmitRequest | Refused:
     return request
 
 
-def _store(
-    requests: Sequence[SubmitRequest | Refused],
-    tenant_id: int,
-    now: datetime,
-    batch_key: str | None,
-    batch_fingerprint: str,
-) -> list[Item]:
-    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
-    known = known_keys(tenant_id, requests)
-    place_us = int(now.timestamp() * 1_000_000)
-    items: list[Item] = []
-    jobs: list[Job] = []
-    keys: list[IdempotencyKey] = []
-    for index, request in enumerate(requests):
-        if isinstance(request, Refused):
-            items.append(request)
-            continue
-        used = known.get(request.idempotency_key or "")
-        if used is not None:
-            items.append(replayed(used, request.fingerprint))
-            continue
-        job = _job(request, tenant_id, now, place_us + index)
-        jobs.append(job)
-        items.append(Submitted(job, Outcome.QUEUED, None, replayed=False))
-        if request.idempotency_key:
-            key = IdempotencyKey(
-                tenant_id=tenant_id, key=request.idempotency_key, fingerprint=request.fingerprint, job=job
-            )
-            known[request.idempotency_key] = key
-            keys.append(key)
-    first = next((item.job for item in items if isinstance(item, Submitted)), None)
-    if batch_key is not None and first is not None:
-        keys.append(
-            IdempotencyKey(
-                tenant_id=tenant_id,
-                key=batch_key,
-                fingerprint=batch_fingerprint,
-                job=first,
-                batch=[remembered(item) for item in items],
-            )
-        )
-    if jobs or keys:
-        with transaction.atomic():
-            if jobs:
-                create_jobs(jobs, now)
-            prepared.insert_all(keys)
-    for job in jobs:
-        log.info("job_submitted", job_id=job.id, model=job.model, tenant=tenant_id, priority=job.priority)
-    return items
-
-
-def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -> Job:
-    spec = registry.model_spec(request.model)
-    if spec is None:
-        raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
-    return Job(
-        id=new_id(place_us / 1_000_000),
-        tenant_id=tenant_id,
-        model=request.model,
-        pool=spec.pool,
-        fleet=registry.fleet_of(spec.pool),
-        payload=request.payload,
-        priority=request.priority,
-        tags=list(request.tags),
-        metadata=dict(request.metadata),
-        callback_url=request.callback_url,
-        max_retries=request.max_retries,
-        place_us=place_us,
-        created_at=now,
-        deadline_at=_after(now, request.deadline_seconds),
-        start_deadline_at=_after(now, request.start_deadline_seconds),
-    )
-
-
-def _after(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now + timedelta(seconds=seconds)
+def _capacity(requests: Sequence[SubmitRequest | Refused], tenant_id: int, ports: Ports) -> Capacity | None:
+    """Looked at before the transaction, which is never held over Redis."""
+    models = [one.model for one in requests if isinstance(one, SubmitRequest) and one.reject_if_busy]
+    return Capacity(models, tenant_id, ports) if models else None

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
+
+from django.utils.dateparse import parse_datetime
 
 from gpus.protocol import canonical_json
 from jobs.ordering import DEFAULT, read_priority
 
+QUEUE, REJECT = "queue", "reject"
 MAX_TAGS, MAX_TAG_LENGTH = 20, 64
 MAX_METADATA_BYTES = 16 * 1024
 
@@ -18,7 +22,8 @@ MAX_METADATA_BYTES = 16 * 1024
 class SubmitRequest:
     """One job to be made. fingerprint: equal bodies have equal ones; used with `idempotency_key` only.
 
-    max_retries: None for the model's own.
+    max_retries, max_run_seconds: None for the model's own. run_at: not before; None: now. reject_if_busy: the
+    job is refused unless a slot is free for it now.
     """
 
     model: str
@@ -28,6 +33,9 @@ class SubmitRequest:
     deadline_seconds: float | None = None
     start_deadline_seconds: float | None = None
     max_retries: int | None = None
+    max_run_seconds: float | None = None
+    run_at: datetime | None = None
+    reject_if_busy: bool = False
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
@@ -47,11 +55,25 @@ def read_request(body: Mapping[str, Any], *, idempotency_key: str | None = None)
         deadline_seconds=body.get("deadline_seconds"),
         start_deadline_seconds=body.get("start_deadline_seconds"),
         max_retries=None if retries is None else int(retries),
+        max_run_seconds=body.get("max_run_seconds"),
+        run_at=read_time(body["run_at"]) if body.get("run_at") else None,
+        reject_if_busy=body.get("if_busy") == REJECT,
         tags=tuple(dict.fromkeys(body.get("tags") or ())),
         metadata=body.get("metadata") or {},
         idempotency_key=key,
         fingerprint=fingerprint(own) if key else "",
     )
+
+
+def read_time(text: str) -> datetime | None:
+    """In UTC; None for what is no time with a zone, or lies beyond the calendar."""
+    try:
+        parsed = parse_datetime(text)
+        if parsed is None or parsed.tzinfo is None:
+            return None
+        return parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def fingerprint(body: Any) -> str:

@@ -14,18 +14,32 @@ class Outcome(StrEnum):
     LEASED = "leased"
     """A slot was free and nobody ahead (a forecast: the lease is the worker's), or it runs already."""
     QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    """Its time has not come: it is not in the line yet."""
     FINISHED = "finished"
     """Only of a replayed request: the job is over."""
 
 
+class WaitReason(StrEnum):
+    """Why a submitted job does not start at once."""
+
+    BUSY = "busy"
+    """Its slots are taken, or others go first."""
+    NO_CAPACITY = "no_capacity"
+    """No healthy server runs its model."""
+    LATER_START = "later_start"
+
+
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it."""
+    """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it.
+    wait_reason: None where it does not wait, or nobody knows why."""
 
     job: Job
     outcome: Outcome
     position: int | None
     replayed: bool
+    wait_reason: WaitReason | None = None
 
 
 Item = Submitted | Refused
@@ -43,4 +57,6 @@ def outcome_of(job: Job) -> Outcome:
     """Of a job as it stands."""
     if is_final(JobState(job.state)):
         return Outcome.FINISHED
+    if job.state == JobState.SCHEDULED:
+        return Outcome.SCHEDULED
     return Outcome.LEASED if job.state == JobState.RUNNING else Outcome.QUEUED

@@ -1,4 +1,4 @@
-"""Tenants and their keys. Secrets are returned once, when they are made. by: who did it, for the audit entry;
+"""Tenants. Secrets are returned once, when they are made. by: who did it, for the audit entry;
 None for what no operator did (the system's own first steps)."""
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from gpus.services import controls
 from gpus.services.audit import record
 from gpus.services.controls import Changed
 from jobs.callbacks.tenant_secret import renew_secret
-from jobs.models import ApiKey, Tenant
+from jobs.models import Tenant
+from jobs.services.keys import create_key, revoke_key
 from jobs.services.ports import Ports
+
+__all__ = [
+    "create_key",
+    "create_tenant",
+    "pause_tenant",
+    "renew_webhook_secret",
+    "resume_tenant",
+    "revoke_key",
+]
 
 
 def create_tenant(name: str, *, weight: float = 1.0, by: str | None = None) -> tuple[Tenant, str]:
@@ -26,31 +36,11 @@ def create_tenant(name: str, *, weight: float = 1.0, by: str | None = None) -> t
         return tenant, renew_secret(tenant)
 
 
-def renew_webhook_secret(tenant: Tenant, *, by: str) -> str:
-    """The new secret; the old one signs nothing any more."""
+def renew_webhook_secret(tenant: Tenant, *, overlap_seconds: float = 0.0, by: str) -> str:
+    """The new secret. Callbacks are signed with the old one too for so long: receivers take either."""
     with transaction.atomic():
-        record(by, "renew_webhook_secret", f"tenant:{tenant.name}")
-        return renew_secret(tenant)
-
-
-def create_key(
-    tenant: Tenant, kind: ApiKey.Kind = ApiKey.Kind.TENANT, *, name: str = "", by: str | None = None
-) -> tuple[ApiKey, str]:
-    """The key's row (hashed) and the key itself."""
-    with transaction.atomic():
-        row, plaintext = ApiKey.objects.create_key(
-            tenant=tenant, kind=kind, name=(name or f"{tenant} {kind}")[:50]
-        )
-        _record(by, "create_key", f"key:{row.prefix}", tenant=tenant.name, kind=str(kind), name=row.name)
-    return row, plaintext  # type: ignore[return-value]
-
-
-def revoke_key(key: ApiKey, *, by: str | None = None) -> None:
-    """It stops working within two seconds, in every process."""
-    with transaction.atomic():
-        key.revoked = True
-        key.save(update_fields=["revoked"])
-        _record(by, "revoke_key", f"key:{key.prefix}", tenant=key.tenant.name, name=key.name)
+        record(by, "renew_webhook_secret", f"tenant:{tenant.name}", overlap_seconds=overlap_seconds)
+        return renew_secret(tenant, overlap_seconds=overlap_seconds)
 
 
 def pause_tenant(tenant: Tenant, *, by: str, ports: Ports, reason: str = "") -> Changed:

@@ -24,6 +24,7 @@ from jobs.states import JobState
 from jobs.sweeps.base import SweepCount, sweep_rows
 
 LIMIT = 500
+_NOT_WAITING = [JobState.RUNNING.value, JobState.CANCELLING.value]
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -37,7 +38,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _waiting_and(**overdue: Any) -> QuerySet[Job]:
     # "not running" is no index condition: asked for the waiting ones, SQLite reads the whole line
-    jobs = Job.objects.filter(**overdue, finished_at=None).exclude(state=JobState.RUNNING.value)
+    jobs = Job.objects.filter(**overdue, finished_at=None).exclude(state__in=_NOT_WAITING)
     return jobs.defer("payload", "result").order_by()[:LIMIT]
 
 
@@ -77,4 +78,4 @@ def _message(job: Job, now: datetime) -> str:
         return "Its deadline passed while it waited for another attempt."
     if job.deadline_at is not None and job.deadline_at <= now:
         return "Its deadline passed while it waited in line; it never started."
-    return "It did not start before its start deadline."
+    return "It did not start before its start deadline; it never started."

@@ -24,6 +24,7 @@ from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
+from jobs.services.quotas import exhausted, park_exhausted
 from jobs.states import LIVE_ATTEMPT_STATES, JobState
 from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.losses import spec_of
@@ -72,6 +73,7 @@ class Rebuild:
         monotonic = self.ports.clock.monotonic()
         if self.listening_since is None or self._was_emptied():
             mirror_fleet(self.fleet, self.leases, self.ports)
+            park_exhausted(self.fleet, self.leases, exhausted(self.ports.clock.now()))
             self.listening_since = monotonic
             if _somebody_may_hold(self.fleet):
                 return Progress.LISTENING

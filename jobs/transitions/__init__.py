@@ -13,8 +13,10 @@ from .waiting import (
     create_jobs,
     dismiss,
     end_waiting,
+    finish_cancelling,
     open_round,
     queue_again,
+    queue_at_its_time,
     request_cancel,
 )
 
@@ -29,10 +31,12 @@ __all__ = [
     "dismiss",
     "end_attempt",
     "end_waiting",
+    "finish_cancelling",
     "note_remote_id",
     "open_round",
     "quarantine_slot",
     "queue_again",
+    "queue_at_its_time",
     "request_cancel",
     "start_attempt",
     "take_over",

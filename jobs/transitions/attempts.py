@@ -177,6 +177,8 @@ def end_attempt(end: End) -> Ended:
         end.at + timedelta(seconds=decision.delay_seconds) if decision.job is JobState.RETRYING else None
     )
     data: dict[str, Any] = {"attempt": attempt.number}
+    if decision.job is JobState.CANCELLED:
+        data["evidence"] = end.evidence
     if job.due_at is not None:
         data["due_at"] = job.due_at.isoformat()
     fields = ["live_attempt", "tries", "free_connects", "deaths", "avoid_server", "due_at"]

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from jobs.errors import CANCELLED
 from jobs.models import DEAD_LETTER, Event, Job, JobTag, prepared
 from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
 
-WAITING = (JobState.QUEUED, JobState.RETRYING)
+WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 
 @dataclass(slots=True)
@@ -27,17 +28,36 @@ class Ended:
 
 
 def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
-    """Inserts QUEUED jobs with their tags and their first event."""
+    """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
     for job in jobs:
         job.event_seq = 1
     prepared.insert_all(jobs)
     prepared.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
     prepared.insert_all(
         [
-            Event(job=job, seq=1, type="queued", at=now, data={"status": job.state, "priority": job.priority})
+            Event(
+                job=job,
+                seq=1,
+                type=str(job.state),
+                at=now,
+                data={"status": job.state, "priority": job.priority, **_later(job)},
+            )
             for job in jobs
         ]
     )
+
+
+def _later(job: Job) -> dict[str, str]:
+    return {"run_at": job.run_at.isoformat()} if job.state == JobState.SCHEDULED and job.run_at else {}
+
+
+def queue_at_its_time(job_id: str, at: datetime) -> Job | None:
+    """SCHEDULED → QUEUED."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.SCHEDULED:
+        return None
+    move_job(job, JobState.QUEUED, at, {})
+    return job
 
 
 def queue_again(job_id: str, at: datetime) -> Job | None:
@@ -74,10 +94,20 @@ def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, messag
     return Ended(won=True, job=job, callback_id=call_back(job, at))
 
 
+def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
+    """CANCELLING → CANCELLED: what its attempt left behind on the GPU is proven gone."""
+    job = lock_job(job_id)
+    if job is None or job.state != JobState.CANCELLING:
+        return Ended(won=False, job=job)
+    job.error_code, job.error_message = CANCELLED, "Cancelled on request."
+    move_job(job, JobState.CANCELLED, at, {"evidence": evidence}, "error_code", "error_message")
+    return Ended(won=True, job=job, callback_id=call_back(job, at))
+
+
 def request_cancel(job_id: str, at: datetime) -> bool:
     """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest."""
     job = lock_job(job_id)
-    if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED):
+    if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED, JobState.CANCELLING):
         return False
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at

@@ -55,7 +55,9 @@ class LeasesOnPaper:
         self._answer()
         self.weights.update(weights)
 
-    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+    def set_paused_tenants(
+        self, pool: str, tenants: Sequence[str], *, reason: str = "p"
+    ) -> tuple[Wakes, ...]:
         self._answer()
         return ()
 

@@ -34,7 +34,14 @@ from jobs.models import (
 from jobs.states import JobState
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
-STATES = list(JobState)
+STATES = [
+    JobState.QUEUED,
+    JobState.RUNNING,
+    JobState.RETRYING,
+    JobState.COMPLETED,
+    JobState.FAILED,
+    JobState.CANCELLED,
+]
 
 
 def fill(*, jobs: int) -> None:

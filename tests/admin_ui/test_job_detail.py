@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from admin_ui import job_story
 from gpus.models import AuditEntry
-from jobs.models import Attempt, Event, Job
+from jobs.models import Attempt, Callback, Event, Job, PushedResult
 
 from .conftest import World
 from .rows import NOW, fill
@@ -104,7 +104,7 @@ def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: py
     assert "The latest" in page
 
 
-def test_embedded_images_are_served_as_what_they_are(viewer: Client) -> None:
+def test_embedded_images_are_served_as_what_they_are(operator: Client) -> None:
     job = job_in("completed")
     text = base64.b64encode(PNG).decode()
     svg = base64.b64encode(b"<svg onload='alert(1)'/>").decode()
@@ -115,33 +115,59 @@ def test_embedded_images_are_served_as_what_they_are(viewer: Client) -> None:
         "vector": f"data:image/svg+xml;base64,{svg}",
     }
     Job.objects.filter(id=job.id).update(result=result)
-    page = page_of(viewer, job)
+    page = page_of(operator, job)
     address = reverse("admin:jobs_job_media", args=[job.id, "result", 1])
     assert f'src="{address}"' in page
     assert 'src="https://x.example' not in page
     assert 'href="https://x.example/1.png"' in page
-    image = viewer.get(address)
+    image = operator.get(address)
     assert (image.content, image["Content-Type"]) == (PNG, "image/png")
     assert "sandbox" in image["Content-Security-Policy"]
-    vector = viewer.get(reverse("admin:jobs_job_media", args=[job.id, "result", 2]))
+    vector = operator.get(reverse("admin:jobs_job_media", args=[job.id, "result", 2]))
     assert vector["Content-Type"] == "application/octet-stream"
     assert vector["Content-Disposition"].startswith("attachment")
     for place in (0, 9):
-        assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "result", place])).status_code == 404
-    assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, "tags", 0])).status_code == 404
+        missing = reverse("admin:jobs_job_media", args=[job.id, "result", place])
+        assert operator.get(missing).status_code == 404
+    assert operator.get(reverse("admin:jobs_job_media", args=[job.id, "tags", 0])).status_code == 404
     with CaptureQueriesContext(connection) as asked:
-        viewer.get(address)
+        operator.get(address)
     assert not [query["sql"] for query in asked if '"payload"' in query["sql"]]
 
 
-def test_raw_values_are_downloads(viewer: Client) -> None:
+def test_raw_values_are_downloads(operator: Client) -> None:
     job = job_in("completed")
-    raw = viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "payload"]))
+    raw = operator.get(reverse("admin:jobs_job_raw", args=[job.id, "payload"]))
     assert raw.json() == job.payload
     assert raw["Content-Disposition"] == f'attachment; filename="{job.id}-payload.json"'
-    whole = viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "job"])).json()
+    whole = operator.get(reverse("admin:jobs_job_raw", args=[job.id, "job"])).json()
     assert (whole["job_id"], whole["result"]) == (job.id, job.result)
-    assert viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "secrets"])).status_code == 404
+    assert operator.get(reverse("admin:jobs_job_raw", args=[job.id, "secrets"])).status_code == 404
+
+
+def test_who_has_no_permission_sees_neither_payload_nor_result(viewer: Client) -> None:
+    job = job_in("completed")
+    Job.objects.filter(id=job.id).update(payload={"p": "hush-in"}, result={"images": ["hush-out"]})
+    page = page_of(viewer, job) + live(viewer, job, seq=-1)
+    assert "jobs.view_payload" in page
+    whole = viewer.get(reverse("admin:jobs_job_raw", args=[job.id, "job"]))
+    assert "hush" not in page + whole.content.decode()
+    assert whole.json()["result_hidden"] is True
+    for name in ("payload", "result"):
+        assert viewer.get(reverse("admin:jobs_job_raw", args=[job.id, name])).status_code == 403
+        assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, name, 0])).status_code == 403
+
+
+def test_messages_that_carry_results_are_hidden_like_them(viewer: Client, operator: Client) -> None:
+    callback = Callback.objects.order_by("id")[0]
+    Callback.objects.filter(pk=callback.pk).update(body='{"result": "hush"}')
+    pushed = PushedResult.objects.create(
+        attempt_id="0" * 26, job_id=callback.job_id, body={"result": "hush"}, received_at=NOW
+    )
+    for name, row in (("callback", callback), ("pushedresult", pushed)):
+        address = reverse(f"admin:jobs_{name}_change", args=[row.pk])
+        assert "hush" not in viewer.get(address).content.decode()
+        assert "hush" in operator.get(address).content.decode()
 
 
 def test_jobs_that_are_gone_lead_elsewhere(viewer: Client) -> None:

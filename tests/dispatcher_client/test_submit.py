@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from email.utils import formatdate
 
 import pytest
 
 from dispatcher_client import (
+    Busy,
     Client,
     Invalid,
     Job,
@@ -221,3 +223,37 @@ def test_a_batch_has_an_answer_for_each(server: Scripted, client: Client) -> Non
     assert second.code == "unknown_model"
     assert len(server.asked) == 3, "one that is not answered whole is sent again"
     assert len(set(server.keys)) == 1
+
+
+def test_the_newer_fields_are_sent_as_the_api_has_them(server: Scripted, client: Client) -> None:
+    at = datetime(2026, 2, 1, 12, tzinfo=UTC)
+    client.submit("flux", {}, run_at=at, max_run_seconds=5, if_busy="queue")
+    body = server.asked[0].body
+    assert (body["run_at"], body["max_run_seconds"], body["if_busy"]) == (at.isoformat(), 5, "queue")
+    with pytest.raises(ValueError, match="zone"):
+        client.submit("flux", {}, run_at=datetime(2026, 2, 1))
+
+
+@pytest.mark.parametrize("code", ["busy", "no_capacity"])
+def test_who_would_not_wait_is_told_at_once(server: Scripted, client: Client, code: str) -> None:
+    server.will(problem(503, code, retryable=True, Retry_After="1"))
+    with pytest.raises(Busy) as refused:
+        client.submit("flux", {}, if_busy="reject")
+    assert (refused.value.code, refused.value.retry_after_seconds) == (code, 1.0)
+    assert len(server.asked) == 1
+
+
+def test_a_limit_that_ends_in_time_is_waited_for(server: Scripted, client: Client) -> None:
+    server.will(problem(429, "rate_limited", retryable=True, Retry_After="1"))
+    began = time.monotonic()
+    assert client.submit("flux", {}).job_id
+    assert time.monotonic() - began >= 1.0
+    assert [asked.key for asked in server.asked] == [server.asked[0].key] * 2
+
+
+def test_a_limit_that_ends_too_late_is_said_at_once(server: Scripted, client: Client) -> None:
+    server.will(problem(429, "quota_exhausted", retryable=True, Retry_After="40000"))
+    with pytest.raises(Unavailable) as refused:
+        client.submit("flux", {})
+    assert (refused.value.code, refused.value.retry_after_seconds) == ("quota_exhausted", 40000.0)
+    assert len(server.asked) == 1

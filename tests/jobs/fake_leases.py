@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Wakes
+from gpus.leasing.contract import Beat, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
 
 
@@ -21,6 +21,8 @@ class FakeLeases:
         self.pools: dict[str, PoolSpec] = {}
         self.servers: dict[str, ServerSpec] = {}
         self.paused: dict[str, set[str]] = {}
+        self.over_quota: dict[str, set[str]] = {}
+        self.tokens: dict[str, int] = {}
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Beat] = {}
 
@@ -59,10 +61,27 @@ class FakeLeases:
         self._answer()
         return {name: beat for name, beat in self.heard.items() if name in servers}
 
-    def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
+    def set_paused_tenants(
+        self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
+    ) -> tuple[Wakes, ...]:
         self._answer()
-        self.paused[pool] = set(tenants)
+        kept = self.paused if reason is ParkedFor.PAUSE else self.over_quota
+        kept[pool] = set(tenants)
         return ()
+
+    def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
+        self._answer()
+        left = self.tokens.setdefault(tenant, burst)
+        taken = left >= tokens
+        if taken:
+            self.tokens[tenant] = left = left - tokens
+        return Tokens(
+            taken, left, 0.0 if taken else (tokens - left) / per_second, (burst - left) / per_second
+        )
+
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
+        self._answer()
+        return [self.free_slots for _ in models]
 
     def fill(self) -> tuple[Wakes, ...]:
         self._answer()

@@ -29,6 +29,8 @@ class Command(TerminalCommand):
         parser.add_argument("--max-retries", type=int)
         parser.add_argument("--deadline-seconds", type=positive_seconds)
         parser.add_argument("--start-deadline-seconds", type=positive_seconds)
+        parser.add_argument("--max-run-seconds", type=positive_seconds)
+        parser.add_argument("--run-at", metavar="TIME", help="not before, as in 2026-02-01T12:00:00Z")
         parser.add_argument(
             "--wait", nargs="?", type=positive_seconds, const=float("inf"), metavar="SECONDS",
             help="until it is over, or so long",
@@ -36,7 +38,7 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         fields = ("model", "priority", "tags", "callback_url", "idempotency_key", "max_retries",
-                  "deadline_seconds", "start_deadline_seconds")  # fmt: skip
+                  "deadline_seconds", "start_deadline_seconds", "max_run_seconds", "run_at")  # fmt: skip
         body = {name: options[name] for name in fields} | {"payload": read_payload(options["payload"])}
         submitted = submit(body, tenant_named(options["tenant"]))
         if options["wait"] is None:

@@ -66,7 +66,9 @@ def overdue(view: View) -> Iterator[Finding]:
         "The sweep `due_retries` does that every second.",
         "see beat and the sweeps above",
     )
-    late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(state=JobState.RUNNING.value)
+    late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(
+        state__in=[JobState.RUNNING.value, JobState.CANCELLING.value]
+    )
     yield from _told(
         _ids(late),
         "deadlines",

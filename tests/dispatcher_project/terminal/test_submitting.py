@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher_project.terminal import submitting
 from jobs.models import Job, Tenant
-from jobs.services import placing
+from jobs.services import slow_redis
 from jobs.states import JobState
 from jobs.transitions import end_waiting
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def redis_was_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "_no_push_until", 0.0)
+    slow_redis.forget()
 
 
 def test_a_job_is_stored_with_what_was_said_and_stands_in_line(world: World, terminal: Terminal) -> None:

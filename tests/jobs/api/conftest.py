@@ -15,8 +15,8 @@ from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
-from jobs.services import placing
 from jobs.services import ports as wiring
+from jobs.services import slow_redis
 from jobs.services.ports import Ports
 from jobs.services.tenants import create_key
 from tests.jobs.fake_leases import FakeLeases
@@ -58,7 +58,7 @@ class Account:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     registry.forget()
     forget_keys()
-    monkeypatch.setattr(placing, "_no_push_until", 0.0)
+    slow_redis.forget()
     world = World()
     monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
     yield world

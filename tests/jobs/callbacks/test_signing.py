@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from jobs.callbacks.signing import new_secret, sign
-from jobs.callbacks.tenant_secret import renew_secret, secret_of
+from jobs.callbacks.tenant_secret import renew_secret, secret_of, secrets_of
 from jobs.models import Tenant
 
 
@@ -49,3 +49,28 @@ def test_a_tenant_without_a_secret_gets_one_that_stays() -> None:
     stale = Tenant.objects.get(name="acme")
     made = secret_of(tenant)
     assert made == secret_of(stale) == secret_of(Tenant.objects.get(name="acme"))
+
+
+@pytest.mark.django_db
+def test_while_two_secrets_overlap_a_receiver_with_either_is_content() -> None:
+    tenant = Tenant.objects.create(name="acme")
+    oldest, old = renew_secret(tenant), renew_secret(tenant, overlap_seconds=60)
+    new = renew_secret(tenant, overlap_seconds=60)
+    now = datetime.now(UTC)
+    stored = Tenant.objects.get(name="acme")
+    headers = sign(secrets_of(stored, now), "msg_1", now, "{}")
+    assert len(headers["webhook-signature"].split(" ")) == 2
+    for secret in (old, new):
+        assert Webhook(secret).verify("{}", headers) == {}
+    with pytest.raises(WebhookVerificationError):
+        Webhook(oldest).verify("{}", headers)
+    assert secrets_of(stored, now + timedelta(seconds=61)) == [new]
+    assert old not in stored.webhook_secret_before_encrypted
+
+
+@pytest.mark.django_db
+def test_a_secret_that_got_out_is_gone_at_once() -> None:
+    tenant = Tenant.objects.create(name="acme")
+    renew_secret(tenant)
+    new = renew_secret(tenant)
+    assert secrets_of(tenant, datetime.now(UTC)) == [new]

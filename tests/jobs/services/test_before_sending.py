@@ -200,3 +200,14 @@ def test_a_start_that_can_not_be_written_sends_nothing(shop, monkeypatch):
     assert hands.worker.work("m") == []
     assert hands.gpu.sent == []
     assert (hands.slot(), hands.worker.settlement.keeper.held()) == ("free", 0)
+
+
+def test_a_jobs_own_run_limit_goes_with_its_request(shop):
+    hands = by_hand(shop)
+    Job.objects.filter(id=hands.submit().id).update(max_run_seconds=3.0)
+    hands.submit()
+    limits = []
+    hands.gpu.on_start = lambda run: limits.append(run.limit_seconds)
+    run_after(hands, 0.1)
+    run_after(hands, 0.1)
+    assert limits == [3.0, float("inf")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,13 +66,19 @@ def _say(answer: Any) -> Any:
 
 class Bench:
     def __init__(
-        self, runner: ScriptedRunner, *, deadline: float | None = None, remote_id: str | None = None
+        self,
+        runner: ScriptedRunner,
+        *,
+        deadline: float | None = None,
+        remote_id: str | None = None,
+        limit: float = math.inf,
     ) -> None:
         self.clock = ManualClock()
         self.fresh = True
         self.push: Mapping[str, Any] | None = None
         self.evidence: str | None = None
-        request = RunRequest("j", "a", ASYNC, Endpoint("gpu-1", "http://gpu-1/generate"), {}, "gpu-1/0", 1)
+        endpoint = Endpoint("gpu-1", "http://gpu-1/generate")
+        request = RunRequest("j", "a", ASYNC, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
         self.run = AttemptRun(
             request,
             runner,
@@ -158,6 +165,22 @@ def test_a_run_past_its_limit_is_cancelled_and_times_out():
     assert not over.ending.suspect, "the server confirmed the cancel"
     assert bench.clock.elapsed == 60.0
     assert runner.calls[-1] == "cancel r1"
+
+
+@pytest.mark.parametrize(("limit", "ends"), [(10.0, 10.0), (1000.0, 60.0)])
+def test_a_job_lowers_its_models_limit_and_never_raises_it(limit: float, ends: float) -> None:
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), limit=limit).accept()
+    assert bench.wait_through().ending.error.code == "timeout"
+    assert bench.clock.elapsed == ends
+
+
+def test_a_jobs_own_limit_proves_nothing_about_the_gpu() -> None:
+    """That no run can still be going on is known after the model's limit only."""
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")], cancels=[False] * 99), limit=5.0).accept()
+    bench.run.order(Order.CANCEL)
+    over = bench.wait_through()
+    assert over.evidence == "the model's run limit has passed"
+    assert bench.clock.elapsed >= 60.0
 
 
 def test_a_time_out_whose_cancel_is_not_confirmed_leaves_the_slot_suspect():

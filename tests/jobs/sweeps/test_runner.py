@@ -186,9 +186,11 @@ def test_one_fleet_without_redis_does_not_stop_the_others() -> None:
 
 def test_every_symptom_has_its_sweep() -> None:
     assert set(sweeps()) == {
+        "cancelling",
         "deadlines",
         "due_callbacks",
         "due_retries",
+        "due_starts",
         "expired_leases",
         "fill",
         "generation",
@@ -196,6 +198,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "mirror_registry",
         "orphans",
         "quarantine",
+        "quotas",
         "reconcile",
         "retention",
         "rollups",

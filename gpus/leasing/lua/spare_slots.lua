@@ -1,0 +1,30 @@
+-- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
+-- Keys: KEYS[1] prefix
+-- Args: clock, pool, tenant, then models
+-- Returns: per model, how many free slots no waiting ticket could take; 0 for a tenant that is parked
+-- include: gate
+-- include: line
+-- include: pick
+-- include: wakes
+local pool_name, tenant = ARGV[2], ARGV[3]
+
+if not is_whole() then return refuse() end
+local pool, classes, spare = load_pool(pool_name), read_classes(pool_name), {}
+local parked = is_parked(pool, tenant)
+
+local function free_of(class)
+  local flat, free = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0
+  for i = 2, #flat, 2 do free = free + tonumber(flat[i]) end
+  return free
+end
+
+for i = 4, #ARGV do
+  local count = 0
+  for _, class in ipairs(classes) do
+    if not parked and serves(class[2], ARGV[i]) then
+      count = count + math.max(0, free_of(class[1]) - waiting_for(pool_name, class[2]))
+    end
+  end
+  spare[#spare + 1] = count
+end
+return spare

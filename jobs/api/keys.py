@@ -1,0 +1,174 @@
+"""A tenant's API keys and its webhook secret, for operators. Secrets are shown once, when they are made."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.api.base import actor, read_body
+from gpus.api.json_body import compiled
+from gpus.api.openapi import described
+from gpus.api.problems import FieldError, Problem, validation_problem
+from jobs.api import key_schemas
+from jobs.api.dead_letters import OperatorView
+from jobs.api.parameters import read_time
+from jobs.api.pauses import TENANT, tenant_named
+from jobs.models import ApiKey
+from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.services.tenants import renew_webhook_secret
+
+_PREFIX = OpenApiParameter("prefix", str, OpenApiParameter.PATH, description="As the list shows it.")
+
+
+class Keys(OperatorView):
+    needs = {"GET": "jobs.view_apikey", "POST": "jobs.add_apikey"}
+
+    @described(
+        "list_keys",
+        "A tenant's API keys, the newest first",
+        answers={200: "ApiKeys"},
+        refusals=(403, 404),
+        parameters=(TENANT,),
+        tag="admin",
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        rows = ApiKey.objects.filter(tenant=tenant_named(tenant)).select_related("tenant", "rotated_to")
+        return Response({"results": [_key_json(row) for row in rows.order_by("-created", "pk")]})
+
+    @described(
+        "create_key",
+        "Make an API key",
+        answers={201: "NewApiKey"},
+        refusals=(403, 404),
+        body="KeyBody",
+        body_required=False,
+        parameters=(TENANT,),
+        tag="admin",
+        description="`key` is shown only in this answer.",
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        body, row = read_body(request.data or {}, _create_validator()), tenant_named(tenant)
+        key, plaintext = create_key(
+            row,
+            ApiKey.Kind(body.get("kind", "tenant")),
+            name=body.get("name", ""),
+            scopes=body.get("scopes"),
+            allowed_models=body.get("allowed_models"),
+            expires_at=_time(body, "expires_at"),
+            by=actor(request),
+        )
+        return Response({**_key_json(key), "key": plaintext}, status=201)
+
+
+class RotateKey(OperatorView):
+    needs = {"POST": "jobs.change_apikey"}
+
+    @described(
+        "rotate_key",
+        "Replace an API key: a new one that may do the same; both work for a while",
+        answers={201: "NewApiKey"},
+        refusals=(403, 404, 409),
+        body="OverlapBody",
+        body_required=False,
+        parameters=(TENANT, _PREFIX),
+        tag="admin",
+        description="`key` is shown only in this answer. 409: it is revoked, expired or replaced already.",
+    )
+    def post(self, request: Request, tenant: str, prefix: str) -> Response:
+        overlap, key = _overlap(request), _key(tenant, prefix)
+        new, plaintext = rotate_key(key, overlap_seconds=overlap, by=actor(request))
+        return Response({**_key_json(new), "key": plaintext}, status=201)
+
+
+class RevokeKey(OperatorView):
+    needs = {"POST": "jobs.change_apikey"}
+
+    @described(
+        "revoke_key",
+        "Revoke an API key: it stops working within two seconds",
+        answers={200: "ApiKey"},
+        refusals=(403, 404),
+        parameters=(TENANT, _PREFIX),
+        tag="admin",
+    )
+    def post(self, request: Request, tenant: str, prefix: str) -> Response:
+        key = _key(tenant, prefix)
+        if not key.revoked:
+            revoke_key(key, by=actor(request))
+        return Response(_key_json(key))
+
+
+class WebhookSecret(OperatorView):
+    needs = {"POST": "jobs.change_tenant"}
+
+    @described(
+        "renew_webhook_secret",
+        "A new webhook secret; callbacks are signed with the old one too for a while",
+        answers={201: "WebhookSecret"},
+        refusals=(403, 404),
+        body="OverlapBody",
+        body_required=False,
+        parameters=(TENANT,),
+        tag="admin",
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        overlap, row = _overlap(request), tenant_named(tenant)
+        secret = renew_webhook_secret(row, overlap_seconds=overlap, by=actor(request))
+        return Response({"webhook_secret": secret, "old_until": row.webhook_secret_before_until}, status=201)
+
+
+def _key(tenant: str, prefix: str) -> ApiKey:
+    rows = ApiKey.objects.filter(tenant=tenant_named(tenant)).select_related("tenant", "rotated_to")
+    row: ApiKey | None = rows.filter(prefix=prefix).first() if prefix.isalnum() else None
+    if row is None:
+        error = FieldError("/prefix", "unknown_key", "The tenant has no such key.", place="path")
+        raise Problem(404, "unknown_key", "The tenant has no such key.", errors=[error])
+    return row
+
+
+def _overlap(request: Request) -> float:
+    body = read_body(request.data or {}, _overlap_validator())
+    return float(body.get("overlap_seconds", OVERLAP_SECONDS))
+
+
+def _time(body: dict[str, Any], name: str) -> Any:
+    text = body.get(name)
+    if text is None:
+        return None
+    at = read_time(text)
+    if at is None:
+        detail = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+        raise validation_problem([FieldError(f"/{name}", "invalid", detail)])
+    return at
+
+
+def _key_json(key: ApiKey) -> dict[str, Any]:
+    return {
+        "prefix": key.prefix,
+        "name": key.name,
+        "tenant": key.tenant.name,
+        "kind": str(key.kind),
+        "scopes": key.scopes,
+        "allowed_models": key.allowed_models,
+        "created_at": key.created,
+        "expires_at": key.expiry_date,
+        "last_used_at": key.last_used_at,
+        "revoked": key.revoked,
+        "is_valid": not key.revoked and not key.has_expired,
+        "rotated_to": key.rotated_to.prefix if key.rotated_to else None,
+    }
+
+
+@lru_cache(maxsize=1)
+def _create_validator() -> Draft202012Validator:
+    return compiled(key_schemas.create_body())
+
+
+@lru_cache(maxsize=1)
+def _overlap_validator() -> Draft202012Validator:
+    return compiled(key_schemas.overlap_body())

@@ -1,0 +1,98 @@
+"""GPU-seconds of a tenant's UTC day, counted from what ended (rollups) and what runs (live attempts).
+
+Nothing is kept beside them. An attempt counts on the day on which it ends; while it runs, with what it has
+run today. The rollups are some seconds behind, so a tenant may go over by what ends in that time, and by what
+it runs when the last second is used: a run is not broken off for a quota.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Sum
+
+from gpus import queries as registry
+from gpus.leasing.contract import Leases, ParkedFor, Wakes
+from jobs.errors import QuotaExhausted
+from jobs.models import Attempt, Rollup, Tenant
+from jobs.rollups import HOUR
+from jobs.services.limits import limits_of
+
+REMEMBER_SECONDS = 2.0
+
+_lock = threading.Lock()
+_remembered: dict[int, tuple[float, datetime, float]] = {}
+
+
+def day_of(now: datetime) -> datetime:
+    """Where the UTC day begins."""
+    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
+    """By tenant; two queries."""
+    day, chosen = day_of(now), list(tenants)
+    ended = (
+        Rollup.objects.filter(span_seconds=HOUR, at__gte=day, tenant__in=chosen)
+        .order_by()
+        .values_list("tenant")
+        .annotate(Sum("gpu_seconds"))
+    )
+    used = dict.fromkeys(chosen, 0.0) | dict(ended)
+    running = Attempt.objects.filter(state__in=Attempt.LIVE, job__tenant__in=chosen).order_by()
+    for tenant, started_at in running.values_list("job__tenant", "started_at"):
+        used[tenant] += max(0.0, (now - max(started_at, day)).total_seconds())
+    return used
+
+
+def exhausted(now: datetime) -> Mapping[int, float]:
+    """Tenants whose day is used up, with what they used."""
+    limits = dict(
+        Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
+    )
+    used = used_seconds(limits, now) if limits else {}
+    return {tenant: seconds for tenant, seconds in used.items() if seconds >= (limits[tenant] or 0.0)}
+
+
+def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:
+    """None while there is something left of the day; what was used is remembered for two seconds."""
+    limit = limits_of(tenant_id).daily_gpu_seconds
+    if limit is None:
+        return None
+    used = _recently_used(tenant_id, now)
+    if used < limit:
+        return None
+    left = (day_of(now) + timedelta(days=1) - now).total_seconds()
+    return QuotaExhausted(
+        f"The tenant has used {used:.0f} of its {limit:g} GPU-seconds of this UTC day.",
+        retry_after_seconds=left,
+    )
+
+
+def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[Wakes, ...]:
+    """Tells every pool of the fleet who is held back; all others go on. Raises LeasingUnavailable."""
+    names = [str(tenant) for tenant in sorted(tenants)]
+    wakes: list[Wakes] = []
+    for pool in registry.pools(fleet=fleet):
+        wakes += leases.set_paused_tenants(pool.name, names, reason=ParkedFor.QUOTA)
+    return tuple(wakes)
+
+
+def forget() -> None:
+    with _lock:
+        _remembered.clear()
+
+
+def _recently_used(tenant_id: int, now: datetime) -> float:
+    found, at = _remembered.get(tenant_id), time.monotonic()
+    if found is not None and found[0] > at and found[1] == day_of(now):
+        return found[2]
+    used = used_seconds([tenant_id], now)[tenant_id]
+    with _lock:
+        if len(_remembered) > 10_000:
+            _remembered.clear()
+        _remembered[tenant_id] = (at + REMEMBER_SECONDS, day_of(now), used)
+    return used

@@ -1,0 +1,58 @@
+"""How fast a tenant submits: a token bucket in Redis, one token per job. Without Redis everybody gets in: the
+promise that a submit is answered stands above the limit, and what the database takes bounds it then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.errors import BatchExceedsBurst, RateLimited, Refused
+from jobs.services import slow_redis
+from jobs.services.limits import limits_of
+from jobs.services.ports import Ports
+
+HOME_FLEET = "main"
+"""A tenant has one bucket, whatever the fleets of its models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """per_second, burst: the limit. left: jobs that may follow at once. full_seconds: until the whole burst
+    is there again."""
+
+    per_second: float
+    burst: int
+    left: int
+    full_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """rate: None where the tenant has none, or nobody could ask. refused: why it may not submit now."""
+
+    rate: Rate | None = None
+    refused: Refused | None = None
+
+
+def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
+    """Takes a token per job, or none. Not remembered under any key: who comes again is asked again."""
+    limits = limits_of(tenant_id)
+    per_second, burst = limits.submits_per_second, limits.burst
+    if per_second is None:
+        return Admission()
+    if jobs > burst:
+        rate = Rate(per_second, burst, burst, 0.0)
+        return Admission(rate, BatchExceedsBurst(f"The tenant may submit {burst} jobs at once, not {jobs}."))
+    tokens = slow_redis.ask(
+        "rate_not_checked",
+        lambda: ports.leases(HOME_FLEET).take_tokens(
+            str(tenant_id), jobs, per_second=per_second, burst=burst
+        ),
+        ports,
+    )
+    if tokens is None:
+        return Admission()
+    rate = Rate(per_second, burst, tokens.left, tokens.full_seconds)
+    if tokens.taken:
+        return Admission(rate)
+    detail = f"The tenant may submit {per_second:g} jobs per second, {burst} at once."
+    return Admission(rate, RateLimited(detail, retry_after_seconds=tokens.wait_seconds))

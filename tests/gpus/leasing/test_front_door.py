@@ -1,0 +1,124 @@
+"""What the front door asks of Redis: a token bucket per tenant, and whether a slot would be free."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gpus.leasing.contract import ParkedFor, Tokens
+from gpus.leasing.scripts import Client
+from gpus.leasing.store import RedisLeases
+
+from .rig import MODEL, POOL, Rig
+
+
+def take(rig: Rig, tokens: int = 1, *, tenant: str = "t", per_second: float = 2.0, burst: int = 4) -> Tokens:
+    return rig.leases.take_tokens(tenant, tokens, per_second=per_second, burst=burst)
+
+
+def test_a_burst_then_the_rate(rig: Rig) -> None:
+    assert [take(rig).taken for _ in range(5)] == [True] * 4 + [False]
+    refused = take(rig)
+    assert (refused.left, refused.wait_seconds, refused.full_seconds) == (0, 0.5, 2.0)
+    rig.wait(0.5)
+    assert take(rig).taken
+    assert not take(rig).taken
+    rig.wait(3600)
+    assert take(rig).left == 3, "never more than the burst"
+
+
+def test_all_or_none(rig: Rig) -> None:
+    assert take(rig, 3).left == 1
+    refused = take(rig, 3)
+    assert (refused.taken, refused.left, refused.wait_seconds) == (False, 1, 1.0)
+    assert take(rig, 1).taken, "what was refused took nothing"
+
+
+def test_tenants_have_buckets_of_their_own(rig: Rig) -> None:
+    assert take(rig, 4, tenant="a").taken
+    assert take(rig, 4, tenant="b").taken
+    assert not take(rig, 1, tenant="a").taken
+
+
+def test_a_clock_that_steps_back_gives_and_takes_nothing(rig: Rig) -> None:
+    take(rig, 4)
+    rig.wait(-3600)
+    assert not take(rig).taken
+    rig.wait(3600)
+    assert not take(rig).taken, "the hour was not waited through"
+
+
+def test_a_request_that_redis_carries_out_twice_pays_once(rig: Rig) -> None:
+    args = ("", "t", 1, 1.0, 4, "one-request")
+    first = rig.leases._scripts.run("take_tokens", *args)
+    assert rig.leases._scripts.run("take_tokens", *args) == first == [1, 3, 0, 1_000_000]
+    assert rig.leases._scripts.run("take_tokens", *args[:-1], "another")[1] == 2
+
+
+def test_a_bucket_lives_until_it_is_full_and_needs_no_index(client: Client, fleet: str) -> None:
+    closed = Rig(client, fleet)
+    assert take(closed, 4).taken, "no generation was ever opened"
+    milliseconds = closed.client.pttl(closed.prefix + "rate:t")
+    assert 2_000 < milliseconds <= 3_000, "two seconds to be full, and one to spare"
+
+
+def test_at_once_from_many_threads_no_token_is_given_twice(client: Client, fleet: str) -> None:
+    rig, taken = Rig(client, fleet), []
+
+    def work() -> None:
+        for _ in range(50):
+            taken.append(take(rig, burst=100, per_second=0.001).taken)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(taken), sum(taken)) == (200, 100)
+
+
+def spare(leases: RedisLeases, *models: str, tenant: str = "t1") -> list[int]:
+    return leases.spare_slots(POOL, tenant, models or (MODEL,))
+
+
+def test_a_slot_is_spare_while_no_ticket_could_take_it(rig: Rig) -> None:
+    assert spare(rig.leases) == [0]
+    rig.server(slots=3, models=("flux", "sd"))
+    assert spare(rig.leases, "flux", "sd", "other") == [3, 3, 0]
+    rig.push("waits", model="sd")
+    assert spare(rig.leases, "flux") == [2], "the other model's ticket may take it"
+    rig.must_claim()
+    assert spare(rig.leases, "flux") == [2]
+    rig.push("more", "and more")
+    assert spare(rig.leases, "flux") == [0]
+
+
+def test_a_line_that_no_free_slot_serves_takes_nothing_away(rig: Rig) -> None:
+    rig.server("s1", models=("flux",))
+    rig.push("waits", model="elsewhere")
+    assert spare(rig.leases, "flux") == [1]
+
+
+def test_nothing_is_spare_for_a_tenant_that_is_held_back(rig: Rig) -> None:
+    rig.server()
+    rig.leases.set_paused_tenants(POOL, ["t1"], reason=ParkedFor.QUOTA)
+    assert spare(rig.leases) == [0]
+    assert spare(rig.leases, tenant="t2") == [1]
+
+
+def test_a_tenant_goes_on_when_the_last_reason_is_gone(rig: Rig) -> None:
+    rig.server()
+    rig.push("a1", tenant="a")
+    rig.leases.set_paused_tenants(POOL, ["a"])
+    rig.leases.set_paused_tenants(POOL, ["a"], reason=ParkedFor.QUOTA)
+    assert rig.leases.set_paused_tenants(POOL, []) == ()
+    assert rig.claim() is None, "the quota still holds it back"
+    assert rig.leases.set_paused_tenants(POOL, [], reason=ParkedFor.QUOTA) != ()
+    assert rig.must_claim().job_id == "a1"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", ""])
+def test_names_that_would_leave_their_key_are_refused(rig: Rig, name: str) -> None:
+    with pytest.raises(ValueError, match="a name must not"):
+        take(rig, tenant=name)

@@ -1,0 +1,95 @@
+"""Every operation of the published contract, asked by another tenant's key: it reads and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core import serializers
+from rest_framework.test import APIClient
+
+from gpus.models import ModelConfig
+from jobs.models import ApiKey, Callback, Job
+from jobs.services.tenants import create_key
+
+from .conftest import Account
+from .test_jobs import NOW, make_job
+
+SECRET = "hush-hush"
+BODIES: dict[str, Any] = {
+    "submit_job": {"model": "zimg", "payload": {}},
+    "submit_batch": {"jobs": [{"model": "zimg", "payload": {}}]},
+    "cancel_jobs": {"filter": {"tenant": "acme"}},
+    "retry_jobs": {"filter": {"tenant": "acme"}},
+    "dismiss_dead_letters": {"filter": {"tenant": "acme"}},
+    "change_priority": {"priority": 1},
+}
+OWN = ("jobs.IdempotencyKey", "jobs.SweepRun", "jobs.Tally")
+
+
+def operations(client: APIClient) -> list[tuple[str, str, str]]:
+    document = json.loads(client.get("/api/v1/schema").content)
+    return [
+        (operation["operationId"], method, path)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in ("get", "post", "put", "patch", "delete")
+    ]
+
+
+def rows_but_of(account: Account) -> str:
+    """All there is in our tables, less what the asking tenant made, and when keys were used."""
+    found: list[Any] = []
+    for app in ("jobs", "gpus"):
+        for model in apps.get_app_config(app).get_models():
+            found += model._base_manager.order_by("pk")
+    told = json.loads(serializers.serialize("json", found))
+    own = set(Job.objects.filter(tenant=account.tenant).values_list("pk", flat=True))
+    for row in told:
+        row["fields"].pop("last_used_at", None)
+    return json.dumps([r for r in told if r["pk"] not in own and r["fields"].get("job") not in own])
+
+
+@pytest.fixture
+def treasure(acme: Account, zimg: ModelConfig) -> dict[str, str]:
+    """Of every kind of thing that a tenant has."""
+    told = {"tags": [SECRET], "metadata": {"x": SECRET}, "result": SECRET, "error_message": SECRET}
+    jobs = {state: make_job(acme.tenant, state, **told) for state in ("queued", "running", "failed")}
+    key, _ = create_key(acme.tenant, name=SECRET)
+    Callback.objects.create(
+        id="msg_1", job=jobs["failed"], url=f"https://{SECRET}.example", body=SECRET, created_at=NOW
+    )
+    return {"job_id": jobs["failed"].id, "prefix": key.prefix, "running": jobs["running"].id}
+
+
+def test_another_tenants_key_reads_and_changes_nothing(
+    acme: Account, other: Account, treasure: dict[str, str]
+) -> None:
+    asked = operations(other.client)
+    assert len(asked) > 40
+    before = rows_but_of(other)
+    for job_id in (treasure["job_id"], treasure["running"]):
+        for name, method, route in asked:
+            path = route
+            places = {"job_id": job_id, "prefix": treasure["prefix"], "tenant": "acme", "model": "zimg"}
+            for place, value in (*places.items(), ("server", "s1")):
+                path = path.replace("{" + place + "}", value)
+            answer = getattr(other.client, method)(path, BODIES.get(name), format="json")
+            assert answer.status_code < 500, (name, answer.content)
+            assert SECRET.encode() not in answer.content, name
+            if job_id in path:
+                assert answer.status_code in (401, 403, 404), name
+            if "/admin/" in path:
+                assert answer.status_code == 403, name
+    assert rows_but_of(other) == before
+
+
+def test_a_query_reaches_nobody_elses_jobs(acme: Account, other: Account, treasure: dict[str, str]) -> None:
+    for query in (f"?tag={SECRET}", "?status=failed", "?model=zimg", f"?cursor={treasure['job_id']}"):
+        answer = other.client.get(f"/api/v1/queue/jobs{query}")
+        assert answer.status_code in (200, 400)
+        assert SECRET.encode() not in answer.content
+    assert SECRET.encode() in acme.client.get(f"/api/v1/queue/jobs?tag={SECRET}").content, "its owner does"
+    assert ApiKey.objects.filter(tenant=acme.tenant, name=SECRET, revoked=False).exists()

@@ -1,0 +1,262 @@
+"""What a key may do, how it is replaced, and who sees what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from gpus.models import AuditEntry, ModelConfig
+from jobs.api import authentication
+from jobs.api.authentication import forget_keys
+from jobs.models import ApiKey, Job
+from jobs.services import limits
+from jobs.services.keys import create_key, rotate_key
+
+from .conftest import Account, make_model
+from .test_access import ROUTES, filled
+from .test_bad_input import problem
+from .test_jobs import make_job
+from .test_permissions import session
+
+SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
+JOB = {"model": "zimg", "payload": {"prompt": "a secret"}}
+KEYS = "/api/v1/admin/tenants/acme/keys"
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    limits.forget()
+    yield
+    limits.forget()
+
+
+def client_of(account: Account, *scopes: str, **values: Any) -> APIClient:
+    kind = values.pop("kind", ApiKey.Kind.TENANT)
+    return with_key(create_key(account.tenant, kind, scopes=scopes or None, **values)[1])
+
+
+def with_key(plaintext: str) -> APIClient:
+    client = APIClient(raise_request_exception=False)
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {plaintext}")
+    return client
+
+
+# -- scopes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["submit", "read", "cancel"])
+def test_a_key_does_what_its_scope_says_and_nothing_else(
+    acme: Account, zimg: ModelConfig, scope: str
+) -> None:
+    client, job = client_of(acme, scope), make_job(acme.tenant, "queued")
+    answers = {
+        "submit": client.post(SUBMIT, JOB, format="json"),
+        "read": client.get(f"{JOBS}/{job.id}"),
+        "cancel": client.post(f"{JOBS}/{job.id}/cancel"),
+    }
+    for needed, answer in answers.items():
+        if needed == scope:
+            assert answer.status_code in (200, 202), answer.content
+        else:
+            assert needed in problem(answer, 403, "scope_required")["detail"]
+
+
+@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if "/queue/" in route[1]])
+def test_every_route_of_jobs_asks_for_a_scope(acme: Account, method: str, path: str) -> None:
+    job = make_job(acme.tenant, "queued")
+    nothing = client_of(acme, "operate", kind=ApiKey.Kind.OPERATOR)
+    problem(getattr(nothing, method)(filled(path, job.id)), 403, "scope_required")
+
+
+def test_an_operators_key_without_operate_is_a_tenants(acme: Account, other: Account) -> None:
+    client = client_of(acme, "read", kind=ApiKey.Kind.OPERATOR)
+    problem(client.get("/api/v1/admin/pauses"), 403, "operator_required")
+    assert client.get(f"{JOBS}/{make_job(other.tenant, 'queued').id}").status_code == 404
+
+
+def test_a_scope_that_a_tenants_key_can_not_have_gives_nothing(acme: Account) -> None:
+    row, plaintext = create_key(acme.tenant)
+    ApiKey.objects.filter(pk=row.pk).update(scopes=["read", "operate"])
+    problem(with_key(plaintext).get("/api/v1/admin/pauses"), 403, "operator_required")
+
+
+def test_who_may_not_read_gets_no_result_with_a_repeated_submit(acme: Account, zimg: ModelConfig) -> None:
+    blind = client_of(acme, "submit")
+    job_id = blind.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()["job_id"]
+    now = timezone.now()
+    Job.objects.filter(id=job_id).update(state="completed", finished_at=now, result={"url": "a secret"})
+    told = blind.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()
+    assert (told["outcome"], told["result"], told["result_hidden"]) == ("finished", None, True)
+    seeing = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()
+    assert (seeing["result"], seeing["result_hidden"]) == ({"url": "a secret"}, False)
+
+
+@pytest.mark.parametrize(("permissions", "sees"), [
+    (["jobs.view_job"], False), (["jobs.view_job", "jobs.view_payload"], True),
+])  # fmt: skip
+def test_staff_see_results_with_the_permission_only(
+    acme: Account, permissions: list[str], sees: bool
+) -> None:
+    job = make_job(acme.tenant, "completed", result={"url": "a secret"})
+    told = session(*permissions).get(f"{JOBS}/{job.id}").json()
+    assert (told["result"], told["result_hidden"]) == ({"url": "a secret"} if sees else None, not sees)
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("of_tenant", "of_key", "may"), [
+    (None, None, True), (["zimg"], None, True), (["flux"], None, False), ([], None, False),
+    (None, ["zimg"], True), (None, ["flux"], False), (["zimg"], ["flux", "zimg"], True),
+    (["flux"], ["zimg"], False),
+])  # fmt: skip
+def test_a_key_narrows_what_its_tenant_may(
+    acme: Account, zimg: ModelConfig, of_tenant: list[str] | None, of_key: list[str] | None, may: bool
+) -> None:
+    make_model("flux")
+    acme.tenant.allowed_models = of_tenant
+    acme.tenant.save()
+    client = client_of(acme, allowed_models=of_key)
+    answer = client.post(SUBMIT, JOB, format="json")
+    batch = client.post("/api/v1/queue/submit-batch", {"jobs": [JOB]}, format="json").json()["jobs"][0]
+    if may:
+        assert (answer.status_code, batch["outcome"]) == (202, "queued")
+    else:
+        problem(answer, 403, "model_not_allowed", "/model")
+        assert batch["code"] == "model_not_allowed"
+        assert not Job.objects.exists()
+
+
+# -- last used -------------------------------------------------------------------------------------
+
+
+def test_the_last_use_is_noted_once_a_minute(
+    acme: Account, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ApiKey.objects.get()
+    assert row.last_used_at is None
+    acme.client.get(JOBS)
+    row.refresh_from_db()
+    noted = row.last_used_at
+    assert noted is not None
+    forget_keys()
+    with django_assert_num_queries(1):
+        authentication.principal_of_key(acme.key)
+    ApiKey.objects.update(last_used_at=noted - timedelta(seconds=61))
+    forget_keys()
+    acme.client.get(JOBS)
+    row.refresh_from_db()
+    assert row.last_used_at is not None
+    assert row.last_used_at >= noted
+
+
+def test_a_database_that_takes_no_writes_stops_no_reader(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: Any, **__: Any) -> int:
+        raise OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("django.db.models.query.QuerySet.update", read_only)
+    assert acme.client.get(JOBS).status_code == 200
+
+
+# -- the operators' routes -------------------------------------------------------------------------
+
+
+def test_an_operator_makes_lists_and_revokes_keys(operator: Account, acme: Account) -> None:
+    body = {"name": "ci", "scopes": ["submit", "read"], "allowed_models": ["zimg"]}
+    made = operator.client.post(KEYS, body, format="json")
+    assert made.status_code == 201, made.content
+    plaintext = made.json()["key"]
+    assert with_key(plaintext).get(JOBS).status_code == 200
+    listed = operator.client.get(KEYS)
+    assert plaintext.split(".")[1] not in listed.content.decode(), "shown once"
+    row = listed.json()["results"][0]
+    assert (row["name"], row["scopes"], row["allowed_models"]) == ("ci", ["read", "submit"], ["zimg"])
+    assert (row["is_valid"], row["last_used_at"] is not None) == (True, True)
+    assert operator.client.post(f"{KEYS}/{row['prefix']}/revoke").json()["is_valid"] is False
+    forget_keys()
+    problem(with_key(plaintext).get(JOBS), 401, "invalid_key")
+    problem(operator.client.post(f"{KEYS}/{row['prefix']}/rotate"), 409, "key_not_active")
+    deeds = list(AuditEntry.objects.order_by("id").values_list("action", "target"))
+    assert deeds == [("create_key", f"key:{row['prefix']}"), ("revoke_key", f"key:{row['prefix']}")]
+
+
+def test_a_rotated_key_goes_on_for_the_overlap(operator: Account, acme: Account) -> None:
+    old, old_plaintext = create_key(acme.tenant, name="ci", scopes=["read"], allowed_models=["zimg"])
+    answer = operator.client.post(f"{KEYS}/{old.prefix}/rotate", {"overlap_seconds": 3600}, format="json")
+    assert answer.status_code == 201, answer.content
+    new = answer.json()
+    assert (new["name"], new["scopes"], new["allowed_models"]) == ("ci", ["read"], ["zimg"])
+    assert (new["prefix"] != old.prefix, new["expires_at"]) == (True, None)
+    assert [with_key(one).get(JOBS).status_code for one in (new["key"], old_plaintext)] == [200, 200]
+    old.refresh_from_db()
+    assert old.expiry_date is not None
+    assert abs((old.expiry_date - timezone.now()).total_seconds() - 3600) < 60
+    assert old.rotated_to is not None
+    assert old.rotated_to.prefix == new["prefix"]
+    ApiKey.objects.filter(pk=old.pk).update(expiry_date=timezone.now() - timedelta(seconds=1))
+    forget_keys()
+    problem(with_key(old_plaintext).get(JOBS), 401, "invalid_key")
+    assert with_key(new["key"]).get(JOBS).status_code == 200
+
+
+def test_a_rotation_prolongs_nothing_and_is_done_once(acme: Account) -> None:
+    soon = timezone.now() + timedelta(minutes=5)
+    old, _ = create_key(acme.tenant, expires_at=soon)
+    new, _ = rotate_key(old, overlap_seconds=86400)
+    old.refresh_from_db()
+    assert old.expiry_date == soon, "it had less than the overlap to live"
+    assert new.expiry_date is not None
+    assert abs((new.expiry_date - soon).total_seconds()) < 60, "as long as the old one was made for"
+    from jobs.errors import KeyNotActive
+
+    with pytest.raises(KeyNotActive):
+        rotate_key(old)
+
+
+@pytest.mark.parametrize(("body", "code"), [
+    ({"scopes": ["fly"]}, "validation_failed"), ({"scopes": []}, "validation_failed"),
+    ({"scopes": ["operate"]}, "scope_needs_operator"), ({"kind": "root"}, "validation_failed"),
+    ({"expires_at": "2001-01-01T00:00:00Z"}, "expires_in_past"),
+    ({"expires_at": "tomorrow"}, "validation_failed"), ({"allowed_models": ["a b"]}, "validation_failed"),
+    ({"name": "x" * 51}, "validation_failed"), ({"nope": 1}, "validation_failed"),
+])  # fmt: skip
+def test_a_key_that_makes_no_sense_is_refused(
+    operator: Account, acme: Account, body: dict[str, Any], code: str
+) -> None:
+    before = ApiKey.objects.count()
+    problem(operator.client.post(KEYS, body, format="json"), 422, code)
+    assert ApiKey.objects.count() == before
+
+
+@pytest.mark.parametrize("path", [
+    "/api/v1/admin/tenants/nobody/keys", KEYS + "/12345678/revoke", KEYS + "/%00/rotate",
+])  # fmt: skip
+def test_what_is_not_there_is_not_found(operator: Account, acme: Account, path: str) -> None:
+    assert operator.client.post(path).status_code == 404
+
+
+def test_another_tenants_key_is_not_touched_through_this_one(
+    operator: Account, acme: Account, other: Account
+) -> None:
+    foreign = ApiKey.objects.get(tenant=other.tenant)
+    problem(operator.client.post(f"{KEYS}/{foreign.prefix}/revoke"), 404, "unknown_key")
+    foreign.refresh_from_db()
+    assert not foreign.revoked
+
+
+def test_a_new_webhook_secret_overlaps_with_the_old_one(operator: Account, acme: Account) -> None:
+    route = "/api/v1/admin/tenants/acme/webhook-secret"
+    first = operator.client.post(route).json()
+    assert first["old_until"] is None, "there was none"
+    second = operator.client.post(route, {"overlap_seconds": 60}, format="json").json()
+    assert second["webhook_secret"] != first["webhook_secret"]
+    assert second["old_until"] is not None
+    assert operator.client.post(route, {"overlap_seconds": 0}, format="json").json()["old_until"] is None

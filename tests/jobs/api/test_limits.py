@@ -1,0 +1,293 @@
+"""Who is refused at the front door, with which answer, and that a refusal that passes is remembered
+nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpus.models import ModelConfig, Server
+from jobs.models import IdempotencyKey, Job, Rollup
+from jobs.services import limits, quotas
+from tests.builders import ManualClock, make_running, make_server
+
+from .conftest import Account, World, make_model
+from .test_bad_input import problem
+from .test_jobs import make_job
+
+SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
+JOB = {"model": "zimg", "payload": {}}
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    limits.forget()
+    quotas.forget()
+    yield
+    limits.forget()
+    quotas.forget()
+
+
+def limit(account: Account, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(account.tenant, name, value)
+    account.tenant.save()
+    quotas.forget()
+
+
+def submit(account: Account, body: Any = JOB, **headers: Any) -> Any:
+    return account.client.post(SUBMIT, body, format="json", **headers)
+
+
+# -- how many may wait -----------------------------------------------------------------------------
+
+
+def test_a_tenant_with_a_full_queue_is_told_when_to_come_again(
+    acme: Account, other: Account, zimg: ModelConfig
+) -> None:
+    limit(acme, max_queued=2)
+    assert [submit(acme).status_code for _ in range(2)] == [202, 202]
+    refused = submit(acme)
+    told = problem(refused, 429, "tenant_queue_full")
+    assert told["retryable"] is True
+    assert int(refused["Retry-After"]) == told["retry_after_seconds"] == 60, "nothing ended lately"
+    assert Job.objects.count() == 2
+    assert submit(other).status_code == 202, "it is that tenant's queue"
+
+
+def test_a_model_with_a_full_queue_refuses_every_tenant(acme: Account, other: Account) -> None:
+    make_model("zimg", max_queued=1)
+    make_model("flux")
+    assert submit(acme).status_code == 202
+    problem(submit(other), 429, "model_queue_full")
+    assert submit(other, JOB | {"model": "flux"}).status_code == 202
+
+
+@pytest.mark.parametrize(("state", "counts"), [
+    ("queued", True), ("retrying", True), ("scheduled", True), ("running", False), ("completed", False),
+])  # fmt: skip
+def test_what_waits_counts_and_nothing_else(
+    acme: Account, zimg: ModelConfig, state: str, counts: bool
+) -> None:
+    limit(acme, max_queued=1)
+    make_job(acme.tenant, state)
+    assert submit(acme).status_code == (429 if counts else 202)
+
+
+def test_retry_after_is_the_mean_time_between_two_ends(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    world.clock = ManualClock(NOON)
+    limit(acme, max_queued=1)
+    submit(acme)
+    minute = NOON - timedelta(minutes=3)
+    Rollup.objects.create(
+        span_seconds=60, at=minute, model="zimg", tenant=acme.tenant, completed=60, failed=40
+    )
+    old = NOON - timedelta(minutes=30)
+    Rollup.objects.create(span_seconds=60, at=old, model="zimg", tenant=acme.tenant, completed=5000)
+    assert submit(acme)["Retry-After"] == "6", "100 ends in 600 s"
+
+
+def test_a_full_queue_is_judged_job_by_job_in_a_batch(acme: Account, zimg: ModelConfig) -> None:
+    make_model("flux", max_queued=1)
+    limit(acme, max_queued=3)
+    jobs = [JOB, JOB | {"model": "flux"}, JOB | {"model": "flux"}, JOB, JOB]
+    answer = acme.client.post(BATCH, {"jobs": jobs}, format="json")
+    assert answer.status_code == 202
+    told = [item.get("code", "accepted") for item in answer.json()["jobs"]]
+    assert told == ["accepted", "accepted", "model_queue_full", "accepted", "tenant_queue_full"]
+    assert answer.json()["jobs"][2]["retry_after_seconds"] >= 1
+    assert answer.json()["jobs"][2]["errors"][0]["pointer"] == "/jobs/2"
+
+
+def test_no_key_remembers_a_refusal_that_passes(acme: Account, zimg: ModelConfig) -> None:
+    limit(acme, max_queued=1)
+    held = submit(acme).json()["job_id"]
+    problem(submit(acme, HTTP_IDEMPOTENCY_KEY="k"), 429, "tenant_queue_full")
+    assert not IdempotencyKey.objects.exists()
+    limit(acme, max_queued=2)
+    accepted = submit(acme, HTTP_IDEMPOTENCY_KEY="k")
+    assert accepted.status_code == 202
+    assert "Idempotency-Replayed" not in accepted
+    repeated = submit(acme, HTTP_IDEMPOTENCY_KEY="k")
+    assert repeated.status_code == 202, "the queue is full again, and the job is in it"
+    assert repeated.json()["job_id"] == accepted.json()["job_id"] != held
+
+
+def test_a_repeated_batch_tries_again_what_was_refused_for_the_moment_only(
+    acme: Account, zimg: ModelConfig
+) -> None:
+    limit(acme, max_queued=1)
+    body = {"jobs": [JOB, JOB, JOB | {"model": "nope"}]}
+
+    def send() -> list[dict[str, Any]]:
+        answer = acme.client.post(BATCH, body, format="json", HTTP_IDEMPOTENCY_KEY="b")
+        assert answer.status_code == 202
+        return answer.json()["jobs"]  # type: ignore[no-any-return]
+
+    first = send()
+    assert [item.get("code") for item in first] == [None, "tenant_queue_full", "unknown_model"]
+    still = send()
+    assert [item.get("code") for item in still] == [None, "tenant_queue_full", "unknown_model"]
+    assert Job.objects.count() == 1
+    limit(acme, max_queued=5)
+    second = send()
+    assert [item.get("code") for item in second] == [None, None, "unknown_model"]
+    assert second[0]["job_id"] == first[0]["job_id"]
+    third = send()
+    assert [item.get("job_id") for item in third] == [item.get("job_id") for item in second]
+    assert Job.objects.count() == 2, "nothing twice"
+
+
+# -- how fast --------------------------------------------------------------------------------------
+
+
+def test_a_tenant_that_submits_too_fast_is_told_its_limit(
+    acme: Account, other: Account, zimg: ModelConfig
+) -> None:
+    limit(acme, submits_per_second=0.5, submit_burst=2)
+    first = submit(acme)
+    assert first["RateLimit-Policy"] == '"submits";q=2;w=4'
+    assert first["RateLimit"] == '"submits";r=1;t=2'
+    submit(acme)
+    refused = submit(acme)
+    problem(refused, 429, "rate_limited")
+    assert refused["RateLimit"].startswith('"submits";r=0;t=')
+    assert int(refused["Retry-After"]) == 2
+    assert Job.objects.count() == 2
+    assert "RateLimit" not in submit(other), "null is no limit"
+
+
+def test_a_batch_costs_a_token_per_job(acme: Account, zimg: ModelConfig) -> None:
+    limit(acme, submits_per_second=1.0, submit_burst=4)
+    assert acme.client.post(BATCH, {"jobs": [JOB] * 3}, format="json")["RateLimit"].startswith(
+        '"submits";r=1'
+    )
+    problem(acme.client.post(BATCH, {"jobs": [JOB] * 2}, format="json"), 429, "rate_limited")
+    told = problem(acme.client.post(BATCH, {"jobs": [JOB] * 5}, format="json"), 422, "batch_exceeds_burst")
+    assert told["retryable"] is False, "it would never pass"
+    assert Job.objects.count() == 3
+
+
+def test_a_refusal_for_other_reasons_carries_the_rate_too(acme: Account, zimg: ModelConfig) -> None:
+    limit(acme, submits_per_second=5.0, max_queued=1)
+    submit(acme)
+    assert submit(acme)["RateLimit"].startswith('"submits";r=3')
+
+
+def test_without_redis_everybody_gets_in(acme: Account, zimg: ModelConfig, world: World) -> None:
+    limit(acme, submits_per_second=0.001, submit_burst=1)
+    world.leases.away = True
+    answers = [submit(acme) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202] * 3
+    assert "RateLimit" not in answers[0]
+
+
+# -- how much --------------------------------------------------------------------------------------
+
+
+def used(account: Account, at: datetime, seconds: float) -> None:
+    Rollup.objects.create(
+        span_seconds=3600, at=at, model="zimg", tenant=account.tenant, completed=1, gpu_seconds=seconds
+    )
+    quotas.forget()
+
+
+def test_a_used_up_day_is_refused_until_midnight(
+    acme: Account, other: Account, zimg: ModelConfig, world: World
+) -> None:
+    world.clock = clock = ManualClock(NOON)
+    limit(acme, daily_gpu_seconds=100.0)
+    used(acme, NOON - timedelta(hours=13), 1000.0)
+    used(acme, NOON - timedelta(hours=2), 99.0)
+    assert submit(acme).status_code == 202, "yesterday is over"
+    used(acme, NOON, 1.0)
+    refused = submit(acme)
+    problem(refused, 429, "quota_exhausted")
+    assert refused["Retry-After"] == str(12 * 3600)
+    assert submit(other).status_code == 202
+    clock.move(12 * 3600)
+    assert submit(acme).status_code == 202
+
+
+def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelConfig, world: World) -> None:
+    midnight = NOON.replace(hour=0)
+    world.clock = ManualClock(midnight + timedelta(seconds=99))
+    limit(acme, daily_gpu_seconds=100.0)
+    make_running(make_job(acme.tenant, "queued"), at=midnight - timedelta(hours=5))
+    assert submit(acme).status_code == 202
+    world.clock = ManualClock(midnight + timedelta(seconds=101))
+    quotas.forget()
+    problem(submit(acme), 429, "quota_exhausted")
+
+
+# -- whether a slot is free ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(zimg: ModelConfig) -> Server:
+    return make_server(model=zimg, healthy=True)
+
+
+REJECT = JOB | {"if_busy": "reject"}
+
+
+def test_who_would_not_wait_is_refused_and_nothing_is_stored(
+    acme: Account, server: Server, world: World
+) -> None:
+    refused = submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k")
+    told = problem(refused, 503, "busy")
+    assert told["retryable"] is True
+    assert refused["Retry-After"]
+    assert not Job.objects.exists()
+    assert not IdempotencyKey.objects.exists()
+    world.leases.free_slots = 1
+    accepted = submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k")
+    assert (accepted.status_code, accepted.json()["outcome"]) == (202, "leased")
+
+
+@pytest.mark.parametrize("change", [
+    {"healthy": False}, {"desired": "off"}, {"desired": "draining"}, {"slots": 0},
+])  # fmt: skip
+def test_no_server_is_another_answer_than_no_free_slot(
+    acme: Account, server: Server, world: World, change: dict[str, Any]
+) -> None:
+    assert submit(acme).json()["wait_reason"] == "busy"
+    for name, value in change.items():
+        setattr(server, name, value)
+    server.save()
+    problem(submit(acme, REJECT), 503, "no_capacity")
+    told = submit(acme, JOB | {"if_busy": "queue"}).json()
+    assert (told["outcome"], told["wait_reason"]) == ("queued", "no_capacity")
+
+
+def test_a_server_that_was_not_looked_at_yet_is_no_missing_one(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    make_server(model=zimg)
+    assert submit(acme).json()["wait_reason"] == "busy"
+
+
+def test_without_redis_nobody_can_say_whether_a_slot_is_free(
+    acme: Account, server: Server, world: World
+) -> None:
+    world.leases.away = True
+    refused = submit(acme, REJECT)
+    problem(refused, 503, "leasing_unavailable")
+    assert refused["Retry-After"] == "5"
+    assert submit(acme).json()["wait_reason"] is None, "nobody knows"
+    assert Job.objects.count() == 1
+
+
+def test_a_batch_that_would_not_wait_gets_as_many_as_are_free(
+    acme: Account, server: Server, world: World
+) -> None:
+    world.leases.free_slots = 2
+    answer = acme.client.post(BATCH, {"jobs": [REJECT] * 3}, format="json").json()["jobs"]
+    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "leased", "busy"]

@@ -1,0 +1,99 @@
+"""When a job may start, by when it must have, and how long it may run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gpus.models import ModelConfig
+from jobs.models import Event, Job
+from tests.builders import ManualClock
+
+from .conftest import Account, World, make_model
+from .test_bad_input import problem
+
+SUBMIT = "/api/v1/queue/submit"
+JOB = {"model": "zimg", "payload": {}}
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def noon(world: World) -> ManualClock:
+    world.clock = ManualClock(NOON)
+    return world.clock
+
+
+def submit(account: Account, **fields: Any) -> Any:
+    return account.client.post(SUBMIT, JOB | fields, format="json")
+
+
+def test_a_job_for_later_is_durable_and_not_in_the_line(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    later = NOON + timedelta(hours=2)
+    answer = submit(acme, run_at="2026-03-04T16:00:00+02:00", deadline_seconds=60, start_deadline_seconds=5)
+    assert answer.status_code == 202
+    told = answer.json()
+    assert (told["status"], told["outcome"], told["position"]) == ("scheduled", "scheduled", None)
+    assert told["wait_reason"] == "later_start"
+    assert told["run_at"] == later.isoformat()
+    assert (world.leases.line, world.wakes) == ([], [])
+    job = Job.objects.get()
+    assert (job.run_at, job.deadline_at) == (later, later + timedelta(seconds=60))
+    assert job.start_deadline_at == later + timedelta(seconds=5), "deadlines count from when it may start"
+    assert job.place_us == int(later.timestamp() * 1_000_000)
+    assert Event.objects.get().type == "scheduled"
+    shown = acme.client.get("/api/v1/queue/jobs?status=scheduled").json()["results"]
+    assert [one["job_id"] for one in shown] == [job.id]
+
+
+def test_it_can_be_cancelled_before_its_time(acme: Account, zimg: ModelConfig, world: World) -> None:
+    job_id = submit(acme, run_at="2026-03-05T00:00:00Z").json()["job_id"]
+    assert acme.client.post(f"/api/v1/queue/jobs/{job_id}/cancel").status_code == 200
+    assert acme.client.get(f"/api/v1/queue/jobs/{job_id}").json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("seconds_ago", [0, 1, 59])
+def test_a_client_whose_clock_is_a_little_behind_means_now(
+    acme: Account, zimg: ModelConfig, seconds_ago: int
+) -> None:
+    told = submit(acme, run_at=(NOON - timedelta(seconds=seconds_ago)).isoformat()).json()
+    assert (told["status"], told["run_at"]) == ("queued", None)
+
+
+@pytest.mark.parametrize(("fields", "code", "pointer"), [
+    ({"run_at": "2026-03-04T11:58:00Z"}, "run_at_in_past", "/run_at"),
+    ({"run_at": "1970-01-01T00:00:00Z"}, "run_at_in_past", "/run_at"),
+    ({"run_at": "2126-03-04T12:00:00Z"}, "run_at_too_far", "/run_at"),
+    ({"run_at": "2026-03-04T14:00:00"}, "validation_failed", "/run_at"),
+    ({"run_at": "tomorrow"}, "validation_failed", "/run_at"),
+    ({"run_at": "9999-99-99T00:00:00Z"}, "validation_failed", "/run_at"),
+    ({"run_at": 1772625600}, "validation_failed", "/run_at"),
+    ({"run_at": ""}, "validation_failed", "/run_at"),
+    ({"deadline_seconds": 5, "start_deadline_seconds": 6}, "deadline_before_start_deadline",
+     "/deadline_seconds"),
+    ({"max_run_seconds": 0}, "validation_failed", "/max_run_seconds"),
+    ({"max_run_seconds": 31}, "max_run_seconds_too_long", "/max_run_seconds"),
+    ({"if_busy": "perhaps"}, "validation_failed", "/if_busy"),
+])  # fmt: skip
+def test_what_contradicts_the_clock_or_itself_is_told_so(
+    acme: Account, fields: dict[str, Any], code: str, pointer: str
+) -> None:
+    make_model("zimg", max_run_seconds=30.0)
+    told = problem(submit(acme, **fields), 422, code, pointer)
+    assert not Job.objects.exists()
+    if code.startswith("run_at"):
+        assert "2026-03-04T12:00:00+00:00" in told["detail"], "whose clock is wrong can be seen"
+    item = acme.client.post("/api/v1/queue/submit-batch", {"jobs": [JOB | fields]}, format="json").json()
+    assert item["jobs"][0]["code"] == code
+
+
+@pytest.mark.parametrize("fields", [
+    {"deadline_seconds": 6, "start_deadline_seconds": 6}, {"max_run_seconds": 30}, {"run_at": None},
+    {"run_at": "2027-03-04T12:00:00Z"},
+])  # fmt: skip
+def test_what_just_fits_is_accepted(acme: Account, fields: dict[str, Any]) -> None:
+    make_model("zimg", max_run_seconds=30.0)
+    assert submit(acme, **fields).status_code == 202

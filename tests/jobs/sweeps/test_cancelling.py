@@ -1,0 +1,74 @@
+"""CANCELLED is a promise that the GPU is free: without a proof the job says that it is being cancelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease
+from jobs.models import Attempt, Event, Job
+from jobs.services.operate import CancelOutcome, cancel_job
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import cancelling, deadlines, expired_leases
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+
+
+@pytest.fixture
+def lost(world: World) -> Lease:
+    """A running job whose cancel was asked for, and then its worker died."""
+    world.server(max_run_seconds=100.0)
+    world.job(callback_url="https://example.com/hook")
+    lease = world.claim()
+    assert cancel_job(lease.job_id, ports=world.ports) is CancelOutcome.REQUESTED
+    world.clock.advance(LEASE_SECONDS + 0.1)
+    assert expired_leases.sweep(world.ports).repaired == 1
+    return lease
+
+
+def job() -> Job:
+    return Job.objects.get()
+
+
+def test_without_a_proof_it_is_being_cancelled_and_its_slot_stays_held_back(
+    world: World, lost: Lease
+) -> None:
+    assert (job().state, job().finished_at, job().error_code) == (JobState.CANCELLING, None, "")
+    assert Attempt.objects.get().state == AttemptState.LOST
+    assert world.slot() == "quarantined"
+    assert cancelling.sweep(world.ports).repaired == 0
+    assert not job().callbacks.exists()
+    assert cancel_job(lost.job_id, ports=world.ports) is CancelOutcome.REQUESTED, "asked again, the same"
+
+
+def test_the_proof_ends_it_and_is_kept(world: World, lost: Lease) -> None:
+    QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
+    assert cancelling.sweep(world.ports).repaired == 1
+    assert (job().state, job().error_code) == (JobState.CANCELLED, "cancelled")
+    last = Event.objects.order_by("-seq").first()
+    assert last is not None
+    assert (last.type, last.data["evidence"]) == ("cancelled", "boot id changed")
+    assert job().callbacks.count() == 1
+    assert cancelling.sweep(world.ports).looked == 0
+
+
+def test_an_older_proof_of_the_slot_is_none(world: World, lost: Lease) -> None:
+    QuarantinedSlot.objects.update(freed_at=world.clock.now() - (world.clock.now() - world.tenant.created_at))
+    Attempt.objects.update(finished_at=world.clock.now())
+    world.clock.advance(50)
+    assert cancelling.sweep(world.ports).repaired == 0
+
+
+def test_where_no_quarantine_can_be_the_run_limit_is_the_proof(world: World, lost: Lease) -> None:
+    Server.objects.all().delete()
+    world.clock.advance(99.9)
+    assert cancelling.sweep(world.ports).repaired == 0
+    world.clock.advance(0.2)
+    assert cancelling.sweep(world.ports).repaired == 1
+    assert "run limit" in Event.objects.order_by("-seq")[0].data["evidence"]
+
+
+def test_a_deadline_does_not_end_it_otherwise(world: World, lost: Lease) -> None:
+    Job.objects.update(deadline_at=world.clock.now())
+    world.clock.advance(1)
+    assert deadlines.sweep(world.ports).looked == 0
+    assert job().state == JobState.CANCELLING

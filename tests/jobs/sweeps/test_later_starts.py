@@ -1,0 +1,86 @@
+"""Jobs for later come into the line at their time, not before, and cost nothing if they never start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from jobs.models import Event, Job
+from jobs.states import JobState
+from jobs.sweeps import deadlines, due_starts, reconcile
+from tests.jobs.sweeps.conftest import World
+
+
+def later(world: World, seconds: float, **fields: object) -> Job:
+    at = world.clock.now() + timedelta(seconds=seconds)
+    values = {"state": "scheduled", "run_at": at, "place_us": int(at.timestamp() * 1_000_000), **fields}
+    return world.job(push=False, **values)
+
+
+def test_a_job_stands_in_line_at_its_time_and_not_before(world: World) -> None:
+    world.server()
+    job = later(world, 10.0)
+    world.clock.advance(9.9)
+    assert due_starts.sweep(world.ports).looked == 0
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
+    world.clock.advance(0.1)
+    assert due_starts.sweep(world.ports).repaired == 1
+    assert world.claim(written=False).job_id == job.id
+    assert world.announced == [job.id]
+    told = list(Event.objects.order_by("seq").values_list("type", "data__status"))
+    assert told == [("scheduled", "scheduled"), ("queued", "queued")]
+
+
+def test_no_other_sweep_brings_it_into_the_line_early(world: World) -> None:
+    world.server()
+    later(world, 3600.0)
+    world.clock.advance(60)
+    reconcile.sweep(world.ports)
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
+
+
+def test_it_stands_among_those_that_came_at_its_time(world: World) -> None:
+    world.server()
+    job = later(world, 10.0)
+    world.clock.advance(5)
+    before = world.job()
+    world.clock.advance(10)
+    after = world.job()
+    due_starts.sweep(world.ports)
+    order = []
+    for _ in range(3):
+        lease = world.claim(written=False)
+        order.append(lease.job_id)
+        world.release(lease)
+        world.leases.settled([lease.ref])
+    assert order == [before.id, job.id, after.id]
+
+
+def test_while_redis_is_away_it_is_queued_all_the_same(world: World) -> None:
+    job = later(world, 0.0)
+    world.redis_is_gone = True
+    assert due_starts.sweep(world.ports).repaired == 1
+    assert Job.objects.get(id=job.id).state == JobState.QUEUED, "the reconciler has its ticket"
+
+
+def test_one_that_was_cancelled_meanwhile_stays_cancelled(world: World) -> None:
+    from jobs.services.operate import cancel_job
+
+    job = later(world, 5.0)
+    cancel_job(job.id, ports=world.ports)
+    world.clock.advance(10)
+    assert due_starts.sweep(world.ports).looked == 0
+    assert Job.objects.get(id=job.id).state == JobState.CANCELLED
+
+
+def test_a_job_that_never_started_says_so_and_costs_nothing(world: World) -> None:
+    at = world.clock.now() + timedelta(seconds=10)
+    job = later(world, 10.0, start_deadline_at=at + timedelta(seconds=5))
+    world.clock.advance(11)
+    assert deadlines.sweep(world.ports).repaired == 0, "its start deadline counts from its time"
+    due_starts.sweep(world.ports)
+    world.clock.advance(5)
+    assert deadlines.sweep(world.ports).repaired == 1
+    job.refresh_from_db()
+    assert (job.state, job.error_code, job.started_at) == (JobState.FAILED, "deadline_exceeded", None)
+    assert "never started" in job.error_message
+    assert (job.attempts.count(), job.tries) == (0, 0)
