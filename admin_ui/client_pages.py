@@ -10,15 +10,20 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.callbacks.tenant_secret import renew_secret
+from jobs.errors import KeyNotActive
 from jobs.models import ApiKey, Tenant
-from jobs.services.tenants import create_key, renew_webhook_secret, revoke_key
+from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.services.quotas import used_seconds
+from jobs.services.tenants import renew_webhook_secret
 
 from .asking import asks_first
+from .client_forms import LIMITS, KeyForm, TenantForm
 from .live import weigh_after_commit
 from .marks import column, operation
 from .operating import actor
@@ -35,13 +40,28 @@ class KeysOfTenant(ReadOnlyInline):
 
 @admin.register(Tenant)
 class TenantPages(OperatorAdmin):
-    list_display = ("name", "weight", "keys", "created_at")
+    list_display = ("name", "weight", "max_queued", "submits_per_second", "daily_gpu_seconds", "keys")
     search_fields = ("name",)
-    fields = ("name", "weight", "signs", "created_at")
-    readonly_fields = ("signs", "created_at")
+    fieldsets = (
+        (None, {"fields": ("name", "weight", "signs", "created_at")}),
+        (
+            "Limits",
+            {
+                "fields": (
+                    "max_queued",
+                    ("submits_per_second", "submit_burst"),
+                    "daily_gpu_seconds",
+                    "used_today",
+                    "allowed_models",
+                )
+            },
+        ),
+    )
+    readonly_fields = ("signs", "used_today", "created_at")
     inlines = (KeysOfTenant,)
-    audit_values = ("name", "weight")
-    actions = ("renew_secrets",)
+    form = TenantForm
+    audit_values = ("name", "weight", *LIMITS)
+    actions = ("renew_secrets", "renew_secrets_slowly")
     actions_detail = ("send_test",)
 
     @operation("New webhook secret (the old one stops at once)", permissions=["change"])
@@ -53,6 +73,17 @@ class TenantPages(OperatorAdmin):
     def renew_secrets(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         for tenant in queryset.order_by("name")[:10]:
             secret = renew_webhook_secret(tenant, by=actor(request))
+            _show_secret(request, f"webhook secret of {tenant}", secret)
+
+    @operation("New webhook secret (the old one signs too for a day)", permissions=["change"])
+    @asks_first(
+        "Make new webhook secrets?",
+        "Callbacks are signed with both for 24 hours: give the new one to who checks them meanwhile.",
+        "Yes, make them",
+    )
+    def renew_secrets_slowly(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        for tenant in queryset.order_by("name")[:10]:
+            secret = renew_webhook_secret(tenant, overlap_seconds=OVERLAP_SECONDS, by=actor(request))
             _show_secret(request, f"webhook secret of {tenant}", secret)
 
     @operation("Send a test callback", permissions=["send_test"], icon="outgoing_mail")
@@ -69,7 +100,14 @@ class TenantPages(OperatorAdmin):
 
     @column("webhook secret")
     def signs(self, tenant: Tenant) -> str:
+        until = tenant.webhook_secret_before_until
+        if until is not None and until > timezone.now():
+            return f"stored encrypted; the one before signs too until {until:%Y-%m-%d %H:%M} UTC"
         return "stored encrypted" if tenant.webhook_secret_encrypted else "made with the first callback"
+
+    @column("GPU-seconds used today (UTC)")
+    def used_today(self, tenant: Tenant) -> str:
+        return "" if tenant.pk is None else f"{used_seconds([tenant.pk], timezone.now())[tenant.pk]:.1f}"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
         rows: QuerySet[Tenant] = super().get_queryset(request)
@@ -87,16 +125,32 @@ class TenantPages(OperatorAdmin):
 
 @admin.register(ApiKey)
 class ApiKeyPages(OperatorAdmin):
-    list_display = ("prefix", "name", "tenant", "kind_label", "created", "expiry_date", "revoked")
+    form = KeyForm
+    list_display = ("prefix", "name", "tenant", "kind_label", "last_used_at", "expiry_date", "revoked")
     list_filter = (("kind", ChoicesDropdownFilter), "revoked")
     list_select_related = ("tenant",)
     search_fields = ("prefix", "name", "tenant__name")
     ordering = ("-created",)
     autocomplete_fields = ("tenant",)
-    actions = ("revoke_keys",)
-    fields = ("name", "tenant", "kind", "expiry_date")
+    actions = ("rotate_keys", "revoke_keys")
+    fields = ("name", "tenant", "kind", "scopes", "allowed_models", "expiry_date")
     audit_kind = "key"
-    audit_values = ("expiry_date", "revoked")
+    audit_values = ("scopes", "allowed_models", "expiry_date", "revoked")
+
+    @operation("Replace (the old one works a day longer)", permissions=["change"])
+    @asks_first(
+        "Replace these keys?",
+        "Each gets a successor that may do the same, shown once. The old ones stop after 24 hours.",
+        "Yes, replace",
+    )
+    def rotate_keys(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+        for key in queryset.order_by("pk")[:10]:
+            try:
+                row, plaintext = rotate_key(key, by=actor(request))
+            except KeyNotActive as refusal:
+                messages.warning(request, f"{key.prefix} not: {refusal}")
+                continue
+            _show_secret(request, f"key of {row.tenant} that replaces {key.prefix}", plaintext)
 
     @operation("Revoke (can't be undone)", permissions=["change"])
     @asks_first("Revoke these keys?", "Who uses them is refused at once. It can't be undone.", "Yes, revoke")
@@ -114,21 +168,27 @@ class ApiKeyPages(OperatorAdmin):
         return badge(key.kind, {"operator": "warning", "tenant": "info"})
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return ("prefix", *self.fields, "created", "revoked") if obj else self.fields
+        shown = ("prefix", *self.fields, "created", "last_used_at", "rotated_to", "revoked")
+        return shown if obj else self.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is None:
             return ()
-        fixed = ("prefix", "tenant", "kind", "created")
-        return (*fixed, "name", "expiry_date", "revoked") if obj.revoked else fixed
+        fixed = ("prefix", "tenant", "kind", "created", "last_used_at", "rotated_to")
+        return (*fixed, *self.fields, "revoked") if obj.revoked else fixed
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if change:
             super().save_model(request, obj, form, change)
             return
-        row, key = create_key(obj.tenant, obj.kind, name=obj.name)
-        row.expiry_date = obj.expiry_date
-        row.save(update_fields=["expiry_date"])
+        row, key = create_key(
+            obj.tenant,
+            obj.kind,
+            name=obj.name,
+            scopes=obj.scopes,
+            allowed_models=obj.allowed_models,
+            expires_at=obj.expiry_date,
+        )
         obj.pk, obj.prefix = row.pk, row.prefix
         _show_secret(request, f"{obj.kind} key of {obj.tenant}", key)
 

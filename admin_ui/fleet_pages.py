@@ -32,7 +32,7 @@ class ModelConfigPages(LiveAdmin):
     list_select_related = ("pool",)
     search_fields = ("name",)
     fieldsets = (
-        (None, {"fields": (("name", "pool"), ("model_type", "max_retries"), "at_most_once")}),
+        (None, {"fields": (("name", "pool"), ("model_type", "max_retries"), ("at_most_once", "max_queued"))}),
         (
             "Protocol",
             {

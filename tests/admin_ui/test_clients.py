@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import reverse
 
 from admin_ui.groups import write_groups
-from gpus.models import Pool
+from gpus.models import AuditEntry, Pool
 from jobs.callbacks.tenant_secret import secret_of
 from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key
@@ -131,3 +131,50 @@ def test_two_groups_are_always_there_and_whole() -> None:
 
 def test_migrating_writes_the_groups() -> None:
     assert Group.objects.filter(name__in=["viewers", "operators"]).count() == 2
+
+
+def test_a_tenants_limits_are_saved_and_told(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    limits = {"max_queued": 5, "submits_per_second": 2.5, "submit_burst": 10, "daily_gpu_seconds": 60}
+    values = keys_form(name="acme", weight=1, allowed_models='["zimg", "flux"]', **limits)
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    assert operator.post(page, values).status_code == 302
+    tenant.refresh_from_db()
+    assert {name: getattr(tenant, name) for name in limits} == limits
+    assert tenant.allowed_models == ["flux", "zimg"]
+    told = AuditEntry.objects.order_by("-id")[0].detail["values"]
+    assert (told["max_queued"], told["allowed_models"][1]) == ([None, 5], ["flux", "zimg"])
+    assert "used today" in operator.get(page).content.decode()
+
+
+@pytest.mark.parametrize("wrong", [
+    {"max_queued": 0}, {"submits_per_second": 0}, {"submit_burst": 5}, {"daily_gpu_seconds": -1},
+    {"allowed_models": '"zimg"'}, {"allowed_models": '["a b"]'}, {"allowed_models": "[1]"},
+])  # fmt: skip
+def test_a_limit_that_makes_no_sense_is_refused(operator: Client, wrong: dict[str, Any]) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    assert operator.post(page, keys_form(name="acme", weight=1, **wrong)).status_code == 200
+    tenant.refresh_from_db()
+    assert tenant.max_queued is tenant.submit_burst is tenant.allowed_models is None
+
+
+def test_a_key_is_made_with_scopes_and_replaced(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    form = {"name": "ci", "tenant": tenant.pk, "kind": "tenant", "scopes": ["read"]}
+    first = shown_in(operator.post(reverse("admin:jobs_apikey_add"), form))
+    row = ApiKey.objects.get(prefix=first[:8])
+    assert row.scopes == ["read"]
+    operator.get(reverse("admin:jobs_apikey_changelist"))  # with the message
+    chosen = {"action": "rotate_keys", "_selected_action": [row.pk], "post": "yes"}
+    second = shown_in(operator.post(reverse("admin:jobs_apikey_changelist"), chosen))
+    row.refresh_from_db()
+    assert row.rotated_to == ApiKey.objects.get(prefix=second[:8])
+    assert AuditEntry.objects.filter(action="rotate_key", target=f"key:{first[:8]}").exists()
+
+
+def test_a_tenants_key_can_not_be_given_what_is_an_operators(operator: Client) -> None:
+    tenant = Tenant.objects.create(name="acme")
+    form = {"name": "ci", "tenant": tenant.pk, "kind": "tenant", "scopes": ["operate"]}
+    assert operator.post(reverse("admin:jobs_apikey_add"), form).status_code == 200
+    assert not ApiKey.objects.exists()

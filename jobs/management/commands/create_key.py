@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
 from gpus.services.audit import cli_actor
+from jobs.errors import Refused
 from jobs.models import ApiKey, Tenant
-from jobs.services.tenants import create_key, create_tenant
+from jobs.scopes import Scope
+from jobs.services.keys import create_key
+from jobs.services.tenants import create_tenant
 
 
 class Command(BaseCommand):
@@ -20,6 +25,11 @@ class Command(BaseCommand):
         parser.add_argument("--tenant", required=True, help="whose jobs the key submits")
         parser.add_argument("--operator", action="store_true", help="may also use everything under /admin")
         parser.add_argument("--name", default="", help="what the key is for")
+        parser.add_argument(
+            "--scope", action="append", choices=[s.value for s in Scope], help="may be repeated"
+        )
+        parser.add_argument("--model", action="append", help="it may submit to; may be repeated")
+        parser.add_argument("--expires-days", type=float, help="from now; default: never")
         parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -31,5 +41,17 @@ class Command(BaseCommand):
                 raise CommandError("; ".join(error.messages)) from None
             self.stdout.write(f"webhook secret: {secret}")
         kind = ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT
-        _, plaintext = create_key(tenant, kind, name=options["name"], by=cli_actor())
+        days = options["expires_days"]
+        try:
+            _, plaintext = create_key(
+                tenant,
+                kind,
+                name=options["name"],
+                scopes=options["scope"],
+                allowed_models=options["model"],
+                expires_at=None if days is None else timezone.now() + timedelta(days=days),
+                by=cli_actor(),
+            )
+        except Refused as refused:
+            raise CommandError(str(refused)) from None
         self.stdout.write(f"api key: {plaintext}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.services import limits, quotas
@@ -291,3 +292,27 @@ def test_a_batch_that_would_not_wait_gets_as_many_as_are_free(
     world.leases.free_slots = 2
     answer = acme.client.post(BATCH, {"jobs": [REJECT] * 3}, format="json").json()["jobs"]
     assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "leased", "busy"]
+
+
+def test_a_redis_that_hangs_costs_a_limited_tenant_one_time_out(
+    acme: Account, server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promise of 3.5 s: of all that a submit asks of Redis, one question waits for it."""
+    world.clock = clock = ManualClock(NOON)
+    limit(acme, submits_per_second=1000.0, max_queued=1000, daily_gpu_seconds=1000.0)
+    asked: list[str] = []
+
+    def hang(name: str) -> Any:
+        def call(*_: Any, **__: Any) -> Any:
+            asked.append(name)
+            clock.move(3.0)
+            raise LeasingUnavailable("a time-out")
+
+        return call
+
+    for name in ("take_tokens", "spare_slots", "push"):
+        monkeypatch.setattr(world.leases, name, hang(name))
+    assert submit(acme).status_code == 202
+    assert (asked, clock.elapsed) == (["take_tokens"], 3.0)
+    problem(submit(acme, REJECT), 503, "leasing_unavailable")
+    assert clock.elapsed == 3.0, "it rests: nobody else waits for it now"

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.arguments import positive
+from dispatcher_project.terminal.command import TerminalCommand
+from gpus.services.audit import cli_actor
+from jobs.models import ApiKey
+from jobs.services.keys import revoke_key, rotate_key
+
+
+class Command(TerminalCommand):
+    help = (
+        "API keys: list them, replace one (both work for a while), revoke one. `create_key` makes the first "
+        "of a tenant. Keys are named by their prefix; a new one is shown once."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("what", nargs="?", default="list", choices=["list", "rotate", "revoke"])
+        parser.add_argument("prefix", nargs="?", help="of rotate and revoke")
+        parser.add_argument("--tenant", help="of list")
+        parser.add_argument(
+            "--overlap-hours", type=positive, default=24, help="how long a replaced key goes on (default 24)"
+        )
+        self.add_yes(parser)
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        if options["what"] == "list":
+            self._list(options["tenant"])
+            return None
+        key = ApiKey.objects.select_related("tenant").filter(prefix=options["prefix"] or "").first()
+        if key is None:
+            raise CommandError("which key? `python3 manage.py keys` lists them by prefix")
+        if options["what"] == "revoke":
+            self.ask(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
+            revoke_key(key, by=cli_actor())
+            self._tell({"prefix": key.prefix, "revoked": True}, f"{key.prefix} revoked")
+            return None
+        hours = options["overlap_hours"]
+        new, plaintext = rotate_key(key, overlap_seconds=hours * 3600.0, by=cli_actor())
+        self._tell(
+            {"prefix": new.prefix, "key": plaintext, "replaces": key.prefix, "overlap_hours": hours},
+            f"api key: {plaintext}",
+            f"{key.prefix} works for {hours} more hours at most",
+        )
+        return None
+
+    def _list(self, tenant: str | None) -> None:
+        rows = ApiKey.objects.select_related("tenant", "rotated_to").order_by("tenant__name", "created")
+        rows = rows.filter(tenant__name=tenant) if tenant else rows
+        if self.as_json:
+            self.tell([_document(row) for row in rows])
+            return
+        self.say(*([_line(row) for row in rows] or ["no keys"]))
+
+    def _tell(self, document: dict[str, Any], *lines: str) -> None:
+        if self.as_json:
+            self.tell(document)
+        else:
+            self.say(*lines)
+
+
+def _document(row: ApiKey) -> dict[str, Any]:
+    return {
+        "prefix": row.prefix,
+        "tenant": row.tenant.name,
+        "name": row.name,
+        "kind": str(row.kind),
+        "scopes": row.scopes,
+        "allowed_models": row.allowed_models,
+        "expires_at": row.expiry_date,
+        "last_used_at": row.last_used_at,
+        "revoked": row.revoked,
+        "rotated_to": row.rotated_to.prefix if row.rotated_to else None,
+    }
+
+
+def _line(row: ApiKey) -> str:
+    state = "revoked" if row.revoked else "expired" if row.has_expired else "valid"
+    used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never used"
+    may = ",".join(row.scopes) if row.scopes else "all"
+    return f"{row.prefix}  {row.tenant.name:<16} {row.kind:<8} {state:<7} {used:<16} {may}  {row.name}"

@@ -1,0 +1,72 @@
+"""`manage.py keys` and what `create_key` may be told besides."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.api.authentication import forget_keys, principal_of_key
+from jobs.models import ApiKey
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def keys(*arguments: str) -> Any:
+    return json.loads(run("keys", *arguments, "--json"))
+
+
+def made(*arguments: str) -> str:
+    lines = dict(
+        line.split(": ", 1) for line in run("create_key", "--tenant", "acme", *arguments).splitlines()
+    )
+    return lines["api key"]
+
+
+def test_a_key_is_made_with_less_than_all() -> None:
+    forget_keys()
+    plaintext = made("--scope", "read", "--scope", "submit", "--model", "flux", "--expires-days", "2")
+    principal = principal_of_key(plaintext)
+    assert principal is not None
+    assert (principal.scopes, principal.models) == (frozenset({"read", "submit"}), frozenset({"flux"}))
+    (row,) = keys("list", "--tenant", "acme")
+    assert (row["scopes"], row["allowed_models"], row["revoked"]) == (["read", "submit"], ["flux"], False)
+    assert row["expires_at"]
+    assert row["last_used_at"]
+    assert keys("list", "--tenant", "nobody") == []
+
+
+@pytest.mark.parametrize("arguments", [("--scope", "operate"), ("--expires-days", "-1")])
+def test_a_key_that_makes_no_sense_is_said_to(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError):
+        made(*arguments)
+    assert not ApiKey.objects.exists()
+
+
+def test_a_key_is_replaced_and_revoked() -> None:
+    forget_keys()
+    old = made()
+    told = keys("rotate", old[:8], "--overlap-hours", "2")
+    assert told["replaces"] == old[:8]
+    assert principal_of_key(told["key"]) is not None
+    assert principal_of_key(old) is not None
+    with pytest.raises(CommandError, match="replaced already"):
+        run("keys", "rotate", old[:8])
+    assert keys("revoke", old[:8], "--yes")["revoked"] is True
+    forget_keys()
+    assert principal_of_key(old) is None
+    assert "revoked" in run("keys")
+
+
+def test_no_such_key() -> None:
+    with pytest.raises(CommandError, match="which key"):
+        run("keys", "revoke", "nothing1", "--yes")
