@@ -10,42 +10,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, ProcessDied, RunTimedOut, ServerFailed
 from gpus.handlers.declared import Declared
 from gpus.local.cache import Load, NoRoom
-from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
+from gpus.local.holder import Holder, Overdue, ProcessGone
+from gpus.local.knobs import Knobs, Patience
 from gpus.local.memory import Gauge
+from gpus.local.moves import Moves
 from gpus.local.orders import Order, Run, Stopped, Verdicts, error_of, let_go
+from gpus.local.output import remove_old
 from gpus.local.shelf import Shelf
 from gpus.local.wire import Frame
 
 _SLICE_SECONDS = 0.5
-
-
-class Patience(Protocol):
-    """`gpus.runners.base.Abort`, as far as a wait here needs it."""
-
-    @property
-    def fired(self) -> bool: ...
-    def set_reader(self, end_read: Callable[[], None] | None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
-    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
-    sample_seconds: what stays after runs is measured at most that often."""
-
-    budget_mb: float | None = None
-    back_seconds: float = 10.0
-    back_mb: float = 100.0
-    cancel_seconds: float = 5.0
-    least_leak_mb: float = 128.0
-    sample_seconds: float = 1.0
 
 
 class LocalGpu:
@@ -72,6 +52,14 @@ class LocalGpu:
             paths, lock=self._lock, hear=self._heard, gone=self._gone, output=output, environment=environment
         )
         self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
+        self._moves = Moves(
+            self._holder,
+            self._shelf,
+            self._lock,
+            busy=lambda: bool(self._runs),
+            end_process=self.end_process,
+            happened=happened,
+        )
         self._line: list[Order] = []
         self._runs: dict[str, Run] = {}
         self._moving = False
@@ -82,7 +70,7 @@ class LocalGpu:
 
     def start(self) -> Mapping[str, Declared]:
         """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
-        self._move(self._spawn)
+        self._move(self._moves.spawn)
         return dict(self._holder.models)
 
     def stop(self) -> None:
@@ -185,7 +173,9 @@ class LocalGpu:
         return True
 
     def tick(self) -> None:
-        """One look at what nobody asked for: idle models leave, a process that leaks is replaced."""
+        """One look at what nobody asked for: old files and idle models leave, a process that leaks is
+        replaced."""
+        remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
             if self._line or self._moving or self._holder.process is None:
                 return
@@ -194,7 +184,7 @@ class LocalGpu:
             if not idle and not leaking:
                 return
             self._moving = True
-        self._move_on(self._replace if leaking else lambda: self._unload(idle))
+        self._move_on(self._moves.replace if leaking else lambda: self._moves.unload(idle))
 
     # -- the line -----------------------------------------------------------------------------------------
 
@@ -236,17 +226,17 @@ class LocalGpu:
                 return None  # it waits for room: who passed it would take that away
         process = self._holder.process
         if process is None:
-            return self._spawn
+            return self._moves.spawn
         if order.model not in self._holder.models:
             raise ServerFailed(f"This process has no model {order.model}.")
         if self._shelf.tainted:
-            return None if self._runs else self._replace
+            return None if self._runs else self._moves.replace
         if self._shelf.is_warm(order.model):
             return self._begin(order, process.send) if self._shelf.has_place(order.model) else None
         plan = self._shelf.plan(order.model)
         if isinstance(plan, NoRoom):
             raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._load(order.model, plan.evict)) if isinstance(plan, Load) else None
+        return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
 
     def _begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
         now = time.monotonic()
@@ -307,56 +297,6 @@ class LocalGpu:
             with self._lock:
                 self._moving = False
                 self._lock.notify_all()
-
-    def _spawn(self) -> None:
-        try:
-            self._holder.spawn()
-            self._shelf.begin()
-        except (ProcessGone, Overdue) as error:
-            self._holder.end()
-            raise ServerFailed(f"The model process does not start: {error}") from error
-        except CannotStart as error:
-            raise ServerFailed(f"The models can't be imported: {error}") from error
-        self._happened("model_process_started", session=self._holder.session)
-
-    def _replace(self) -> None:
-        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
-        self.end_process(Verdicts(others=let_go("Its process was replaced.")))
-        self._spawn()
-
-    def _unload(self, models: Sequence[str]) -> None:
-        try:
-            self._shelf.unload(models)
-        except (ProcessGone, Overdue) as error:
-            self._shelf.tainted = str(error)
-        with self._lock:
-            must_replace = bool(self._shelf.tainted) and not self._runs
-        if must_replace:
-            self._replace()
-
-    def _load(self, model: str, evict: Sequence[str]) -> None:
-        """Raises the GpuError that a failed load is for the run that asked for it."""
-        if evict:
-            self._unload(evict)
-            if self._shelf.tainted:
-                return  # the runs that hold the old process end first
-        try:
-            failure = self._shelf.load(model)
-        except ProcessGone as error:
-            if error.ours:
-                raise let_go("The process was ended while it loaded the model.") from error
-            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
-        except Overdue as error:
-            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
-            self.end_process(Verdicts(others=bystanders))
-            late = RunTimedOut(f"{model} was not loaded in time: {error}")
-            late.suspect, late.process_died = False, True
-            raise late from error
-        if failure is None:
-            return
-        if failure.sticky:
-            self._shelf.tainted = failure.text
-        raise error_of(failure)
 
     # -- from the process, with the lock held -----------------------------------------------------------
 
