@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, ProcessDied, RunTimedOut, ServerFailed
+from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, RunTimedOut, ServerFailed
 from gpus.handlers.declared import Declared
 from gpus.local.cache import Load, NoRoom
 from gpus.local.holder import Holder, Overdue, ProcessGone
 from gpus.local.knobs import Knobs, Patience
 from gpus.local.memory import Gauge
 from gpus.local.moves import Moves
-from gpus.local.orders import Order, Run, Stopped, Verdicts, error_of, let_go
+from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
 from gpus.local.output import remove_old
+from gpus.local.running import Running
 from gpus.local.shelf import Shelf
-from gpus.local.wire import Frame
 
 _SLICE_SECONDS = 0.5
 
@@ -49,22 +49,26 @@ class LocalGpu:
         self.knobs = knobs or Knobs()
         self._lock = threading.Condition()
         self._holder = Holder(
-            paths, lock=self._lock, hear=self._heard, gone=self._gone, output=output, environment=environment
+            paths,
+            lock=self._lock,
+            hear=lambda frame: self._table.heard(frame),  # noqa: PLW0108  (made below)
+            gone=lambda why: self._table.gone(why),  # noqa: PLW0108
+            output=output,
+            environment=environment,
         )
         self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
+        self._table = Running(self._shelf, self._lock, hear=hear, happened=happened)
         self._moves = Moves(
             self._holder,
             self._shelf,
             self._lock,
-            busy=lambda: bool(self._runs),
+            busy=lambda: bool(self._table.running),
             end_process=self.end_process,
             happened=happened,
         )
         self._line: list[Order] = []
-        self._runs: dict[str, Run] = {}
         self._moving = False
-        self._verdicts: Verdicts | None = None
-        self._output_root, self._hear, self._happened = output_root, hear, happened
+        self._output_root, self._happened = output_root, happened
         self.sick = ""
         """Why it takes nothing; empty while it does."""
 
@@ -92,7 +96,7 @@ class LocalGpu:
         """By a cancel, and if its handler does not heed that, by the process' end. why: what it then ended
         of."""
         with self._lock:
-            run = self._runs.get(attempt)
+            run = self._table.running.get(attempt)
             if run is None or run.over:
                 return Stopped.NOT_RUNNING
         run.send({"do": "cancel", "attempt": attempt})
@@ -108,11 +112,11 @@ class LocalGpu:
 
     def running(self) -> list[Order]:
         with self._lock:
-            return [run.order for run in self._runs.values()]
+            return [run.order for run in self._table.running.values()]
 
     def runs(self) -> list[Run]:
         with self._lock:
-            return list(self._runs.values())
+            return list(self._table.running.values())
 
     def warm(self) -> list[str]:
         with self._lock:
@@ -138,10 +142,10 @@ class LocalGpu:
     def end_process(self, verdicts: Verdicts) -> None:
         """With all its runs, each of which ends by its verdict. The next run starts a new one."""
         with self._lock:
-            self._verdicts = verdicts
+            self._table.verdicts = verdicts
         self._holder.end()
         with self._lock:
-            self._verdicts = None
+            self._table.verdicts = None
 
     def probe(self, seconds: float) -> str:
         """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or
@@ -164,7 +168,7 @@ class LocalGpu:
     def rest(self) -> bool:
         """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
         with self._lock:
-            if self._runs or self._line or self._moving:
+            if self._table.running or self._line or self._moving:
                 return False
             if self._holder.process is None:
                 return True
@@ -180,7 +184,7 @@ class LocalGpu:
             if self._line or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
-            leaking = not self._runs and self._shelf.leaking()
+            leaking = not self._table.running and self._shelf.leaking()
             if not idle and not leaking:
                 return
             self._moving = True
@@ -230,20 +234,13 @@ class LocalGpu:
         if order.model not in self._holder.models:
             raise ServerFailed(f"This process has no model {order.model}.")
         if self._shelf.tainted:
-            return None if self._runs else self._moves.replace
+            return None if self._table.running else self._moves.replace
         if self._shelf.is_warm(order.model):
-            return self._begin(order, process.send) if self._shelf.has_place(order.model) else None
+            return self._table.begin(order, process.send) if self._shelf.has_place(order.model) else None
         plan = self._shelf.plan(order.model)
         if isinstance(plan, NoRoom):
             raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
         return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
-
-    def _begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
-        now = time.monotonic()
-        run = Run(order, send, began=now, last_sign=now)
-        self._runs[order.attempt] = run
-        self._shelf.take_place(order.model)
-        return run
 
     def _send(self, run: Run) -> None:
         order = run.order
@@ -259,7 +256,7 @@ class LocalGpu:
             run.send(frame)
         except ValueError as error:
             with self._lock:
-                self._end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
+                self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
 
     def _await_end(self, run: Run, patience: Patience) -> Any:
         until = run.began + run.order.limit_seconds
@@ -297,44 +294,6 @@ class LocalGpu:
             with self._lock:
                 self._moving = False
                 self._lock.notify_all()
-
-    # -- from the process, with the lock held -----------------------------------------------------------
-
-    def _heard(self, frame: Frame) -> None:
-        run = self._runs.get(str(frame.get("attempt")))
-        if run is None:
-            return
-        run.last_sign = time.monotonic()
-        if frame["said"] == "heard":
-            if frame["kind"] == "progress":
-                run.progress = frame["value"]
-            self._hear(run.order, frame["kind"], frame["value"])
-            return
-        failure = frame["failure"]
-        if failure is None:
-            self._end(run, result=frame["result"])
-            return
-        if failure["sticky"]:
-            self._shelf.tainted = failure["text"]
-        self._end(run, error=error_of(failure))
-
-    def _gone(self, why: str) -> None:
-        verdicts = self._verdicts
-        self._shelf.clear()
-        if verdicts is None:
-            self._happened("model_process_died", why=why, runs=len(self._runs))
-        for run in list(self._runs.values()):
-            if verdicts is None:
-                error: GpuError = ProcessDied(f"The model's process died: {why}")
-            else:
-                error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
-            self._end(run, error=error)
-
-    def _end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
-        run.end(result=result, error=error)
-        self._runs.pop(run.order.attempt, None)
-        self._shelf.leave_place(run.order.model, alone=not self._runs)
-        self._lock.notify_all()
 
     def _wake(self) -> None:
         with self._lock:
