@@ -24,10 +24,12 @@ from dispatcher_project.worker.pinned_watch import PinnedWatch
 from gpus.errors import GpuError
 from gpus.handlers.declared import Declared
 from gpus.local.device import Device, NoSuchDevice, choose_device
-from gpus.local.gpu import Knobs, LocalGpu
+from gpus.local.gpu import LocalGpu
+from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge, RamGauge
 from gpus.local.nvml import Nvml, NvmlError, VramGauge
 from gpus.local.orders import Order
+from gpus.models import Pool
 from gpus.models.names import NAME_PATTERN
 from gpus.runners.local import LocalRunner
 from gpus.services.model_fields import RegistryRefused
@@ -71,12 +73,14 @@ def run_pinned_worker(wishes: Wishes) -> int:
         models = gpu.start()
         host = f"{server}.{uuid.uuid4().hex[:8]}"
         slots = wishes.slots or max(model.at_once for model in models.values())
-        pool = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
-        watch = PinnedWatch(gpu, server=server, host=host, device=device, nvml=nvml, ports=ports)
+        home = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
+        watch = PinnedWatch(
+            gpu, server=server, host=host, fleet=home.fleet, device=device, nvml=nvml, ports=ports
+        )
         watch.start()
         try:
             return run_gpu_worker(
-                pools=[pool],
+                pools=[home.name],
                 host=host,
                 concurrency=slots,
                 name=server,
@@ -120,8 +124,7 @@ def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Pat
 
 def _register(
     wishes: Wishes, *, server: str, host: str, slots: int, models: Mapping[str, Declared], ports: Ports
-) -> str:
-    """The pool's name."""
+) -> Pool:
     found = register_pinned(
         server=server,
         host=host,
@@ -137,7 +140,7 @@ def _register(
     log.info(
         "pinned_server_registered", server=server, host=host, pool=found.server.pool_id, models=list(models)
     )
-    return str(found.server.pool_id)
+    return found.server.pool
 
 
 def _fields(model: Declared) -> dict[str, Any]:

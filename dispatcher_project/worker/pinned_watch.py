@@ -24,16 +24,24 @@ from jobs.services.ports import Ports
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 
 
 class PinnedWatch:
     """Two threads: one beats, so that a slow look at the GPU never makes the worker seem gone; one looks."""
 
     def __init__(
-        self, gpu: LocalGpu, *, server: str, host: str, device: Device, nvml: Nvml | None, ports: Ports
+        self,
+        gpu: LocalGpu,
+        *,
+        server: str,
+        host: str,
+        fleet: str,
+        device: Device,
+        nvml: Nvml | None,
+        ports: Ports,
     ) -> None:
-        self._gpu, self._server, self._host, self._ports = gpu, server, host, ports
+        self._gpu, self._server, self._host, self._fleet, self._ports = gpu, server, host, fleet, ports
         self._stopped = threading.Event()
         self._machine = MachineMeter()
         self._read = reader_of(device, nvml)
@@ -57,14 +65,13 @@ class PinnedWatch:
             thread.join(2.0)
 
     def beat(self) -> None:
-        """One step."""
-        pool = Server.objects.select_related("pool").get(name=self._server).pool
+        """One step. Needs no database: a worker that only lost that is not gone."""
         jobs = [(order.job, order.attempt) for order in self._gpu.running()]
         telemetry = measure(
             self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
         )
         said = beat_of(self._host, jobs, why=self._gpu.sick, telemetry=telemetry)
-        self._ports.leases(pool.fleet).beat(self._server, said, telemetry)
+        self._ports.leases(self._fleet).beat(self._server, said, telemetry)
 
     def look(self) -> None:
         """One step: who drives this server, and what is wanted of it."""

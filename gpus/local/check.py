@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gpus.errors import GpuError, GpuFault
 from gpus.local.device import Device
-from gpus.local.gpu import Knobs, LocalGpu
+from gpus.local.gpu import LocalGpu
+from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge
 from gpus.local.orders import Order
 

@@ -10,42 +10,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, ProcessDied, RunTimedOut, ServerFailed
+from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, RunTimedOut, ServerFailed
 from gpus.handlers.declared import Declared
 from gpus.local.cache import Load, NoRoom
-from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
+from gpus.local.holder import Holder, Overdue, ProcessGone
+from gpus.local.knobs import Knobs, Patience
 from gpus.local.memory import Gauge
-from gpus.local.orders import Order, Run, Stopped, Verdicts, error_of, let_go
+from gpus.local.moves import Moves
+from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
+from gpus.local.output import remove_old
+from gpus.local.running import Running
 from gpus.local.shelf import Shelf
-from gpus.local.wire import Frame
 
 _SLICE_SECONDS = 0.5
-
-
-class Patience(Protocol):
-    """`gpus.runners.base.Abort`, as far as a wait here needs it."""
-
-    @property
-    def fired(self) -> bool: ...
-    def set_reader(self, end_read: Callable[[], None] | None) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
-    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
-    sample_seconds: what stays after runs is measured at most that often."""
-
-    budget_mb: float | None = None
-    back_seconds: float = 10.0
-    back_mb: float = 100.0
-    cancel_seconds: float = 5.0
-    least_leak_mb: float = 128.0
-    sample_seconds: float = 1.0
 
 
 class LocalGpu:
@@ -69,20 +49,32 @@ class LocalGpu:
         self.knobs = knobs or Knobs()
         self._lock = threading.Condition()
         self._holder = Holder(
-            paths, lock=self._lock, hear=self._heard, gone=self._gone, output=output, environment=environment
+            paths,
+            lock=self._lock,
+            hear=lambda frame: self._table.heard(frame),  # noqa: PLW0108  (made below)
+            gone=lambda why: self._table.gone(why),  # noqa: PLW0108
+            output=output,
+            environment=environment,
         )
         self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
+        self._table = Running(self._shelf, self._lock, hear=hear, happened=happened)
+        self._moves = Moves(
+            self._holder,
+            self._shelf,
+            self._lock,
+            busy=lambda: bool(self._table.running),
+            end_process=self.end_process,
+            happened=happened,
+        )
         self._line: list[Order] = []
-        self._runs: dict[str, Run] = {}
         self._moving = False
-        self._verdicts: Verdicts | None = None
-        self._output_root, self._hear, self._happened = output_root, hear, happened
+        self._output_root, self._happened = output_root, happened
         self.sick = ""
         """Why it takes nothing; empty while it does."""
 
     def start(self) -> Mapping[str, Declared]:
         """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
-        self._move(self._spawn)
+        self._move(self._moves.spawn)
         return dict(self._holder.models)
 
     def stop(self) -> None:
@@ -104,7 +96,7 @@ class LocalGpu:
         """By a cancel, and if its handler does not heed that, by the process' end. why: what it then ended
         of."""
         with self._lock:
-            run = self._runs.get(attempt)
+            run = self._table.running.get(attempt)
             if run is None or run.over:
                 return Stopped.NOT_RUNNING
         run.send({"do": "cancel", "attempt": attempt})
@@ -120,11 +112,11 @@ class LocalGpu:
 
     def running(self) -> list[Order]:
         with self._lock:
-            return [run.order for run in self._runs.values()]
+            return [run.order for run in self._table.running.values()]
 
     def runs(self) -> list[Run]:
         with self._lock:
-            return list(self._runs.values())
+            return list(self._table.running.values())
 
     def warm(self) -> list[str]:
         with self._lock:
@@ -150,10 +142,10 @@ class LocalGpu:
     def end_process(self, verdicts: Verdicts) -> None:
         """With all its runs, each of which ends by its verdict. The next run starts a new one."""
         with self._lock:
-            self._verdicts = verdicts
+            self._table.verdicts = verdicts
         self._holder.end()
         with self._lock:
-            self._verdicts = None
+            self._table.verdicts = None
 
     def probe(self, seconds: float) -> str:
         """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or
@@ -176,7 +168,7 @@ class LocalGpu:
     def rest(self) -> bool:
         """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
         with self._lock:
-            if self._runs or self._line or self._moving:
+            if self._table.running or self._line or self._moving:
                 return False
             if self._holder.process is None:
                 return True
@@ -185,16 +177,18 @@ class LocalGpu:
         return True
 
     def tick(self) -> None:
-        """One look at what nobody asked for: idle models leave, a process that leaks is replaced."""
+        """One look at what nobody asked for: old files and idle models leave, a process that leaks is
+        replaced."""
+        remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
             if self._line or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
-            leaking = not self._runs and self._shelf.leaking()
+            leaking = not self._table.running and self._shelf.leaking()
             if not idle and not leaking:
                 return
             self._moving = True
-        self._move_on(self._replace if leaking else lambda: self._unload(idle))
+        self._move_on(self._moves.replace if leaking else lambda: self._moves.unload(idle))
 
     # -- the line -----------------------------------------------------------------------------------------
 
@@ -236,24 +230,17 @@ class LocalGpu:
                 return None  # it waits for room: who passed it would take that away
         process = self._holder.process
         if process is None:
-            return self._spawn
+            return self._moves.spawn
         if order.model not in self._holder.models:
             raise ServerFailed(f"This process has no model {order.model}.")
         if self._shelf.tainted:
-            return None if self._runs else self._replace
+            return None if self._table.running else self._moves.replace
         if self._shelf.is_warm(order.model):
-            return self._begin(order, process.send) if self._shelf.has_place(order.model) else None
+            return self._table.begin(order, process.send) if self._shelf.has_place(order.model) else None
         plan = self._shelf.plan(order.model)
         if isinstance(plan, NoRoom):
             raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._load(order.model, plan.evict)) if isinstance(plan, Load) else None
-
-    def _begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
-        now = time.monotonic()
-        run = Run(order, send, began=now, last_sign=now)
-        self._runs[order.attempt] = run
-        self._shelf.take_place(order.model)
-        return run
+        return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
 
     def _send(self, run: Run) -> None:
         order = run.order
@@ -269,7 +256,7 @@ class LocalGpu:
             run.send(frame)
         except ValueError as error:
             with self._lock:
-                self._end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
+                self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
 
     def _await_end(self, run: Run, patience: Patience) -> Any:
         until = run.began + run.order.limit_seconds
@@ -307,94 +294,6 @@ class LocalGpu:
             with self._lock:
                 self._moving = False
                 self._lock.notify_all()
-
-    def _spawn(self) -> None:
-        try:
-            self._holder.spawn()
-            self._shelf.begin()
-        except (ProcessGone, Overdue) as error:
-            self._holder.end()
-            raise ServerFailed(f"The model process does not start: {error}") from error
-        except CannotStart as error:
-            raise ServerFailed(f"The models can't be imported: {error}") from error
-        self._happened("model_process_started", session=self._holder.session)
-
-    def _replace(self) -> None:
-        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
-        self.end_process(Verdicts(others=let_go("Its process was replaced.")))
-        self._spawn()
-
-    def _unload(self, models: Sequence[str]) -> None:
-        try:
-            self._shelf.unload(models)
-        except (ProcessGone, Overdue) as error:
-            self._shelf.tainted = str(error)
-        with self._lock:
-            must_replace = bool(self._shelf.tainted) and not self._runs
-        if must_replace:
-            self._replace()
-
-    def _load(self, model: str, evict: Sequence[str]) -> None:
-        """Raises the GpuError that a failed load is for the run that asked for it."""
-        if evict:
-            self._unload(evict)
-            if self._shelf.tainted:
-                return  # the runs that hold the old process end first
-        try:
-            failure = self._shelf.load(model)
-        except ProcessGone as error:
-            if error.ours:
-                raise let_go("The process was ended while it loaded the model.") from error
-            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
-        except Overdue as error:
-            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
-            self.end_process(Verdicts(others=bystanders))
-            late = RunTimedOut(f"{model} was not loaded in time: {error}")
-            late.suspect, late.process_died = False, True
-            raise late from error
-        if failure is None:
-            return
-        if failure.sticky:
-            self._shelf.tainted = failure.text
-        raise error_of(failure)
-
-    # -- from the process, with the lock held -----------------------------------------------------------
-
-    def _heard(self, frame: Frame) -> None:
-        run = self._runs.get(str(frame.get("attempt")))
-        if run is None:
-            return
-        run.last_sign = time.monotonic()
-        if frame["said"] == "heard":
-            if frame["kind"] == "progress":
-                run.progress = frame["value"]
-            self._hear(run.order, frame["kind"], frame["value"])
-            return
-        failure = frame["failure"]
-        if failure is None:
-            self._end(run, result=frame["result"])
-            return
-        if failure["sticky"]:
-            self._shelf.tainted = failure["text"]
-        self._end(run, error=error_of(failure))
-
-    def _gone(self, why: str) -> None:
-        verdicts = self._verdicts
-        self._shelf.clear()
-        if verdicts is None:
-            self._happened("model_process_died", why=why, runs=len(self._runs))
-        for run in list(self._runs.values()):
-            if verdicts is None:
-                error: GpuError = ProcessDied(f"The model's process died: {why}")
-            else:
-                error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
-            self._end(run, error=error)
-
-    def _end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
-        run.end(result=result, error=error)
-        self._runs.pop(run.order.attempt, None)
-        self._shelf.leave_place(run.order.model, alone=not self._runs)
-        self._lock.notify_all()
 
     def _wake(self) -> None:
         with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gpus.handlers.declared import Declared
 from gpus.handlers.errors import Failure
@@ -22,10 +21,8 @@ from gpus.local.cache import (
     make_room,
 )
 from gpus.local.holder import Holder
+from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge
-
-if TYPE_CHECKING:
-    from gpus.local.gpu import Knobs
 
 _LOOK_SECONDS = 0.1
 UNLOAD_SECONDS = 60.0

@@ -142,13 +142,13 @@ def test_off_interrupts_at_no_cost_frees_the_memory_and_touches_no_other(
     worker, other = workers.of(first), workers.of(second)
     assert worker is not other
     kept = other.model_process()
-    system.manage("off", worker.name)
+    _switch(system, worker.name, "off")
     wait_for(lambda: not worker.model_process(), what="its memory back")
     assert workers.states(first) == ["lost"]
     assert system.tenant.job(first)["status"] == "queued"
     assert (workers.states(second), other.model_process()) == (["sent"], kept)
 
-    system.manage("on", worker.name)
+    _switch(system, worker.name, "on")
     assert workers.of(first) is worker
     gate.touch()
     assert [system.tenant.finished(job)["status"] for job in (first, second)] == ["completed"] * 2
@@ -194,6 +194,10 @@ def _server(judge: Judge, name: str) -> dict[str, object]:
 
 def _cells(system: System, name: str) -> dict[str, int]:
     return dict(system.operator.ask("GET", f"/admin/servers/{name}")["observed"]["slots"])
+
+
+def _switch(system: System, name: str, desired: str) -> None:
+    system.operator.ask("PATCH", f"/admin/servers/{name}", {"desired": desired})
 
 
 def _loads(system: System, name: str) -> int:

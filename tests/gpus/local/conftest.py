@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpus.local.gpu import Knobs, LocalGpu
+from gpus.local.gpu import LocalGpu
+from gpus.local.knobs import Knobs
 from gpus.local.memory import RamGauge
 from gpus.local.orders import Order
 from gpus.runners.base import Abort

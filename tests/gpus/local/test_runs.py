@@ -10,6 +10,7 @@ import pytest
 from gpus.errors import (
     BadInput,
     DoesNotFit,
+    GpuBusy,
     GpuFault,
     Interrupted,
     OutOfMemory,
@@ -17,8 +18,10 @@ from gpus.errors import (
     RunFailed,
     RunTimedOut,
 )
-from gpus.local.memory import members
+from gpus.local.gpu import LocalGpu
+from gpus.local.memory import RamGauge, members
 from gpus.local.orders import Stopped
+from gpus.runners.base import Abort
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
 
@@ -157,6 +160,13 @@ def test_a_load_that_fails_fails_its_run_only(bench: Bench):
         bench.run("bad_load")
     assert "bad_load" not in bench.gpu.warm()
     assert bench.wild("echo")
+
+
+def test_models_that_cannot_be_imported_are_no_jobs_fault(bench: Bench, tmp_path: Path):
+    other = LocalGpu(["no.such.module"], gauge=RamGauge(), environment={}, output_root=tmp_path)
+    with pytest.raises(GpuBusy, match="No module named 'no'") as raised:
+        other.run(bench.order("a"), Abort())
+    assert not raised.value.counts
 
 
 def test_a_model_that_can_never_fit_says_so(bench: Bench):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpus.errors import OutOfMemory
 from gpus.local.gpu import LocalGpu
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
@@ -105,6 +106,21 @@ def test_rest_gives_all_memory_back_and_the_next_run_comes_back(bench: Bench):
     assert bench.gpu.rest()
     assert bench.gpu.session is None
     assert bench.run("a")["model"] == "a"
+
+
+def test_a_load_that_runs_out_of_memory_is_tried_without_the_idle_models(bench: Bench):
+    bench.run("a")
+    assert bench.run("understated")["model"] == "understated"
+    assert bench.gpu.warm() == ["understated"]
+    gate = bench.path()
+    bench.run("a")
+    assert bench.gpu.rest()
+    busy = bench.begin(bench.order("a", {"until": str(gate)}))
+    eventually(lambda: len(bench.gpu.running()) == 1)
+    with pytest.raises(OutOfMemory, match="too little"):
+        bench.run("understated")
+    gate.touch()
+    busy.end()
 
 
 def test_loads_are_counted(bench: Bench):

@@ -1,0 +1,29 @@
+"""What a `LocalGpu` is told, and what it asks of whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Patience(Protocol):
+    """`gpus.runners.base.Abort`, as far as a wait here needs it."""
+
+    @property
+    def fired(self) -> bool: ...
+    def set_reader(self, end_read: Callable[[], None] | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
+    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
+    sample_seconds: what stays after runs is measured at most that often."""
+
+    budget_mb: float | None = None
+    back_seconds: float = 10.0
+    back_mb: float = 100.0
+    cancel_seconds: float = 5.0
+    least_leak_mb: float = 128.0
+    sample_seconds: float = 1.0

@@ -1,0 +1,97 @@
+"""What changes a model process: one of these at a time, and without the lock of the GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from gpus.errors import GpuBusy, ProcessDied, RunTimedOut
+from gpus.handlers.errors import Failure
+from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
+from gpus.local.orders import Verdicts, error_of, let_go
+from gpus.local.shelf import Shelf
+
+NOT_STARTED_REST_SECONDS = 30.0
+
+
+class Moves:
+    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        shelf: Shelf,
+        lock: threading.Condition,
+        *,
+        busy: Callable[[], bool],
+        end_process: Callable[[Verdicts], None],
+        happened: Callable[..., None],
+    ) -> None:
+        self._holder, self._shelf, self._lock = holder, shelf, lock
+        self._busy, self._end_process, self._happened = busy, end_process, happened
+
+    def spawn(self) -> None:
+        try:
+            self._holder.spawn()
+            self._shelf.begin()
+        except (ProcessGone, Overdue) as error:
+            self._holder.end()
+            raise _not_started(f"The model process does not start: {error}") from error
+        except CannotStart as error:
+            raise _not_started(f"The models can't be imported: {error}") from error
+        self._happened("model_process_started", session=self._holder.session)
+
+    def replace(self) -> None:
+        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
+        self._end_process(Verdicts(others=let_go("Its process was replaced.")))
+        self.spawn()
+
+    def unload(self, models: Sequence[str]) -> None:
+        try:
+            self._shelf.unload(models)
+        except (ProcessGone, Overdue) as error:
+            self._shelf.tainted = str(error)
+        with self._lock:
+            must_replace = bool(self._shelf.tainted) and not self._busy()
+        if must_replace:
+            self.replace()
+
+    def load(self, model: str, evict: Sequence[str]) -> None:
+        """Raises the GpuError that a failed load is for the run that asked for it."""
+        if evict:
+            self.unload(evict)
+            if self._shelf.tainted:
+                return  # the runs that hold the old process end first
+        try:
+            failure = self._shelf.load(model)
+            if failure is not None and failure.code == "out_of_memory":
+                failure = self.load_alone(model, failure)
+        except ProcessGone as error:
+            if error.ours:
+                raise let_go("The process was ended while it loaded the model.") from error
+            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
+        except Overdue as error:
+            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
+            self._end_process(Verdicts(others=bystanders))
+            late = RunTimedOut(f"{model} was not loaded in time: {error}")
+            late.suspect, late.process_died = False, True
+            raise late from error
+        if failure is None:
+            return
+        if failure.sticky:
+            self._shelf.tainted = failure.text
+        raise error_of(failure)
+
+    def load_alone(self, model: str, failure: Failure) -> Failure | None:
+        """What it declared was too little: once more, without those that nobody uses now."""
+        with self._lock:
+            idle = [one.name for one in self._shelf.warm.values() if not one.running]
+        if not idle:
+            return failure
+        self.unload(idle)
+        return failure if self._shelf.tainted else self._shelf.load(model)
+
+
+def _not_started(why: str) -> GpuBusy:
+    """No job's fault: it goes back to its place, and the server rests."""
+    return GpuBusy(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
