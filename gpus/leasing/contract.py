@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpus.errors import Verdict
+from gpus.leasing.outlook import Outlook
 from gpus.protocol import (
     CircuitKind,
     CircuitState,
@@ -321,6 +322,10 @@ class Leases(Protocol):
         ...
 
     def depth(self, pool: str) -> PoolDepth: ...
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        """Why this ticket waits, or would wait if it came now. Does not raise while the index is rebuilt."""
+        ...
+
     def estimate_seconds(self, model: str, tenant: str) -> float:
         """Running mean of GPU-seconds of this tenant's jobs of this model (else the model's, else 1.0)."""
         ...

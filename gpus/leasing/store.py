@@ -24,6 +24,7 @@ from gpus.leasing.contract import (
     Tokens,
     Wakes,
 )
+from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.protocol import (
     CircuitKind,
@@ -290,6 +291,13 @@ class RedisLeases(Beats):
 
     def depth(self, pool: str) -> PoolDepth:
         return wire.read_depth(pool, self._run("depth", pool))
+
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        wire.check_tickets(pool, [ticket])
+        job = ticket.job_id if is_waiting else ""
+        return read_outlook(
+            self._run("outlook", pool, job, ticket.model, ticket.tenant, ticket.priority, MOST_SERVERS)
+        )
 
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model, tenant))

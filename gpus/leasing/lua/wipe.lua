@@ -70,7 +70,8 @@ local function drop_pool(pool)
   end
   for _, class in ipairs(all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks', 'circuits', 'kept' }) do
+  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks', 'circuits', 'kept', 'asked', 'foretold',
+    'forecast' }) do
     drop(key(kind, pool))
   end
   redis.call('SREM', key('pools'), pool)
