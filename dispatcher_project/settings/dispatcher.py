@@ -34,7 +34,7 @@ class DispatcherSettings:
     free_connect_tries: int = 3
     poison_deaths: int = 3
     circuit_failures: int = 5
-    """Failures in a row, of different jobs, that open the circuit of a server or a model; 0: none ever opens."""
+    """Failures in a row, of different jobs, that open the circuit of a server or model; 0: none opens."""
     circuit_rest_seconds: float = 10.0
     """How long an open circuit rests the first time; twice as long each time it opens again."""
     circuit_rest_cap_seconds: float = 600.0

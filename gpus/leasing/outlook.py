@@ -1,4 +1,4 @@
-"""What the line knows of one waiting job, or of one that is only thought of: the answer of `lua/outlook.lua`. Pure."""
+"""What the line knows of one job that waits or might: the answer of `lua/outlook.lua`. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ MOST_SERVERS = 64
 class Outlook:
     """rebuilding: the index is not whole, and nothing else is known.
 
-    held: the attempt that has a slot for the job. parked: letters for why its tenant gets none. position: estimated
-    tickets ahead plus one; own_ahead: of its own tenant, model and band; higher_bands: tickets there; tenants: who
-    take turns in its band. lead_seconds: GPU-seconds by which its tenant is ahead of the one whose turn it is.
-    estimate_seconds: of a run of this tenant and model; mean_seconds: of the pool's waiting jobs. working_slots: of
-    the pool. servers: that are on and run the model; looked_at: so many of them. slots: theirs, by what keeps each
-    from the job: free, busy, resting, circuit, quarantined, off. asked_seconds: since a worker asked for work that
-    could use a free one; None: none ever did. guess_seconds, p50_log, p90_log, seen: see `forecast.lua`.
+    held: the attempt that has a slot for the job. parked: letters for why its tenant gets none.
+    position: estimated tickets ahead plus one; own_ahead: of its own tenant, model and band;
+    higher_bands: tickets there; tenants: who take turns in its band. lead_seconds: GPU-seconds by which its
+    tenant is ahead of the one whose turn it is. estimate_seconds: of a run of this tenant and model;
+    mean_seconds: of the pool's waiting jobs. working_slots: of the pool. servers: that are on and run the
+    model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free, busy, resting,
+    circuit, quarantined, off. asked_seconds: since a worker asked for work that could use a free one; None:
+    none ever did. guess_seconds, p50_log, p90_log, seen: see `forecast.lua`.
     """
 
     rebuilding: bool = False

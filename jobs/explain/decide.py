@@ -33,9 +33,7 @@ def explain(now: Snapshot) -> list[Reason]:
         return [_not_waiting(now, now.state)]
     found = [*_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
-        return [
-            Reason("starting", "A worker has a slot for it: it starts now.", "Nothing needs to change.")
-        ]
+        return [Reason("starting", "A worker has a slot for it: it starts now.", "Nothing needs to change.")]
     found += [*_pauses(now), *_nowhere(now)]
     if now.index is Index.WHOLE:
         found += [*_model_circuit(now), *_tenant_held(now), *_capacity(now)]
@@ -108,7 +106,7 @@ def _pauses(now: Snapshot) -> Iterator[Reason]:
     for code, what, seconds in (
         ("system_paused", "Everything is", now.system_paused_seconds),
         ("model_paused", f"The model {now.model} is", now.model_paused_seconds),
-        ("tenant_paused", "Your tenant is", now.tenant_paused_seconds),
+        ("tenant_paused", "Its tenant is", now.tenant_paused_seconds),
     ):
         if seconds is not None:
             yield Reason(
@@ -136,7 +134,10 @@ def _nowhere(now: Snapshot) -> Iterator[Reason]:
         )
     elif not servers.slots:
         yield Reason(
-            "no_slots", f"The servers of {now.model} have no slots.", "An operator gives them slots.", evidence
+            "no_slots",
+            f"The servers of {now.model} have no slots.",
+            "An operator gives them slots.",
+            evidence,
         )
 
 
@@ -148,20 +149,28 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
     yield Reason(
         "circuit_open",
         f"{now.model} failed again and again on its servers; "
-        + (f"it rests for {left:.0f} s more." if line.model_circuit == "open" and left else "one job tries it now."),
+        + (
+            f"it rests for {left:.0f} s more."
+            if line.model_circuit == "open" and left
+            else "one job tries it now."
+        ),
         "One job tries after the rest; if that ends well, all go on. An operator may close the circuit.",
         {"scope": "model", "state": line.model_circuit, "left_seconds": round(left, 1)},
     )
 
 
 _HELD = {
-    "c": ("tenant_cap", "Your tenant runs as many jobs as it may at once.", "One of its jobs ends."),
+    "c": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
     "q": (
         "quota",
-        "Your tenant has used its GPU-seconds for today.",
+        "Its tenant has used its GPU-seconds for today.",
         "The quota begins anew at midnight UTC, or an operator raises it.",
     ),
-    "r": ("rate", "Your tenant starts jobs as fast as it may.", "Time passes, or an operator raises the rate."),
+    "r": (
+        "rate",
+        "Its tenant starts jobs as fast as it may.",
+        "Time passes, or an operator raises the rate.",
+    ),
 }
 """By the letter of `parked` in the line. ``p`` is the operator's pause, which the pauses say."""
 
@@ -171,7 +180,7 @@ def _tenant_held(now: Snapshot) -> Iterator[Reason]:
         if letter == "p" and now.tenant_paused_seconds is not None:
             continue
         code, message, change = _HELD.get(
-            letter, ("tenant_held", "Your tenant gets no new slot for now.", "An operator can tell.")
+            letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
         )
         yield Reason(code, message, change, {"reason": letter})
 
@@ -268,13 +277,13 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
         "gpu_seconds_ahead": round(ahead * line.mean_seconds, 1),
         "working_slots": line.working_slots,
     }
-    # more than one run in debt: others go first although its own line may be short
-    debt = line.lead_seconds > 1.5 * line.estimate_seconds and line.own_ahead < ahead
+    # in debt by more than a run: others go first although its own line may be short
+    debt = line.lead_seconds > 1.5 * line.mean_seconds and line.own_ahead < ahead
     if debt and not line.fifo:
         yield Reason(
             "lower_share",
-            "Your tenant got more than its share lately: others have their turn first.",
-            "The others catch up, or an operator raises your weight.",
+            "Its tenant got more than its share lately: others have their turn first.",
+            "The others catch up, or an operator raises its weight.",
             {"gpu_seconds_ahead_of_turn": round(line.lead_seconds, 1), "tenants": line.tenants},
         )
     yield Reason(
