@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-MOST_SERVERS = 64
+MOST_SERVERS = 32
 """Servers whose slots are looked at one by one; of more, so many by chance."""
 
 
@@ -20,7 +20,8 @@ class Outlook:
     tenant is ahead of the one whose turn it is. estimate_seconds: of a run of this tenant and model;
     mean_seconds: of the pool's waiting jobs. working_slots: of the pool. servers: that are on and run the
     model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free, busy, resting,
-    circuit, quarantined, off. asked_seconds: since a worker asked for work that could use a free one; None:
+    circuit, quarantined, off. free_seconds: since one of them
+    is; asked_seconds: since a worker asked for work that could use a free one; None:
     none ever did. guess_seconds, p50_log, p90_log, seen: see `forecast.lua`.
     """
 
@@ -44,6 +45,7 @@ class Outlook:
     circuit_seconds: float = 0.0
     model_circuit: str = "closed"
     model_circuit_seconds: float = 0.0
+    free_seconds: float = 0.0
     asked_seconds: float | None = None
     guess_seconds: float = 0.0
     seen: int = 0

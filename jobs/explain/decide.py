@@ -1,7 +1,8 @@
-"""Why a job waits, most binding reason first. Pure: it decides over a snapshot, and says nothing of other tenants
-but how many jobs stand before this one.
+"""Why a job waits, most binding reason first. Pure: it decides over a snapshot, and says nothing of other
+tenants but how many jobs stand before this one.
 
-A reason binds if the job would still wait were all those after it gone; so the first one is what to change first.
+A reason binds if the job would still wait were all those after it gone; so the first one is what to change
+first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from jobs.states import JobState, is_final
 
 NO_WORKER_SECONDS = 10.0
 """A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
+
+_AFTER_A_REST = (
+    "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
             if line.model_circuit == "open" and left
             else "one job tries it now."
         ),
-        "One job tries after the rest; if that ends well, all go on. An operator may close the circuit.",
+        _AFTER_A_REST,
         {"scope": "model", "state": line.model_circuit, "left_seconds": round(left, 1)},
     )
 
@@ -200,7 +205,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
             {"waited_seconds": round(now.waited_seconds, 1)},
         )
     if free:
-        if line.asked_seconds is None or line.asked_seconds > NO_WORKER_SECONDS:
+        if _nobody_listens(now):
             yield Reason(
                 "no_worker",
                 "A slot is free, but no worker takes jobs from this queue.",
@@ -224,6 +229,14 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
         yield from _behind(now)
 
 
+def _nobody_listens(now: Snapshot) -> bool:
+    """A slot and work for it were there all this time, and no worker asked."""
+    line = now.outlook
+    has_work = line.position > 1 if now.state is None else now.waited_seconds > NO_WORKER_SECONDS
+    is_silent = line.asked_seconds is None or line.asked_seconds > NO_WORKER_SECONDS
+    return has_work and is_silent and line.free_seconds > NO_WORKER_SECONDS
+
+
 def _is_paused(now: Snapshot) -> bool:
     return any(
         seconds is not None
@@ -239,7 +252,7 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             Reason(
                 "circuit_open",
                 f"Servers that could run it failed again and again; {count} slots rest.",
-                "One job tries after the rest; if that ends well, all go on. An operator may close the circuit.",
+                _AFTER_A_REST,
                 {"scope": "server", "slots": count, "left_seconds": round(line.circuit_seconds, 1)},
             ),
         )

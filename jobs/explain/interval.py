@@ -1,8 +1,8 @@
 """When a waiting job will start: a median and a bound that nine in ten starts keep. Pure.
 
-The line makes a first guess: the job's position × mean GPU-seconds of what waits ÷ slots that work. How wrong such
-guesses were it learns from the fleet's real starts, per pool and decade of the guess (gpus/leasing/lua/includes/forecast.lua).
-What is known to come before that (a later start, a rest) is added.
+The line makes a first guess: the job's position × mean GPU-seconds of what waits ÷ slots that work. How wrong
+such guesses were it learns from the fleet's real starts, per pool and decade of the guess
+(gpus/leasing/lua/includes/forecast.lua). What is known to come before that (a later start, a rest) is added.
 """
 
 from __future__ import annotations
@@ -16,10 +16,22 @@ from jobs.explain.snapshot import Index, Snapshot
 
 UNKNOWABLE = frozenset(
     {
-        "index_away", "system_paused", "model_paused", "tenant_paused", "no_server", "draining", "servers_off",
-        "no_slots", "no_worker", "tenant_cap", "quota", "rate", "tenant_held", "quarantined",
+        "index_away",
+        "system_paused",
+        "model_paused",
+        "tenant_paused",
+        "no_server",
+        "draining",
+        "servers_off",
+        "no_slots",
+        "no_worker",
+        "tenant_cap",
+        "quota",
+        "rate",
+        "tenant_held",
+        "quarantined",
     }
-)  # fmt: skip
+)
 """Nobody knows when these end; as the first reason they leave no forecast."""
 
 

@@ -39,8 +39,8 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """state: None for a job that is only thought of. due_in_seconds: until it may stand in line. server, slot:
-    where it runs. paused_seconds: of the system, the model, the tenant; None where nothing is paused."""
+    """state: None for a job that is only thought of. due_in_seconds: until it may stand in line. server,
+    slot: where it runs. …_paused_seconds: since when; None where nothing is paused."""
 
     state: JobState | None
     model: str

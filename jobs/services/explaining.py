@@ -1,4 +1,4 @@
-"""Why does my job wait? The snapshot is one call to Redis and three bounded queries; deciding is pure (`jobs.explain`)."""
+"""Why does my job wait? One call to Redis and three bounded queries; deciding is pure (`jobs.explain`)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from jobs.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """reasons: most binding first, never empty. position: estimated place in line, from 1; None if it stands in
-    none."""
+    """reasons: most binding first, never empty. position: estimated place in line, from 1; None if it stands
+    in none."""
 
     reasons: tuple[Reason, ...]
     starts: StartsIn | None

@@ -18,7 +18,7 @@ local line = key('line', queue.at, model, tenant)
 -- Its slots, by what keeps each from the job.
 local slots = { free = 0, resting = 0, circuit = 0, busy = 0, quarantined = 0, off = 0 }
 local KIND = { leased = 'busy', adoptable = 'busy', settling = 'busy', quarantined = 'quarantined', off = 'off' }
-local rest_us, circuit_us, hosts = math.huge, math.huge, {}
+local rest_us, circuit_us, free_us, hosts = math.huge, math.huge, now, {}
 local names = redis.call('SRANDMEMBER', key('serving', pool_name, model), most)
 for _, name in ipairs(names) do
   local server = read_server(name)
@@ -32,7 +32,7 @@ for _, name in ipairs(names) do
       elseif rests then
         kind, rest_us = 'resting', math.min(rest_us, server.rests_until - now)
       else
-        hosts[server.host] = true
+        hosts[server.host], free_us = true, math.min(free_us, slot.since_us)
       end
     end
     slots[kind] = slots[kind] + 1
@@ -76,6 +76,6 @@ return cjson.encode({
   model_circuit = circuit and circuit.opens > 0 and
     (read_kept(pool_name).models[model] == 'half_open' and 'half_open' or 'open') or 'closed',
   model_circuit_seconds = math.max(0, kept_us - now) / 1000000,
-  asked_seconds = asked_us > 0 and (now - asked_us) / 1000000 or -1,
+  free_seconds = (now - free_us) / 1000000, asked_seconds = asked_us > 0 and (now - asked_us) / 1000000 or -1,
   guess_seconds = guess, seen = factors[1], p50_log = factors[2], p90_log = factors[3],
 })

@@ -1,4 +1,4 @@
-"""A fleet in which one thing keeps a job waiting, made by the real services on a real line, with noise around it."""
+"""A fleet in which one thing keeps a job waiting, made by the real services on a real line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real workers, real GPU servers: who fails again and again rests, others take the work, and tries are kept."""
+"""Real workers, real GPU servers: who fails again and again rests, others take the work."""
 
 from __future__ import annotations
 

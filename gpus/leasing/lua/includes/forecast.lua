@@ -8,8 +8,9 @@
 -- include: estimate
 
 local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
-local NEWEST_MOVES = 0.05
-local FIRST_P50, FIRST_P90 = 0, math.log(2)
+local NEWEST_MOVES = 0.08
+local FIRST_P50, FIRST_P90 = 0, math.log(4)
+local ABOVE_P90 = 0.94  -- waits that go wrong are learnt from last: aimed a little higher than it shall hit
 local WORKING = { 'free', 'leased', 'adoptable', 'settling' }
 
 -- What a ticket of the line takes the pool, in seconds: mean GPU-seconds over slots that work; also these two.
@@ -58,7 +59,7 @@ local function learn_forecast(pool_name, job)
   local factors = read_factors(pool_name, at)
   local step = math.max(NEWEST_MOVES, 1 / (factors[1] + 2))
   redis.call('HSET', key('forecast', pool_name), at, cmsgpack.pack(factors[1] + 1,
-    moved(factors[2], 0.5, real, step), moved(factors[3], 0.9, real, step)))
+    moved(factors[2], 0.5, real, step), moved(factors[3], ABOVE_P90, real, step)))
 end
 
 local function forget_forecast(pool_name, job)
