@@ -3,8 +3,8 @@
     python -m benchmarks.explain                       a million tickets, 1,000 tenants, 10,000 slots
     python -m benchmarks.explain --database postgresql://…/empty      rows in an empty database of your own
 
-The line is a real Valkey's. The database (SQLite in a folder of its own unless you name one) has the fleet and
-`--rows` jobs; the answers come through the service that the API calls, and times are of the whole answer.
+The line is a real Valkey's. The database (SQLite in a folder of its own unless you name one) has the fleet
+and `--rows` jobs; the answers come through the service that the API calls, and times are of all of it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def fill(leases: Any, wanted: Any) -> list[Any]:
         model = f"model-{chance.randrange(MODELS)}"
         return Ticket(job, model, tenant, chance.choice((2, 5, 5, 8)), place + number)
 
-    rows, waiting = [], []
+    rows: list[Job] = []
+    waiting: list[Ticket] = []
     for first in range(0, wanted.waiting + wanted.slots, 500):
         batch = [ticket(number, new_id()) for number in range(first, first + 500)]
         leases.push(POOL, batch)
@@ -132,8 +133,8 @@ def fill(leases: Any, wanted: Any) -> list[Any]:
     for one in waiting:
         rows.append(
             Job(
-                id=one.job_id, tenant_id=int(one.tenant), model=one.model, pool=POOL, fleet="bench", payload={},
-                priority=one.priority, place_us=one.place_us, created_at=now,
+                id=one.job_id, tenant_id=int(one.tenant), model=one.model, pool=POOL, fleet="bench",
+                payload={}, priority=one.priority, place_us=one.place_us, created_at=now,
             )
         )  # fmt: skip
     Job.objects.bulk_create(rows, batch_size=500)

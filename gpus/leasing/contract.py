@@ -123,13 +123,14 @@ DEFAULT_RULES = CircuitRules()
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
     """waiting: tickets that a slot may take, by model; parked: those of paused tenants. wakes_pending: wakes
-    sent and not yet used. slots: count by state."""
+    sent and not yet used. slots: count by state. circuits: of models whose circuit is not closed."""
 
     pool: str
     waiting: Mapping[str, int]
     wakes_pending: int
     slots: Mapping[str, int]
     parked: Mapping[str, int] = field(default_factory=dict)
+    circuits: Mapping[str, CircuitState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

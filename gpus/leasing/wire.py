@@ -130,13 +130,14 @@ def read_circuits(flat: Sequence[Any]) -> dict[str, Circuit]:
 
 
 def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
-    counts, parked, pending, states = answer
+    counts, parked, pending, states, circuits = answer
     return PoolDepth(
         pool=pool,
         waiting=_read_counts(counts),
         wakes_pending=sum(_read_counts(pending).values()),
         slots=_read_counts(states),
         parked=_read_counts(parked),
+        circuits={model: CircuitState(state) for model, state in _chunks(circuits, 2)},
     )
 
 

@@ -26,6 +26,7 @@ class FakeLeases:
         self.tokens: dict[str, int] = {}
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Beat] = {}
+        self.broken = Circuits()
         self.resets: list[tuple[str, str, str]] = []
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
@@ -126,11 +127,12 @@ class FakeLeases:
 
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
         self._answer()
-        return Circuits()
+        return self.broken
 
     def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
         self._answer()
         self.resets.append((kind.value, name, pool))
+        self.broken = Circuits()
         return True, (Wakes(pool, None, 1),)
 
     def estimate_seconds(self, model: str, tenant: str) -> float:
