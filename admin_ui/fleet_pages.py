@@ -10,12 +10,14 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
+from gpus.protocol import CircuitKind
 from gpus.services.config_history import fields_before, models_before, note_change, note_changes
 
+from .circuit_column import circuit_text, close_circuits
 from .filters import OpenQuarantineFilter
 from .fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from .live_admin import LiveAdmin
-from .marks import column
+from .marks import column, operation
 from .operating import actor
 from .read_only import ReadOnlyAdmin
 from .shapes import job_link
@@ -31,8 +33,20 @@ class ModelConfigPages(LiveAdmin):
     list_filter = (("model_type", ChoicesDropdownFilter), ("pool", RelatedDropdownFilter))
     list_select_related = ("pool",)
     search_fields = ("name",)
+    actions = ("close_circuit",)
+    readonly_fields = ("circuit",)
     fieldsets = (
-        (None, {"fields": (("name", "pool"), ("model_type", "max_retries"), ("at_most_once", "max_queued"))}),
+        (
+            None,
+            {
+                "fields": (
+                    ("name", "pool"),
+                    ("model_type", "max_retries"),
+                    ("at_most_once", "max_queued"),
+                    "circuit",
+                )
+            },
+        ),
         (
             "Protocol",
             {
@@ -51,6 +65,14 @@ class ModelConfigPages(LiveAdmin):
         before = fields_before(obj.name) if change else None
         super().save_model(request, obj, form, change)
         note_change(obj, obj.pool, before=before, by=actor(request))
+
+    @operation("Close the circuit: it is mended", permissions=["change"])
+    def close_circuit(self, request: HttpRequest, queryset: QuerySet[ModelConfig]) -> None:
+        close_circuits(request, CircuitKind.MODEL, queryset.order_by("name").values_list("name", flat=True))
+
+    @column("circuit")
+    def circuit(self, config: ModelConfig) -> str:
+        return circuit_text(CircuitKind.MODEL, config.name, config.pool_id) if config.pk else "–"
 
     @column("servers")
     def servers(self, config: Any) -> int:

@@ -110,7 +110,12 @@ class JobDetail(HistoryAdmin):
     def _course(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         allowed = self.get_actions_detail(request, job.id)
         buttons = self._get_actions_navigation(self.actions_detail, allowed, job.id)
-        return {"job": job, "course": job_story.course(job, now=timezone.now()), "buttons": buttons}
+        return {
+            "job": job,
+            "course": job_story.course(job, now=timezone.now()),
+            "buttons": buttons,
+            "why": job_story.why(job),
+        }
 
     def _page(self, request: HttpRequest, job: Job) -> dict[str, Any]:
         context = self._course(request, job)

@@ -11,6 +11,8 @@ from django.db.models import Prefetch
 from gpus.models import ModelConfig
 from jobs.api.representations import job_json
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
+from jobs.services import ports as wiring
+from jobs.services.explaining import Explanation, explain_job
 from jobs.states import JobState, is_final
 
 from .media import Media, find_media
@@ -125,3 +127,10 @@ def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
 
 def _value(name: str, title: str, value: Any, host: str) -> Value:
     return Value(name, title, show_json(value), find_media(value, host=host))
+
+
+def why(job: Job) -> Explanation | None:
+    """Why it waits; None if it does not."""
+    if job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return None
+    return explain_job(job, wiring.production_ports())

@@ -14,13 +14,14 @@ from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from gpus.models import Placement, QuarantinedSlot, Server
-from gpus.protocol import DesiredState
+from gpus.protocol import CircuitKind, DesiredState
 from gpus.services.controls import switch_server
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import remove_server
 from jobs.services import ports
 
 from .asking import asks_first
+from .circuit_column import circuit_text, close_circuits
 from .fleet_forms import PlacementForm, ServerForm
 from .live_admin import LiveAdmin
 from .marks import column, operation
@@ -68,12 +69,12 @@ class ServerPages(LiveAdmin):
     )
     list_filter = (("desired", ChoicesDropdownFilter), "healthy", ("pool", RelatedDropdownFilter))
     search_fields = ("name", "host")
-    actions = ("switch_on", "drain", "switch_off")
+    actions = ("switch_on", "drain", "switch_off", "close_circuit")
     inlines = (PlacementsOfServer, OpenQuarantine)
-    readonly_fields = ("health", "boot_id", "checked_at", "last_error")
+    readonly_fields = ("health", "circuit", "boot_id", "checked_at", "last_error")
     fieldsets = (
         (None, {"fields": (("name", "pool"), ("slots", "desired"), "host")}),
-        ("Health", {"fields": (("health", "checked_at"), ("boot_id", "last_error"))}),
+        ("Health", {"fields": (("health", "checked_at"), ("boot_id", "last_error"), "circuit")}),
         ("Access", {"fields": ("request_headers", "ca_pem")}),
     )
 
@@ -89,6 +90,14 @@ class ServerPages(LiveAdmin):
     @asks_first("Switch these servers off?", "What runs there is stopped and waits again.", "Yes, switch off")
     def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.OFF)
+
+    @operation("Close the circuit: it is mended", permissions=["change"])
+    def close_circuit(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        close_circuits(request, CircuitKind.SERVER, queryset.order_by("name").values_list("name", flat=True))
+
+    @column("circuit")
+    def circuit(self, server: Server) -> str:
+        return circuit_text(CircuitKind.SERVER, server.name, server.pool_id) if server.pk else "–"
 
     @column("wanted")
     def desired_label(self, server: Server) -> SafeString:

@@ -6,6 +6,20 @@ look at a message. The table is in ``docs/failures.md``.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What the end of an attempt says of the server and the model that ran it."""
+
+    NOTHING = ""
+    """Bad input, busy, cancelled, interrupted, never sent."""
+    WELL = "well"
+    SERVER = "server"
+    MODEL = "model"
+    EITHER = "either"
+    """One of the two: the model if it happens on several servers, else the server."""
+
 
 class GpuError(Exception):
     """The GPU server failed in an unknown way."""
@@ -19,8 +33,8 @@ class GpuError(Exception):
     """Whether the next attempt should go to another server."""
     suspect = False
     """Whether the GPU may still be busy with the attempt: its slot is quarantined until proven free."""
-    strike = False
-    """Whether the server gets a strike towards an open circuit."""
+    blames = Verdict.NOTHING
+    """Whose failure this is, for the circuit breakers."""
     process_died = False
     """Whether the process that ran it is gone by its doing: counts towards poison."""
 
@@ -58,13 +72,14 @@ class ConnectFailed(GpuError):
     code = "connect"
     counts = False
     elsewhere = True
-    strike = True
+    blames = Verdict.SERVER
 
 
 class ServerLost(GpuError):
     """The GPU server was lost while it had the job."""
 
     code = "server_lost"
+    blames = Verdict.EITHER
     elsewhere = True
     suspect = True
 
@@ -94,6 +109,7 @@ class GpuFault(GpuError):
     """The GPU itself is faulty (sticky CUDA error, Xid, out of memory)."""
 
     code = "gpu_fault"
+    blames = Verdict.EITHER
     counts = False
     elsewhere = True
     suspect = True
@@ -103,13 +119,14 @@ class ServerFailed(GpuError):
     """The GPU server answered with an error of its own."""
 
     code = "server_error"
-    strike = True
+    blames = Verdict.EITHER
 
 
 class RunFailed(GpuError):
     """The model reported that the run failed."""
 
     code = "run_failed"
+    blames = Verdict.MODEL
 
 
 class BadInput(GpuError):
@@ -123,6 +140,7 @@ class RunTimedOut(GpuError):
     """The run took longer than its model allows."""
 
     code = "timeout"
+    blames = Verdict.EITHER
     suspect = True
 
 

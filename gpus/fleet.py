@@ -12,7 +12,7 @@ from typing import Any
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Beat, SlotView
 from gpus.models import QuarantinedSlot, Server
-from gpus.protocol import DesiredState, slot_name, split_slot
+from gpus.protocol import CircuitState, DesiredState, slot_name, split_slot
 from gpus.services.mirror import LeasesOf, read_paused
 from gpus.services.observed import observed
 from gpus.services.pinned import recent_telemetry
@@ -22,7 +22,7 @@ class CellState(StrEnum):
     FREE = "free"
     BUSY = "busy"
     RESTING = "resting"
-    """Free, but its server said that it is busy."""
+    """Free, but its server said that it is busy, or failed again and again."""
     DRAINING = "draining"
     """Busy for the last time: its server drains, or has fewer slots by now."""
     QUARANTINED = "quarantined"
@@ -221,6 +221,10 @@ def _of_idle(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellSt
         return CellState.FREE, f"not {server.desired} yet"
     if server.healthy is False:
         return CellState.SICK, server.last_error or "does not answer"
+    if view.circuit is CircuitState.OPEN:
+        return CellState.RESTING, "its server failed again and again: the circuit is open"
+    if view.circuit is CircuitState.HALF_OPEN:
+        return CellState.RESTING, "its server failed again and again: one job tries it"
     if view.resting:
         return CellState.RESTING, "its server said it is busy"
     return CellState.FREE, ""

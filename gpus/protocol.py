@@ -68,6 +68,23 @@ class ExpiryVerdict(StrEnum):
     FREE = "free"
 
 
+class CircuitKind(StrEnum):
+    """What has a circuit breaker."""
+
+    SERVER = "server"
+    MODEL = "model"
+
+
+class CircuitState(StrEnum):
+    """Of a circuit breaker."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    """It failed again and again: it rests."""
+    HALF_OPEN = "half_open"
+    """Its rest is over: one job tries, and closes or opens it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """A waiting job's place in the line.

@@ -18,6 +18,7 @@ from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import PoolDepth
 from gpus.models import ModelConfig, Pause, Pool
+from gpus.protocol import CircuitState
 from gpus.services.mirror import LeasesOf
 from jobs.history import History, Line, Share, shares
 from jobs.models import Attempt, Job
@@ -34,7 +35,8 @@ _NOT_WORKING = frozenset({"off", "quarantined"})
 class ModelLine:
     """waiting: tickets; None while Redis does not answer. parked: those of paused tenants. oldest_seconds:
     since the job at the head of the line was accepted. drain_seconds: until the pool's line is empty if
-    nothing more comes; None while no slot works. pause: of the model. past: what ended in the window."""
+    nothing more comes; None while no slot works. pause: of the model; circuit: its breaker. past: what ended
+    in the window."""
 
     model: str
     pool: str
@@ -47,6 +49,7 @@ class ModelLine:
     pause: Pause | None
     past: Line
     shares: tuple[Share, ...]
+    circuit: CircuitState = CircuitState.CLOSED
 
     @property
     def all_waiting(self) -> int:
@@ -125,6 +128,7 @@ def queue_snapshot(
                 pause=pauses.get((Pause.Kind.MODEL, model)),
                 past=past.line(model),
                 shares=got.get(pool, ()),
+                circuit=depth.circuits.get(model, CircuitState.CLOSED) if depth else CircuitState.CLOSED,
             )
         )
     slots: Counter[str] = Counter()

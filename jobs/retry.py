@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpus.errors import GpuError
+from gpus.errors import GpuError, Verdict
 from jobs.errors import CANCELLED, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
 from jobs.states import AttemptState, JobState
 
@@ -145,6 +145,13 @@ def decide_end(
             JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"
         )
     return end(JobState.RETRYING if delay > 0 else JobState.QUEUED, delay=delay)
+
+
+def verdict_of(ending: Ending) -> Verdict:
+    """What this end says of the server and the model that ran it, for their circuit breakers."""
+    if not ending.sent:
+        return Verdict.NOTHING
+    return Verdict.WELL if ending.error is None else ending.error.blames
 
 
 def retry_delay_seconds(

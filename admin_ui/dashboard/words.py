@@ -21,7 +21,7 @@ CELL_ICONS = {
 CELL_MEANINGS = {
     CellState.FREE: "takes the next job",
     CellState.BUSY: "runs a job",
-    CellState.RESTING: "free, but its server said it is busy",
+    CellState.RESTING: "free, but its server said it is busy or failed again and again",
     CellState.DRAINING: "runs a job, its last for now",
     CellState.QUARANTINED: "may still be busy with a job we lost; probed until proven free",
     CellState.OFF: "nothing may run there",

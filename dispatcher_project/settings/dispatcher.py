@@ -33,6 +33,11 @@ class DispatcherSettings:
     retry_jitter: float = 0.1
     free_connect_tries: int = 3
     poison_deaths: int = 3
+    circuit_failures: int = 5
+    """Failures in a row, of different jobs, that open the circuit of a server or model; 0: none opens."""
+    circuit_rest_seconds: float = 10.0
+    """How long an open circuit rests the first time; twice as long each time it opens again."""
+    circuit_rest_cap_seconds: float = 600.0
     probe_seconds: float = 2.0
     lock_sync_seconds: float = 30.0
     reconcile_seconds: float = 30.0
@@ -59,6 +64,10 @@ class DispatcherSettings:
         if self.renew_seconds * 2 >= self.lease_seconds:
             raise ImproperlyConfigured(
                 "DISPATCHER_RENEW_SECONDS must be less than half of DISPATCHER_LEASE_SECONDS"
+            )
+        if self.circuit_rest_cap_seconds < self.circuit_rest_seconds:
+            raise ImproperlyConfigured(
+                "DISPATCHER_CIRCUIT_REST_CAP_SECONDS must not be less than DISPATCHER_CIRCUIT_REST_SECONDS"
             )
         if self.worker_threads < 1:
             raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")

@@ -8,10 +8,14 @@ from typing import Any
 
 from admin_ui.timeline import Lane, Timeline, timeline
 from dispatcher_project.terminal.paint import Paint, age, fitted, plain, table
+from jobs.api.explain import explanation_json
 from jobs.api.representations import job_json
 from jobs.models import Attempt, Event, Job
+from jobs.services import ports as wiring
+from jobs.services.explaining import explain_job
+from jobs.states import JobState
 
-MOST_LANES, MOST_EVENTS = 20, 200
+MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 STATE_COLOURS = {
@@ -21,8 +25,9 @@ STATE_COLOURS = {
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    """As clients read it, with its events."""
-    return job_json(job) | {"events": [event_document(event) for event in latest_events(job.id)]}
+    """As clients read it, with its events and, while it waits, why."""
+    why = {"why": explanation_json(explain_job(job, wiring.production_ports()))} if is_waiting(job) else {}
+    return job_json(job) | why | {"events": [event_document(event) for event in latest_events(job.id)]}
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def latest_events(job_id: str, after: int = 0) -> list[Event]:
 def job_lines(job: Job, *, now: datetime, paint: Paint, columns: int) -> list[str]:
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
     events = latest_events(job.id)
-    lines = [*_head(job, now, paint), ""]
+    lines = [*_head(job, now, paint), *why_lines(job, paint), ""]
     course = timeline(attempts, events, now=now)
     if course.lanes:
         lines += [*_lanes(course, paint), ""]
@@ -54,6 +59,27 @@ def event_lines(events: Sequence[Event], paint: Paint, before: datetime | None =
         told = " ".join(f"{key}={plain(value, 200)}" for key, value in sorted(event.data.items()))
         lines.append(f"{paint(f'{event.at:%H:%M:%S.%f}'[:-3], 'dim')}  {since:>10}  {event.type:<12} {told}")
         before = event.at
+    return lines
+
+
+def is_waiting(job: Job) -> bool:
+    return job.state in (JobState.QUEUED, JobState.RETRYING)
+
+
+def why_lines(job: Job, paint: Paint) -> list[str]:
+    """Why it waits, most binding reason first; nothing for a job that does not wait."""
+    if not is_waiting(job):
+        return []
+    found = explain_job(job, wiring.production_ports())
+    lines = [
+        f"{paint(reason.code, 'yellow')}: {reason.message} {paint(reason.change, 'dim')}"
+        for reason in found.reasons[:MOST_REASONS]
+    ]
+    if found.starts is not None:
+        lines.append(
+            f"starts in about {age(found.starts.p50_seconds)}, nine in ten such jobs within "
+            f"{age(found.starts.p90_seconds)}"
+        )
     return lines
 
 

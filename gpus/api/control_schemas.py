@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpus.models import Pause
-from gpus.protocol import DesiredState
+from gpus.protocol import CircuitKind, CircuitState, DesiredState
 from gpus.services.registry import MAX_SLOTS
 
 from .schemas import NAME, Schema
@@ -61,6 +61,7 @@ def _server() -> Schema:
                         "slots": {"type": "object", "additionalProperties": {"type": "integer"}},
                         "resting": {"type": "integer"},
                         "running": {"type": "integer"},
+                        "circuit": {"enum": [state.value for state in CircuitState]},
                     }
                 ),
                 "description": "How it is: by its slots; unknown while Redis is away.",
@@ -101,6 +102,20 @@ def _switched() -> Schema:
             "paused": {"type": "boolean"},
             "changed": {"type": "boolean", "description": "False: it was so already."},
             "live": _LIVE,
+        }
+    )
+
+
+def _circuit() -> Schema:
+    return _object(
+        {
+            "kind": {"enum": [kind.value for kind in CircuitKind]},
+            "name": NAME,
+            "pool": NAME,
+            "state": {"enum": [state.value for state in CircuitState]},
+            "failures": {"type": "integer", "description": "In a row, while it is closed."},
+            "opened": {"type": "integer", "description": "Times in a row."},
+            "left_seconds": {"type": "number", "description": "Until one job tries."},
         }
     )
 
@@ -151,6 +166,23 @@ def components() -> dict[str, Schema]:
         "Pause": _pause(),
         "Pauses": _object({"results": {"type": "array", "items": {"$ref": "#/components/schemas/Pause"}}}),
         "Switched": _switched(),
+        "Circuits": _object(
+            {
+                "results": {"type": "array", "items": _circuit()},
+                "away": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Pools whose Redis does not answer.",
+                },
+            }
+        ),
+        "CircuitReset": _object(
+            {
+                "kind": {"enum": [kind.value for kind in CircuitKind]},
+                "name": NAME,
+                "changed": {"type": "boolean", "description": "False: it was closed already."},
+            }
+        ),
         "RevertBody": revert_body(),
         "ConfigVersion": _version(),
         "ConfigVersionPage": page_of("ConfigVersion"),

@@ -6,6 +6,7 @@ from django.urls import URLPattern, path
 
 from .audit import Audit
 from .base import RegistryPorts
+from .circuits import CircuitList, ResetModelCircuit, ResetServerCircuit
 from .pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
 from .servers import ServerDetail, Servers
 from .versions import ConfigVersions, RevertConfig
@@ -26,5 +27,8 @@ def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
         path("models/<str:model>/resume", ResumeModel.as_view(ports=ports)),
         path("pause", PauseSystem.as_view(ports=ports)),
         path("resume", ResumeSystem.as_view(ports=ports)),
+        path("circuits", CircuitList.as_view(ports=ports)),
+        path("servers/<str:server>/circuit/reset", ResetServerCircuit.as_view(ports=ports)),
+        path("models/<str:model>/circuit/reset", ResetModelCircuit.as_view(ports=ports)),
         path("audit", Audit.as_view()),
     ]

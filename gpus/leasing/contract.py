@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from gpus.errors import Verdict
+from gpus.leasing.outlook import Outlook
 from gpus.protocol import (
+    CircuitKind,
+    CircuitState,
     ExpiredLease,
     ExpiryVerdict,
     Lease,
@@ -67,7 +71,7 @@ class SlotView:
     """One slot as the lease table sees it. state: free, leased, adoptable, settling, quarantined, off.
 
     off: above the server's slot count, or its server is draining or off, and nothing runs there.
-    warm_model: what ran there last. expires_in_seconds: of a lease, else None.
+    warm_model: what ran there last. expires_in_seconds: of a lease, else None. circuit: of its server.
     """
 
     slot: str
@@ -81,18 +85,52 @@ class SlotView:
     model: str | None
     held_seconds: float
     expires_in_seconds: float | None
+    circuit: CircuitState = CircuitState.CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Of a server or a model. strikes: failures in a row while it is closed; opens: how often it opened in a
+    row; left_seconds: until it is half open."""
+
+    state: CircuitState
+    strikes: int
+    opens: int
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Circuits:
+    """By name; who is not named is closed and did not fail last."""
+
+    models: Mapping[str, Circuit] = field(default_factory=dict)
+    servers: Mapping[str, Circuit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitRules:
+    """failures: in a row, that open a circuit; 0: none ever opens. It rests so long, twice as long each time
+    it opens again, up to the cap."""
+
+    failures: int = 5
+    rest_seconds: float = 10.0
+    cap_seconds: float = 600.0
+
+
+DEFAULT_RULES = CircuitRules()
 
 
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
     """waiting: tickets that a slot may take, by model; parked: those of paused tenants. wakes_pending: wakes
-    sent and not yet used. slots: count by state."""
+    sent and not yet used. slots: count by state. circuits: of models whose circuit is not closed."""
 
     pool: str
     waiting: Mapping[str, int]
     wakes_pending: int
     slots: Mapping[str, int]
     parked: Mapping[str, int] = field(default_factory=dict)
+    circuits: Mapping[str, CircuitState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +212,12 @@ class Leases(Protocol):
         gpu_seconds: float | None = None,
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
+        verdict: Verdict = Verdict.NOTHING,
     ) -> Lease | None:
         """Ends a lease, corrects its tenant's charge, and with `next_attempt_id` (SETTLE only) claims the
         next ticket for the same slot in the same step. gpu_seconds: the real charge; None: the time held;
         0: refused. rest_seconds: the server gets no lease for that long (it said it was busy).
+        verdict: what this end says of the server and the model, for their circuits.
         A lease that is not held under this ref any more is left alone, and nothing is claimed.
         """
         ...
@@ -222,6 +262,14 @@ class Leases(Protocol):
         ...
 
     def rest_server(self, server: str, seconds: float) -> None: ...
+
+    def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
+        """Of the pool's models and of these servers. An index made anew has closed circuits only."""
+        ...
+
+    def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
+        """Closes it; whether there was something to close, and the wakes for what may run again."""
+        ...
 
     def fill(self) -> tuple[Wakes, ...]:
         """The two-second fill: forgets pending wakes and counts what is missing, per pool and host."""
@@ -275,6 +323,10 @@ class Leases(Protocol):
         ...
 
     def depth(self, pool: str) -> PoolDepth: ...
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        """Why this ticket waits, or would wait if it came now. Does not raise while the index is rebuilt."""
+        ...
+
     def estimate_seconds(self, model: str, tenant: str) -> float:
         """Running mean of GPU-seconds of this tenant's jobs of this model (else the model's, else 1.0)."""
         ...

@@ -9,13 +9,25 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LeasingUnavailable, Verdict
 from gpus.leasing import keys, wire
 from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
-from gpus.leasing.contract import ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.leasing.contract import (
+    DEFAULT_RULES,
+    CircuitRules,
+    Circuits,
+    ParkedFor,
+    PoolDepth,
+    Pushed,
+    SlotView,
+    Tokens,
+    Wakes,
+)
+from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.protocol import (
+    CircuitKind,
     ExpiredLease,
     ExpiryVerdict,
     Lease,
@@ -48,6 +60,7 @@ class RedisLeases(Beats):
         lease_seconds: float = 15.0,
         sweep_seconds: float = 2.0,
         head_start_seconds: float = 60.0,
+        circuit_rules: CircuitRules = DEFAULT_RULES,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         self.fleet = fleet
@@ -55,6 +68,11 @@ class RedisLeases(Beats):
         self._lease_us = _us(lease_seconds)
         self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
         self._head_start_us = _us(head_start_seconds)
+        self._circuit_rules = (
+            circuit_rules.failures,
+            _us(circuit_rules.rest_seconds),
+            _us(circuit_rules.cap_seconds),
+        )
         self._now_ms = now_ms
 
     def check(self) -> bool:
@@ -158,6 +176,7 @@ class RedisLeases(Beats):
         gpu_seconds: float | None = None,
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
+        verdict: Verdict = Verdict.NOTHING,
     ) -> Lease | None:
         if next_attempt_id and mode is not ReleaseMode.SETTLE:
             raise ValueError("only a clean end (SETTLE) hands the slot on")
@@ -172,7 +191,7 @@ class RedisLeases(Beats):
         return wire.read_lease(
             self._run(
                 "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
-                self._lease_us, self._head_start_us,
+                self._lease_us, self._head_start_us, verdict.value, *self._circuit_rules,
             )
         )  # fmt: skip
 
@@ -213,6 +232,14 @@ class RedisLeases(Beats):
 
     def rest_server(self, server: str, seconds: float) -> None:
         self._run("rest_server", server, _us(seconds))
+
+    def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
+        models, found = self._run("circuits", pool, *servers)
+        return Circuits(wire.read_circuits(models), wire.read_circuits(found))
+
+    def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
+        was_open, wakes = self._run("reset_circuit", kind.value, name, pool)
+        return bool(was_open), wire.read_wakes(wakes)
 
     def fill(self) -> tuple[Wakes, ...]:
         pools = self._run("pools")
@@ -265,6 +292,13 @@ class RedisLeases(Beats):
     def depth(self, pool: str) -> PoolDepth:
         return wire.read_depth(pool, self._run("depth", pool))
 
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        wire.check_tickets(pool, [ticket])
+        job = ticket.job_id if is_waiting else ""
+        return read_outlook(
+            self._run("outlook", pool, job, ticket.model, ticket.tenant, ticket.priority, MOST_SERVERS)
+        )
+
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model, tenant))
 
@@ -291,7 +325,13 @@ def redis_leases(url: str, fleet: str) -> RedisLeases:
                 raise LeasingUnavailable(f"Redis does not answer: {error}") from error
             knobs = settings.DISPATCHER
             _stores[which] = RedisLeases(
-                client, fleet, lease_seconds=knobs.lease_seconds, sweep_seconds=knobs.sweep_seconds
+                client,
+                fleet,
+                lease_seconds=knobs.lease_seconds,
+                sweep_seconds=knobs.sweep_seconds,
+                circuit_rules=CircuitRules(
+                    knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
+                ),
             )
         return _stores[which]
 

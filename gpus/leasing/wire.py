@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpus.leasing.contract import Beat, PoolDepth, Pushed, SlotView, Tokens, Wakes
-from gpus.protocol import ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
+from gpus.leasing.contract import Beat, Circuit, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.protocol import CircuitState, ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
 
 OUTCOMES = {
     1: PushOutcome.LEASED,
@@ -105,7 +105,7 @@ def read_tokens(answer: Sequence[Any]) -> Tokens:
 
 
 def read_slot(answer: Sequence[Any]) -> SlotView:
-    slot, pool, state, resting, warm, job, attempt, epoch, model, held, expires = answer
+    slot, pool, state, resting, warm, job, attempt, epoch, model, held, expires, circuit = answer
     return SlotView(
         slot=slot,
         pool=pool,
@@ -118,17 +118,26 @@ def read_slot(answer: Sequence[Any]) -> SlotView:
         model=model or None,
         held_seconds=float(held),
         expires_in_seconds=float(expires) if expires else None,
+        circuit=CircuitState(circuit or "closed"),
     )
 
 
+def read_circuits(flat: Sequence[Any]) -> dict[str, Circuit]:
+    return {
+        name: Circuit(CircuitState(state), int(strikes), int(opens), float(left))
+        for name, state, strikes, opens, left in _chunks(flat, 5)
+    }
+
+
 def read_depth(pool: str, answer: Sequence[Sequence[Any]]) -> PoolDepth:
-    counts, parked, pending, states = answer
+    counts, parked, pending, states, circuits = answer
     return PoolDepth(
         pool=pool,
         waiting=_read_counts(counts),
         wakes_pending=sum(_read_counts(pending).values()),
         slots=_read_counts(states),
         parked=_read_counts(parked),
+        circuits={model: CircuitState(state) for model, state in _chunks(circuits, 2)},
     )
 
 

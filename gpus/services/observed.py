@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import SlotView
 from gpus.models import Server
-from gpus.protocol import DesiredState
+from gpus.protocol import CircuitState, DesiredState
 
 from .mirror import LeasesOf
 
@@ -20,12 +20,13 @@ _RUNNING = ("leased", "adoptable", "settling")
 class Observed:
     """state: on (gives out slots, or has none left), draining (starts nothing, something runs), off (nothing
     runs), unknown (Redis does not answer). slots: count by state; resting: free ones of a server that said it
-    is busy; running: those with a job."""
+    is busy; running: those with a job. circuit: its breaker."""
 
     state: str
     slots: Mapping[str, int]
     resting: int
     running: int
+    circuit: CircuitState = CircuitState.CLOSED
 
 
 def observe(server: Server, leases: LeasesOf) -> Observed:
@@ -42,7 +43,8 @@ def observed(server: Server, views: Sequence[SlotView]) -> Observed:
     slots = Counter(view.state for view in views)
     running = sum(slots[state] for state in _RUNNING)
     resting = sum(view.resting for view in views if view.state == "free")
-    return Observed(_state(server, slots, running), dict(slots), resting, running)
+    circuit = views[0].circuit if views else CircuitState.CLOSED
+    return Observed(_state(server, slots, running), dict(slots), resting, running, circuit)
 
 
 def _state(server: Server, slots: Counter[str], running: int) -> str:

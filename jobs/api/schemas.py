@@ -197,6 +197,36 @@ def _stats() -> Schema:
     return _object({"models": {"type": "array", "items": model}})
 
 
+def _explanation_properties() -> Schema:
+    reason = _object(
+        {
+            "code": {"type": "string", "description": "Stable: see docs/explain.md."},
+            "message": {"type": "string"},
+            "change": {"type": "string", "description": "What would change it."},
+            "evidence": {"type": "object", "description": "What it was decided by."},
+        }
+    )
+    starts = _object(
+        {
+            "p50_seconds": {
+                "type": "number",
+                "description": "Half of such jobs start within so many seconds.",
+            },
+            "p90_seconds": {"type": "number", "description": "Nine in ten do."},
+            "seen": {"type": "integer", "description": "Real starts that this was learnt from."},
+        }
+    )
+    return {
+        "reasons": {"type": "array", "items": reason, "minItems": 1},
+        "position": {"type": ["integer", "null"], "description": "Estimated place in line, from 1."},
+        "starts_in": {
+            **starts,
+            "type": ["object", "null"],
+            "description": "null: it does not wait, or nobody can know.",
+        },
+    }
+
+
 def components() -> dict[str, Schema]:
     """All named schemas of the API."""
     any_json: Schema = {"description": "Any JSON value."}
@@ -234,6 +264,14 @@ def components() -> dict[str, Schema]:
             }
         ),
         "Cancelled": _object({"job_id": {"type": "string"}, "outcome": {"enum": ["cancelled", "requested"]}}),
+        "Explanation": _object(
+            {
+                "job_id": {"type": "string"},
+                "status": {"enum": [state.value for state in JobState]},
+                **_explanation_properties(),
+            }
+        ),
+        "Estimate": _object(_explanation_properties()),
         "Stats": _stats(),
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
         "Accepted": _object({"accepted": {"type": "boolean"}}),

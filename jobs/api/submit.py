@@ -31,7 +31,7 @@ from jobs.services.submit import submit_batch, submit_job
 from jobs.services.submit_request import MAX_METADATA_BYTES, SubmitRequest, fingerprint, read_request
 from jobs.services.submitted import Outcome
 
-_ENVELOPE_BYTES = 64 * 1024
+ENVELOPE_BYTES = 64 * 1024
 _MAX_BATCH_BYTES = 32 * 1024 * 1024
 
 
@@ -56,7 +56,7 @@ class _Door(JobView):
 
 class Submit(_Door):
     def max_body_bytes(self) -> int:
-        return settings.DISPATCHER.max_payload_bytes + _ENVELOPE_BYTES
+        return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
     @described(
         "submit_job",
@@ -71,7 +71,7 @@ class Submit(_Door):
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
         key = idempotency_key(request)
-        errors = _errors(request.data, _submit_validator())
+        errors = submit_errors(request.data)
         if errors:
             raise validation_problem(errors)
         wanted = read_request(cast("dict[str, Any]", request.data), idempotency_key=key)
@@ -141,6 +141,11 @@ def _read_item(item: Any) -> SubmitRequest | Refused:
     if errors:
         return InvalidItem(errors[0].detail, pointer=errors[0].pointer)
     return read_request(item)
+
+
+def submit_errors(body: Any) -> list[FieldError]:
+    """What is wrong with the form of a submit."""
+    return _errors(body, _submit_validator())
 
 
 def _errors(body: Any, validator: Draft202012Validator) -> list[FieldError]:

@@ -4,6 +4,7 @@ from django.urls import URLPattern, path
 
 from .bulk import CancelJobs, DismissDeadLetters, RetryJobs
 from .dead_letters import DeadLetter, DeadLetterGroups, DeadLetters, RetryDeadLetter, RetryDeadLetters
+from .explain import EstimateJob, ExplainJob
 from .health import livez, readyz
 from .jobs import CancelJob, JobDetail, JobEvents, Jobs
 from .keys import Keys, RevokeKey, RotateKey, WebhookSecret
@@ -21,6 +22,8 @@ queue_urls: list[URLPattern] = [
     path("queue/submit-batch", SubmitBatch.as_view()),
     path("queue/jobs", Jobs.as_view()),
     path("queue/jobs/<str:job_id>", JobDetail.as_view()),
+    path("queue/estimate", EstimateJob.as_view()),
+    path("queue/jobs/<str:job_id>/explain", ExplainJob.as_view()),
     path("queue/jobs/<str:job_id>/events", JobEvents.as_view()),
     path("queue/jobs/<str:job_id>/cancel", CancelJob.as_view()),
     path("queue/stats", Stats.as_view()),

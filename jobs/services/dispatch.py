@@ -23,7 +23,7 @@ from gpus.runners.base import RunRequest
 from gpus.services.health import evidence_for
 from jobs.ids import new_id
 from jobs.models import PushedResult
-from jobs.retry import Ending
+from jobs.retry import Ending, verdict_of
 from jobs.services import finish
 from jobs.services.claims import Claimed, open_lease
 from jobs.services.push_tokens import push_token
@@ -163,6 +163,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, unt
         gpu_seconds=charge,
         next_attempt_id=new_id() if go_on else None,
         rest_seconds=worker.rest_seconds(lease.server, ending.error),
+        verdict=verdict_of(ending),
     )
     settlement.write_end(
         leases,

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 
-from gpus.errors import LeasingUnavailable, RunFailed
+from gpus.errors import LeasingUnavailable, RunFailed, Verdict
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
@@ -49,6 +49,7 @@ class Unreleased:
     mode: ReleaseMode
     gpu_seconds: float
     next_attempt_id: str | None = None
+    verdict: Verdict = Verdict.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Settlement:
         gpu_seconds: float,
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
+        verdict: Verdict = Verdict.NOTHING,
     ) -> Lease | None:
         """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
         self.keeper.settle(lease.ref)
@@ -151,10 +153,13 @@ class Settlement:
                 gpu_seconds=gpu_seconds,
                 next_attempt_id=next_attempt_id,
                 rest_seconds=rest_seconds,
+                verdict=verdict,
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
-            self._unreleased[lease.ref] = Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id)
+            self._unreleased[lease.ref] = Unreleased(
+                leases, lease, mode, gpu_seconds, next_attempt_id, verdict
+            )
             return None
 
     def refuse_start(
@@ -209,6 +214,7 @@ class Settlement:
                     worker=self.name,
                     gpu_seconds=late.gpu_seconds,
                     next_attempt_id=late.next_attempt_id,
+                    verdict=late.verdict,
                 )
                 if following is not None:  # its thread is long gone: nothing ran under it
                     late.leases.release(following.ref, ReleaseMode.FREE, worker=self.name, gpu_seconds=0.0)

@@ -121,3 +121,12 @@ def _capacity(requests: Sequence[SubmitRequest | Refused], tenant_id: int, ports
     """Looked at before the transaction, which is never held over Redis."""
     models = [one.model for one in requests if isinstance(one, SubmitRequest) and one.reject_if_busy]
     return Capacity(models, tenant_id, ports) if models else None
+
+
+def check_request(
+    request: SubmitRequest, *, tenant: int, now: datetime, key_models: frozenset[str] | None = None
+) -> None:
+    """What a submit would refuse whatever else goes on, without submitting. Raises Refused."""
+    checked = _checked(request, _Allowed(limits_of(tenant).allowed_models, key_models), now)
+    if isinstance(checked, Refused):
+        raise checked

@@ -14,9 +14,10 @@ from django.test import Client, override_settings
 from admin_ui.groups import write_groups
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import PoolDepth, SlotView, Wakes
+from gpus.leasing.contract import Circuits, PoolDepth, SlotView, Wakes
+from gpus.leasing.outlook import Outlook
 from gpus.leasing.store import redis_leases
-from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket, split_slot
+from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, Ticket, split_slot
 from jobs.events import announce as announcing
 from jobs.services import ports
 from jobs.services.ports import Ports
@@ -36,6 +37,7 @@ class LeasesOnPaper:
     weights: dict[str, float] = field(default_factory=dict)
     views: list[SlotView] = field(default_factory=list)
     depths: dict[str, PoolDepth] = field(default_factory=dict)
+    broken: Circuits = field(default_factory=Circuits)
     away: bool = False
 
     def configure_pool(self, pool: PoolSpec) -> None:
@@ -46,6 +48,20 @@ class LeasesOnPaper:
         self._answer()
         self.servers.append(server)
         return (Wakes(server.pool, None, 1),)
+
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        self._answer()
+        return Outlook(in_line=True, position=3, slots={"busy": 2}, working_slots=2, guess_seconds=4.0)
+
+    def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
+        self._answer()
+        return self.broken
+
+    def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
+        self._answer()
+        was_open = name in {**self.broken.models, **self.broken.servers}
+        self.broken = Circuits()
+        return was_open, (Wakes(pool, None, 1),)
 
     def forget_server(self, server: str) -> None:
         self._answer()

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
-from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
+from gpus.leasing.contract import Beat, Circuits, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.leasing.outlook import Outlook
+from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
 
 
 class FakeLeases:
@@ -25,6 +26,8 @@ class FakeLeases:
         self.tokens: dict[str, int] = {}
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Beat] = {}
+        self.broken = Circuits()
+        self.resets: list[tuple[str, str, str]] = []
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         self._answer()
@@ -110,6 +113,27 @@ class FakeLeases:
             waiting[ticket.model] = waiting.get(ticket.model, 0) + 1
         slots = sum(server.slots for server in self.servers.values() if server.pool == pool)
         return PoolDepth(pool, waiting, 0, {"free": slots} if slots else {})
+
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        self._answer()
+        standing = [other.job_id for other in self.line]
+        in_line = ticket.job_id in standing
+        at = standing.index(ticket.job_id) + 1 if in_line else len(standing) + 1
+        slots = {"free": self.free_slots, "busy": 0 if self.free_slots else 2}
+        return Outlook(
+            in_line=in_line, position=at, slots=slots, guess_seconds=at * 2.0, mean_seconds=2.0,
+            working_slots=2, servers=1, looked_at=1, asked_seconds=1.0, p90_log=0.7,
+        )  # fmt: skip
+
+    def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
+        self._answer()
+        return self.broken
+
+    def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
+        self._answer()
+        self.resets.append((kind.value, name, pool))
+        self.broken = Circuits()
+        return True, (Wakes(pool, None, 1),)
 
     def estimate_seconds(self, model: str, tenant: str) -> float:
         self._answer()

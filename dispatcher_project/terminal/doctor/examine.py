@@ -31,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     fleet.models,
     fleet.servers,
     fleet.quarantine,
+    fleet.circuits,
     fleet.pauses,
     stuck.leaseless,
     stuck.unreachable,

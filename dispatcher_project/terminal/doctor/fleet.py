@@ -11,7 +11,8 @@ from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
 from gpus import queries as registry
 from gpus.models import ModelConfig, QuarantinedSlot, Server
-from gpus.protocol import DesiredState
+from gpus.protocol import CircuitKind, DesiredState
+from gpus.services.circuits import all_circuits
 from jobs.models import Job
 from jobs.states import JobState
 
@@ -116,6 +117,24 @@ def quarantine(view: View) -> Iterator[Finding]:
             f"is quarantined since {age((view.now - row.since).total_seconds())} ({plain(row.reason, 60)})",
             "Its GPU may still be busy with a run that nobody waits for; it is asked every few seconds.",
             f"restart the server if that run hangs; at the latest it is free at {row.until:%H:%M} UTC",
+        )
+
+
+def circuits(view: View) -> Iterator[Finding]:
+    for one in all_circuits(view.ports.leases).open[:_SHOWN]:
+        circuit = one.circuit
+        left = (
+            f", one job tries in {age(circuit.left_seconds)}" if circuit.left_seconds else ", one job tries"
+        )
+        yield Finding(
+            Level.WARNING,
+            f"{one.kind} {one.name}",
+            f"failed again and again: its circuit is {circuit.state.replace('_', ' ')}{left}"
+            f" (opened {circuit.opens} times in a row)",
+            "Its jobs wait and keep their tries."
+            if one.kind is CircuitKind.MODEL
+            else "It is given nothing; other servers take its work.",
+            "see its last attempts; once it is mended, close the circuit on its admin page",
         )
 
 

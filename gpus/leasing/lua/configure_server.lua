@@ -27,7 +27,8 @@ end
 local server = {
   name = name, pool = pool, host = host, models = models, class = class_of(models), slots = count,
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = old and old.rests_until or 0,
-  gone = false,
+  gone = false, strikes = old and old.strikes or 0, struck = old and old.struck or '', opens = old and old.opens or 0,
+  probe = old and old.probe,
 }
 redis.call('SADD', key('pools'), pool)
 save_server(server)

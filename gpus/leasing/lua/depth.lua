@@ -1,8 +1,10 @@
 -- Why: how long the line is, by model, and what the pool's slots do.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool
--- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …}}
+-- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …},
+--   {model with an open circuit, open or half_open, …}}
 -- include: gate
+-- include: kept
 local pool = ARGV[2]
 
 if not is_open() then return refuse() end
@@ -10,4 +12,10 @@ local counts = {}
 for _, kind in ipairs({ 'depth', 'parked_depth', 'pending', 'states' }) do
   counts[#counts + 1] = redis.call('HGETALL', key(kind, pool))
 end
+local circuits = {}
+for model, state in pairs(read_kept(pool).models) do
+  circuits[#circuits + 1] = model
+  circuits[#circuits + 1] = state == 'kept' and 'open' or state
+end
+counts[#counts + 1] = circuits
 return counts

@@ -7,6 +7,8 @@
 --   3 duplicate, 4 held
 -- include: gate
 -- include: arrivals
+-- include: position
+-- include: forecast
 local pool_name, head_start_us = ARGV[2], tonumber(ARGV[3])
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local FIELDS = 6
@@ -29,17 +31,6 @@ local function free_slots(model)
   return count
 end
 
--- An estimate: all higher bands go first; in a fair queue everybody's tickets take turns. Of a parked tenant: the
--- place it would have if it went on now.
-local function position(queue, model, tenant, member, parked)
-  local ahead = 0
-  for higher = 1, queue.band do ahead = ahead + pool.queues[higher].waiting end
-  if pool.fifo and not parked then return ahead + queue.waiting end
-  local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
-  local others = math.min(queue.waiting, own * redis.call('ZCARD', key('turn', queue.at)))
-  return ahead + others + (parked and own or 0)
-end
-
 local results, added = {}, {}
 for i = 4, #ARGV, FIELDS do
   local job, model, tenant, priority, place, avoid =
@@ -55,8 +46,11 @@ for i = 4, #ARGV, FIELDS do
       if avoid ~= '' then set_mark(pool, member, 0, avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    at = position(queue, model, tenant, member, parked)
-    if outcome == QUEUED and not parked and at <= free_slots(model) then outcome = LEASED end
+    local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
+    at = position(pool, queue, own, parked)
+    local is_next = not parked and at <= free_slots(model)
+    if outcome == QUEUED and is_foretold(job) and not parked then foretell(pool, job, is_next and 0 or at) end
+    if outcome == QUEUED and is_next then outcome = LEASED end
   end
   results[#results + 1] = outcome
   results[#results + 1] = at

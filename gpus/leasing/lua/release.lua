@@ -2,17 +2,19 @@
 --   step, so that a slot never stands idle for a round trip. Sent twice it answers the same.
 -- Keys: KEYS[1] prefix
 -- Args: clock, slot, job, attempt, epoch, mode (settle, suspect), worker, real GPU-seconds or '', next attempt
---   or '', rest µs or '', lease µs, head start µs per priority level
+--   or '', rest µs or '', lease µs, head start µs per priority level, verdict on server and model (circuit.lua; workers
+--   of the release before give none), failures that open a circuit, its first rest µs, its longest rest µs
 -- Returns: the next lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
 -- include: charge
 -- include: settle
--- include: rest
+-- include: circuit
 -- include: room
 local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
-local lease_us, head_start_us = tonumber(ARGV[11]), tonumber(ARGV[12])
+local lease_us, head_start_us, verdict = tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13] or ''
+local rules = { failures = tonumber(ARGV[14]), rest = tonumber(ARGV[15]), cap = tonumber(ARGV[16]) }
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
@@ -31,6 +33,7 @@ forget_lease(slot)
 slot.worker = worker
 settle(slot, lease_us)
 if rest_us then rest_server(server, now + rest_us) end
+judge(server, slot, pool.name, slot.model, attempt, job, verdict, rules)
 if mode == 'suspect' then
   save_pool(pool)
   set_state(slot, 'quarantined')

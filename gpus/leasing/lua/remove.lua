@@ -4,6 +4,7 @@
 -- Returns: 1 if the ticket stood in line and is gone now, else 0
 -- include: gate
 -- include: line
+-- include: forecast
 local pool_name, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 
 if not is_open() then return refuse() end
@@ -11,4 +12,5 @@ local pool = load_pool(pool_name)
 local stood = withdraw_ticket(pool, queue_of(pool, priority), model, tenant, member_of(job, priority))
 if not stood then return 0 end
 save_pool(pool)
+forget_forecast(pool_name, job)
 return 1

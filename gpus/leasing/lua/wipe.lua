@@ -68,9 +68,10 @@ local function drop_pool(pool)
     drop(key('heads', queue))
     drop(key('paid', queue))
   end
-  for _, class in ipairs(read_classes(pool)) do drop_class(pool, class[1], class[2]) end
+  for _, class in ipairs(all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks' }) do
+  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks', 'circuits', 'kept', 'asked', 'foretold',
+    'forecast' }) do
     drop(key(kind, pool))
   end
   redis.call('SREM', key('pools'), pool)

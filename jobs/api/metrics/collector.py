@@ -30,7 +30,7 @@ class DispatcherCollector(Collector):
         pools: list[line.PoolOf] = []
         pinned: list[Server] = []
         try:
-            found = [*work.collect(now), *fleet.collect(now), *upkeep.collect(now)]
+            found = [*work.collect(now), *fleet.collect(now), *upkeep.collect(now), fleet.circuits(ports)]
             pools, pinned = line.pools(), machines.pinned()
             up.add_metric(["database"], 1)
         except (DatabaseError, InterfaceError):

@@ -10,7 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus import queries as registry
 from gpus.models import QuarantinedSlot, Server
+from gpus.services.circuits import all_circuits
 from jobs.queries import named
+from jobs.services.ports import Ports
 
 
 def collect(now: datetime) -> Iterator[Metric]:
@@ -49,6 +51,18 @@ def _quarantine(now: datetime) -> Iterator[Metric]:
         slots.add_metric([server], count)
     oldest.add_metric([], max(((now - since).total_seconds() for _, _, since in found), default=0.0))
     yield from (slots, oldest)
+
+
+def circuits(ports: Ports) -> Metric:
+    """Of what Redis tells; what it does not tell is missing."""
+    found = GaugeMetricFamily(
+        "dispatcher_circuit_open",
+        "1 for each server and model whose circuit is open or half open.",
+        labels=["kind", "name", "state"],
+    )
+    for one in all_circuits(ports.leases).open:
+        found.add_metric([one.kind.value, one.name, one.circuit.state.value], 1)
+    return found
 
 
 def _pauses() -> Metric:

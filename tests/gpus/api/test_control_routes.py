@@ -35,6 +35,7 @@ def test_a_server_shows_what_is_wanted_and_what_is(operator: Account, world: Wor
         "slots": {"leased": 1, "off": 1},
         "resting": 0,
         "running": 1,
+        "circuit": "closed",
     }
     assert [one["model"] for one in told["models"]] == ["flux", "ltx2"]
     assert "headers" not in str(told)

@@ -2,6 +2,7 @@
 -- not once per server.
 -- include: keys
 -- include: servers
+-- include: kept
 
 -- An id that sorts by the number of models: the most specialised class first.
 local function class_of(models)
@@ -9,11 +10,18 @@ local function class_of(models)
   return string.format('%03d-%s', commas - 1, redis.sha1hex(models):sub(1, 12))
 end
 
--- The pool's classes, most specialised first: {{class, models}, ...}.
-local function read_classes(pool)
+-- The pool's classes, most specialised first: {{class, models}, ...}; also models that nobody may run now.
+local function all_classes(pool)
   local flat, classes = redis.call('HGETALL', key('classes', pool)), {}
   for i = 1, #flat, 2 do classes[#classes + 1] = { flat[i], flat[i + 1] } end
   if #classes > 1 then table.sort(classes, function(a, b) return a[1] < b[1] end) end
+  return classes
+end
+
+-- The same, without models that are kept back.
+local function read_classes(pool)
+  local classes = all_classes(pool)
+  for _, class in ipairs(classes) do class[2] = without_kept(pool, class[2]) end
   return classes
 end
 

@@ -2,6 +2,7 @@
 -- include: pick
 -- include: leases
 -- include: lists
+-- include: forecast
 
 local FIRST_EPOCH = 1
 
@@ -22,5 +23,7 @@ local function give(slot, server, pool, ticket, attempt, worker, lease_us)
   slot.priority = ticket.queue.band * 3 + level_of(ticket.member) + 1
   slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host
   begin_lease(slot, now, lease_us)
+  learn_forecast(pool.name, job)
+  keep_others_back(pool.name, ticket.model, attempt)
   return lease_reply(slot, false)
 end

@@ -1,5 +1,5 @@
 -- The lists of slots that can be given out. A slot is listed exactly while it is adoptable, or free on a server that
--- does not rest; every list is by (class, host), adoptable slots under a class of that name, and `open` counts each
+-- does not rest; of a server whose circuit is half open, only the slot that tries; every list is by (class, host), adoptable slots under a class of that name, and `open` counts each
 -- list by host.
 -- include: keys
 -- include: servers
@@ -27,6 +27,7 @@ local function show_slot(slot, server)
     return true
   end
   if slot.state ~= 'free' or server.rests_until > now then return false end
+  if server.opens > 0 and server.probe ~= slot.name then return false end
   list_slot(server.pool, server.class, server.host, slot)
   if slot.warm and server.models:find(',' .. slot.warm .. ',', 1, true) then
     redis.call('ZADD', key('warm', server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)

@@ -8,7 +8,7 @@ local function note_slot(slot, pool)
   local name, index = split_slot(slot)
   local server = read_server(name) or {
     name = name, pool = pool, host = '', models = ',', class = '', slots = 0, top = 0, desired = 'off',
-    rests_until = 0, gone = true,
+    rests_until = 0, gone = true, strikes = 0, struck = '', opens = 0,
   }
   if server.top <= index then
     server.top = index + 1

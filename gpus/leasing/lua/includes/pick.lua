@@ -6,6 +6,7 @@
 -- include: line
 -- include: marks
 -- include: estimate
+-- include: kept
 
 local BAND_WAITS = 15  -- dispatches (jobs, not seconds) of higher bands that a waiting band lets pass
 local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
@@ -112,6 +113,7 @@ end
 -- The next ticket for a slot that runs these models; on a given server, one that does not avoid it. Also the
 -- place of its queue in the order.
 local function best_ticket(pool, models, server)
+  models = without_kept(pool.name, models)
   for place, queue in ipairs(queues_in_order(pool)) do
     local ticket = head_of(pool, queue, models)
     if ticket and server and avoided_server(pool, ticket) == server then
@@ -127,6 +129,7 @@ end
 -- The ticket, or one of the same queue for the model that is warm on the slot: loading a model costs more than a
 -- turn, but the head waits only so long for that.
 local function prefer_warm(pool, ticket, warm, models, server, head_start_us)
+  models = without_kept(pool.name, models)
   if not warm or warm == ticket.model or not serves(models, warm) then return ticket end
   local stood_us = ticket.score - level_of(ticket.member) * head_start_us
   if now - stood_us >= pool.patience then return ticket end

@@ -6,7 +6,7 @@ local function is_idle(slot) return slot.state == 'free' or slot.state == 'off' 
 
 -- Whether a held slot may go straight on to another job.
 local function has_room(server, index)
-  if server.gone or server.desired ~= 'on' or index >= server.slots then return false end
+  if server.gone or server.desired ~= 'on' or index >= server.slots or server.opens > 0 then return false end
   if server.top <= server.slots then return true end  -- nothing is above the count
   local others = 0
   each_slot(server, function(slot, at)

@@ -1,6 +1,7 @@
 -- How many wakes make sense. `pending` counts, per host, those that were sent and not used yet; the fill forgets
 -- it, so that a lost wake costs one period.
 -- include: keys
+-- include: time
 -- include: classes
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
@@ -10,6 +11,7 @@ local function pending_wakes(pool, host) return tonumber(redis.call('HGET', key(
 local function add_pending(pool, host, count) redis.call('HINCRBY', key('pending', pool), host, count) end
 
 local function use_wake(pool, host)
+  redis.call('HSET', key('asked', pool), host, string.format('%.0f', now))
   if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
 end
 

@@ -1,0 +1,93 @@
+"""Circuit breakers over HTTP: which are open, and closing one by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.protocol import CircuitKind
+from gpus.services.circuits import Struck, all_circuits, reset_circuit
+
+from .base import MODEL, RegistryView, actor, is_name, model_name, refusing
+from .openapi import described
+from .parameters import allow_only
+from .problems import FieldError, Problem
+
+_SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
+_CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
+
+
+class CircuitList(RegistryView):
+    needs = {"GET": "gpus.view_server"}
+
+    @described(
+        "list_circuits",
+        "Servers and models that failed last",
+        answers={200: "Circuits"},
+        refusals=(400, 403),
+        tag="admin",
+        description="Who is not listed is closed and did not fail last. An index that was made anew begins "
+        "with closed circuits.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ())
+        found = all_circuits(self.ports().leases)
+        return Response({"results": [_struck(one) for one in found.struck], "away": list(found.away)})
+
+
+class _ResetView(RegistryView):
+    def reset(self, request: Request, kind: CircuitKind, name: str) -> Response:
+        ports = self.ports()
+        done = refusing(lambda: reset_circuit(kind, name, by=actor(request), leases=ports.leases))
+        ports.send_wakes(done.wakes)
+        return Response({"kind": kind.value, "name": name, "changed": done.changed})
+
+
+class ResetServerCircuit(_ResetView):
+    needs = {"POST": "gpus.change_server"}
+
+    @described(
+        "reset_server_circuit",
+        "Close the circuit of a server",
+        answers={200: "CircuitReset"},
+        refusals=(403, 404),
+        parameters=(_SERVER,),
+        tag="admin",
+        description=_CLOSES,
+    )
+    def post(self, request: Request, server: str) -> Response:
+        if not is_name(server):
+            error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
+            raise Problem(404, "unknown_server", "There is no such server.", errors=[error])
+        return self.reset(request, CircuitKind.SERVER, server)
+
+
+class ResetModelCircuit(_ResetView):
+    needs = {"POST": "gpus.change_modelconfig"}
+
+    @described(
+        "reset_model_circuit",
+        "Close the circuit of a model",
+        answers={200: "CircuitReset"},
+        refusals=(403, 404),
+        parameters=(MODEL,),
+        tag="admin",
+        description=_CLOSES,
+    )
+    def post(self, request: Request, model: str) -> Response:
+        return self.reset(request, CircuitKind.MODEL, model_name(model))
+
+
+def _struck(one: Struck) -> dict[str, Any]:
+    return {
+        "kind": one.kind.value,
+        "name": one.name,
+        "pool": one.pool,
+        "state": one.circuit.state.value,
+        "failures": one.circuit.strikes,
+        "opened": one.circuit.opens,
+        "left_seconds": round(one.circuit.left_seconds, 3),
+    }

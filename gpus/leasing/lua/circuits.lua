@@ -1,0 +1,29 @@
+-- Why: operators look at the circuits of a pool's models and of some servers.
+-- Keys: KEYS[1] prefix
+-- Args: clock, pool, then servers: each costs one read
+-- Returns: {{model, state, failures in a row, times opened in a row, seconds left, …}, {server, the same, …}}; states:
+--   closed (with failures), open, half_open. What is closed and without failures is left out.
+-- include: gate
+-- include: circuit
+local pool = ARGV[2]
+
+if not is_open() then return refuse() end
+local models, servers = {}, {}
+
+local function view(list, name, strikes, opens, until_us)
+  local left = math.max(0, until_us - now) / 1000000
+  local state = opens == 0 and 'closed' or left > 0 and 'open' or 'half_open'
+  for _, value in ipairs({ name, state, strikes, opens, tostring(left) }) do list[#list + 1] = value end
+end
+
+for _, model in ipairs(redis.call('HKEYS', key('circuits', pool))) do
+  local circuit = read_circuit(pool, model)
+  view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', key('kept', pool), model)) or 0)
+end
+for i = 3, #ARGV do
+  local server = read_server(ARGV[i])
+  if server and not server.gone and (server.strikes > 0 or server.opens > 0) then
+    view(servers, server.name, server.strikes, server.opens, server.rests_until)
+  end
+end
+return { models, servers }

@@ -1,0 +1,67 @@
+-- When a ticket will start: first guess (its position × what a ticket takes the pool), and by which factor guesses were
+-- wrong. Of one job in four the guess at its push is kept in `foretold` until it starts; then the error moves the
+-- factors in `forecast` that as many real waits lie below as they should: the median and the 90 % quantile, each by stochastic
+-- approximation (Robbins, Monro 1951), in logarithms, per decade of the guess. So the factors hold what no guess knows:
+-- arrivals that overtake, run times that vary, slots that come and go.
+-- include: keys
+-- include: time
+-- include: estimate
+
+local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
+local NEWEST_MOVES = 0.08
+local FIRST_P50, FIRST_P90 = 0, math.log(4)
+local ABOVE_P90 = 0.94  -- waits that go wrong are learnt from last: aimed a little higher than it shall hit
+local WORKING = { 'free', 'leased', 'adoptable', 'settling' }
+
+-- What a ticket of the line takes the pool, in seconds: mean GPU-seconds over slots that work; also these two.
+local function pace(pool_name)
+  local flat, tickets, seconds = redis.call('HGETALL', key('depth', pool_name)), 0, 0
+  for i = 1, #flat, 2 do
+    local count = tonumber(flat[i + 1])
+    tickets = tickets + count
+    if count > 0 then seconds = seconds + count * (tonumber(redis.call('HGET', key('estimates'), flat[i])) or 1) end
+  end
+  local mean, slots = tickets > 0 and seconds / tickets or 1, 0
+  for _, count in ipairs(redis.call('HMGET', key('states', pool_name), unpack(WORKING))) do
+    slots = slots + math.max(0, tonumber(count or 0) or 0)
+  end
+  return mean / math.max(1, slots), mean, slots
+end
+
+local function decade(guess) return math.max(-1, math.min(4, math.floor(math.log10(guess)))) end
+
+-- {n, p50, p90}: waits seen, and the factors' logarithms.
+local function read_factors(pool_name, at)
+  local packed = redis.call('HGET', key('forecast', pool_name), at)
+  if not packed then return { 0, FIRST_P50, FIRST_P90 } end
+  return { cmsgpack.unpack(packed) }
+end
+
+local function is_foretold(job) return job:byte(-1) % 4 == 0 end
+
+local paces = {}
+local function foretell(pool, job, position)
+  paces[pool.name] = paces[pool.name] or pace(pool.name)
+  local guess = math.max(SHORTEST, position * paces[pool.name])
+  redis.call('HSET', key('foretold', pool.name), job, cmsgpack.pack(guess, now))
+end
+
+local function moved(factor, share, real, step) return factor + step * (share - (real <= factor and 1 or 0)) end
+
+-- The job starts: its guess was right or wrong.
+local function learn_forecast(pool_name, job)
+  local packed = is_foretold(job) and redis.call('HGET', key('foretold', pool_name), job)
+  if not packed then return end
+  redis.call('HDEL', key('foretold', pool_name), job)
+  local guess, told_us = cmsgpack.unpack(packed)
+  local real = math.log(math.max(SHORTEST, (now - told_us) / 1000000) / guess)
+  local at = decade(guess)
+  local factors = read_factors(pool_name, at)
+  local step = math.max(NEWEST_MOVES, 1 / (factors[1] + 2))
+  redis.call('HSET', key('forecast', pool_name), at, cmsgpack.pack(factors[1] + 1,
+    moved(factors[2], 0.5, real, step), moved(factors[3], ABOVE_P90, real, step)))
+end
+
+local function forget_forecast(pool_name, job)
+  if is_foretold(job) then redis.call('HDEL', key('foretold', pool_name), job) end
+end

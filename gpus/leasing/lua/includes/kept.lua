@@ -1,0 +1,45 @@
+-- Models that are kept back because their circuit is open: no ticket of them is found, and none wakes anybody. `kept`
+-- holds, by model, until when (µs), then the attempt that tries; once that attempt has no lease any more and said
+-- nothing, another may try. In a pool where nothing failed this costs one read of a key that is not there.
+-- include: keys
+-- include: time
+
+local BY = 'by:'  -- before an attempt's id
+local kept = {}  -- by pool, read once: {any = whether one is kept, models = {model = 'kept' or 'half_open'}}
+
+local function forget_kept(pool) kept[pool] = nil end
+
+local function state_of_kept(value)
+  local until_us = tonumber(value)
+  if until_us then return until_us > now and 'kept' or 'half_open' end
+  return redis.call('HEXISTS', key('leases'), value:sub(#BY + 1)) == 1 and 'kept' or 'half_open'
+end
+
+local function read_kept(pool)
+  if kept[pool] then return kept[pool] end
+  local flat, found = redis.call('HGETALL', key('kept', pool)), { any = false, models = {} }
+  for i = 1, #flat, 2 do
+    found.models[flat[i]] = state_of_kept(flat[i + 1])
+    found.any = found.any or found.models[flat[i]] == 'kept'
+  end
+  kept[pool] = found
+  return found
+end
+
+-- models, and the answer: ',a,b,'.
+local function without_kept(pool, models)
+  local found = read_kept(pool)
+  if not found.any then return models end
+  local left = ','
+  for model in models:gmatch('[^,]+') do
+    if found.models[model] ~= 'kept' then left = left .. model .. ',' end
+  end
+  return left
+end
+
+-- The attempt takes a ticket of this model: if its circuit is half open, it is the one that tries.
+local function keep_others_back(pool, model, attempt)
+  if not read_kept(pool).models[model] then return end
+  redis.call('HSET', key('kept', pool), model, BY .. attempt)
+  forget_kept(pool)
+end

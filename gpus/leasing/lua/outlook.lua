@@ -1,0 +1,81 @@
+-- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
+-- Keys: KEYS[1] prefix
+-- Args: clock, pool, job ('' for one that is not in line), model, tenant, priority, most servers to look at
+-- Returns: a JSON object, see gpus/leasing/outlook.py; {"rebuilding": true} while the index is not whole
+-- include: gate
+-- include: circuit
+-- include: pick
+-- include: position
+-- include: forecast
+local pool_name, job, model, tenant = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local priority, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+if not is_whole() then return cjson.encode({ rebuilding = true }) end
+local pool = load_pool(pool_name)
+local queue, member = queue_of(pool, priority), member_of(job, priority)
+local line = key('line', queue.at, model, tenant)
+
+-- Its slots, by what keeps each from the job.
+local slots = { free = 0, resting = 0, circuit = 0, busy = 0, quarantined = 0, off = 0 }
+local KIND = { leased = 'busy', adoptable = 'busy', settling = 'busy', quarantined = 'quarantined', off = 'off' }
+local rest_us, circuit_us, free_us, hosts = math.huge, math.huge, now, {}
+local names = redis.call('SRANDMEMBER', key('serving', pool_name, model), most)
+for _, name in ipairs(names) do
+  local server = read_server(name)
+  local rests = server.rests_until > now
+  each_slot(server, function(slot)
+    local kind = KIND[slot.state]
+    if slot.state == 'free' then
+      kind = 'free'
+      if server.opens > 0 and (rests or server.probe ~= slot.name) then
+        kind, circuit_us = 'circuit', math.min(circuit_us, math.max(0, server.rests_until - now))
+      elseif rests then
+        kind, rest_us = 'resting', math.min(rest_us, server.rests_until - now)
+      else
+        hosts[server.host], free_us = true, math.min(free_us, slot.since_us)
+      end
+    end
+    slots[kind] = slots[kind] + 1
+  end)
+end
+
+-- When a worker that could take one of the free slots asked last.
+local asked_us = 0
+for host in pairs(hosts) do
+  asked_us = math.max(asked_us, tonumber(redis.call('HGET', key('asked', pool_name), host) or 0))
+end
+
+local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
+local rank = job ~= '' and redis.call('ZRANK', line, member)
+local own = rank and rank + 1 or redis.call('ZCARD', line) + 1
+local at = position(pool, queue, own, reasons ~= '', not rank and reasons == '' and tenant or nil)
+local higher = 0
+for band = 1, queue.band do higher = higher + pool.queues[band].waiting end
+
+-- Its tenant's turn: how far its start tag is ahead of who goes next, in GPU-seconds.
+local first = redis.call('ZRANGE', key('turn', queue.at), 0, 0, 'WITHSCORES')
+local tag = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
+  or math.max(queue.virtual, tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or 0)
+local lead = first[1] and math.max(0, tag - tonumber(first[2])) or 0
+
+local per_ticket, mean, working = pace(pool_name)
+local guess = math.max(SHORTEST, at * per_ticket)
+if slots.free >= at then guess = SHORTEST end
+local factors = read_factors(pool_name, decade(guess))
+local circuit = read_circuit(pool_name, model)
+local kept_us = circuit and tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0
+local attempt = job ~= '' and redis.call('HGET', key('held'), job) or false
+
+local function seconds(us) return us < math.huge and us / 1000000 or 0 end
+return cjson.encode({
+  rebuilding = false, held = attempt, in_line = rank and true or false, parked = reasons, fifo = pool.fifo,
+  position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', key('turn', queue.at)),
+  lead_seconds = lead, estimate_seconds = estimated_seconds(model, tenant), mean_seconds = mean, working_slots = working,
+  servers = redis.call('SCARD', key('serving', pool_name, model)), looked_at = #names, slots = slots,
+  rest_seconds = seconds(rest_us), circuit_seconds = seconds(circuit_us),
+  model_circuit = circuit and circuit.opens > 0 and
+    (read_kept(pool_name).models[model] == 'half_open' and 'half_open' or 'open') or 'closed',
+  model_circuit_seconds = math.max(0, kept_us - now) / 1000000,
+  free_seconds = (now - free_us) / 1000000, asked_seconds = asked_us > 0 and (now - asked_us) / 1000000 or -1,
+  guess_seconds = guess, seen = factors[1], p50_log = factors[2], p90_log = factors[3],
+})

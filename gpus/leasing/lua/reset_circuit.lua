@@ -1,0 +1,21 @@
+-- Why: an operator closes a circuit: the server, or the model, is mended.
+-- Keys: KEYS[1] prefix
+-- Args: clock, 'server' or 'model', its name, its pool
+-- Returns: {1 if it was not closed and without failures, else 0; wakes, flat: pool, host, count, …}
+-- include: gate
+-- include: circuit
+-- include: arrivals
+local kind, name, pool = ARGV[2], ARGV[3], ARGV[4]
+
+local whole = is_whole()
+if not whole and not is_filling() then return refuse() end
+if kind == 'model' then
+  if not read_circuit(pool, name) then return { 0, {} } end
+  close_model(pool, name)
+  local waiting = tonumber(redis.call('HGET', key('depth', pool), name)) or 0
+  return { 1, whole and wakes_for_tickets(pool, read_classes(pool), { [name] = waiting }) or {} }
+end
+local server = read_server(name)
+if not server or server.gone or (server.strikes == 0 and server.opens == 0) then return { 0, {} } end
+local shown = close_server(server)
+return { 1, whole and shown > 0 and wakes_for({ { server.pool, server.host, shown } }) or {} }

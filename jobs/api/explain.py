@@ -1,0 +1,67 @@
+"""Why a job waits and when it will start; the same for a job that is only thought of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, cast
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.api.openapi import described
+from gpus.api.problems import validation_problem
+from jobs.api.base import JobView, tenant_of, visible_job
+from jobs.api.parameters import JOB_ID, allow_only
+from jobs.api.submit import ENVELOPE_BYTES, submit_errors
+from jobs.services.explaining import Explanation, estimate_job, explain_job
+from jobs.services.submit import check_request
+from jobs.services.submit_request import read_request
+
+
+class ExplainJob(JobView):
+    @described(
+        "explain_job",
+        "Why a job waits, and when it will start",
+        answers={200: "Explanation"},
+        refusals=(404,),
+        parameters=(JOB_ID,),
+        description="Reasons, most binding first: the first one is what to change first. Of other tenants it "
+        "says how many jobs stand before this one, and nothing else. A job that does not wait gets one plain "
+        "answer.",
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        allow_only(request, ())
+        job = visible_job(request, job_id)
+        found = {"job_id": job.id, "status": str(job.state), **explanation_json(explain_job(job, self.ports))}
+        return Response(found)
+
+
+class EstimateJob(JobView):
+    def max_body_bytes(self) -> int:
+        return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
+
+    @described(
+        "estimate_job",
+        "What a job would wait for if it were submitted now",
+        answers={200: "Estimate"},
+        refusals=(403,),
+        body="Submit",
+        description="The body of a submit, checked like one. Nothing is stored.",
+    )
+    def post(self, request: Request) -> Response:
+        tenant_id = tenant_of(request)
+        errors = submit_errors(request.data)
+        if errors:
+            raise validation_problem(errors)
+        wanted = read_request(cast("dict[str, Any]", request.data))
+        check_request(wanted)
+        return Response(explanation_json(estimate_job(wanted.model, tenant_id, wanted.priority, self.ports)))
+
+
+def explanation_json(found: Explanation) -> dict[str, Any]:
+    return {
+        "reasons": [asdict(reason) for reason in found.reasons],
+        "position": found.position,
+        "starts_in": asdict(found.starts) if found.starts else None,
+    }

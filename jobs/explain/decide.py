@@ -1,0 +1,307 @@
+"""Why a job waits, most binding reason first. Pure: it decides over a snapshot, and says nothing of other
+tenants but how many jobs stand before this one.
+
+A reason binds if the job would still wait were all those after it gone; so the first one is what to change
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.explain.snapshot import Index, Later, Snapshot
+from jobs.states import JobState, is_final
+
+NO_WORKER_SECONDS = 10.0
+"""A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
+
+_AFTER_A_REST = (
+    "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """code: stable. evidence: what it was decided by. change: what would change it."""
+
+    code: str
+    message: str
+    change: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def explain(now: Snapshot) -> list[Reason]:
+    """Never empty."""
+    if now.state is not None and now.state not in (JobState.QUEUED, JobState.RETRYING):
+        return [_not_waiting(now, now.state)]
+    found = [*_later(now), *_index(now)]
+    if now.index is Index.WHOLE and now.outlook.held:
+        return [Reason("starting", "A worker has a slot for it: it starts now.", "Nothing needs to change.")]
+    found += [*_pauses(now), *_nowhere(now)]
+    if now.index is Index.WHOLE:
+        found += [*_model_circuit(now), *_tenant_held(now), *_capacity(now)]
+    return found or [
+        Reason(
+            "next",
+            "Nothing keeps it: a slot is free, and it is next.",
+            "Nothing needs to change: it starts within seconds.",
+            {"free_slots": now.outlook.slots.get("free", 0)},
+        )
+    ]
+
+
+def _not_waiting(now: Snapshot, state: JobState) -> Reason:
+    if is_final(state):
+        said = f": {now.error_code}" if now.error_code else ""
+        return Reason(
+            "finished",
+            f"It does not wait: it is {state.value}{said}.",
+            "Nothing: it is over." if state is not JobState.FAILED else "An operator may retry it.",
+            {"status": state.value, "error_code": now.error_code, "attempts": now.attempts},
+        )
+    evidence = {"server": now.server, "slot": now.slot, "attempts": now.attempts}
+    if now.cancel_requested:
+        return Reason(
+            "being_cancelled",
+            f"It runs on {now.server} and is being cancelled.",
+            "It ends once its GPU is proven free.",
+            evidence,
+        )
+    return Reason("running", f"It does not wait: it runs on {now.server}.", "Nothing.", evidence)
+
+
+def _later(now: Snapshot) -> Iterator[Reason]:
+    left = now.due_in_seconds
+    if left is None or left <= 0:
+        return
+    if now.later is Later.RUN_AT:
+        yield Reason(
+            "later_start",
+            f"It was submitted to start later, in {left:.0f} s.",
+            "It stands in line from that time on.",
+            {"kind": now.later.value, "due_in_seconds": round(left, 3)},
+        )
+    else:
+        yield Reason(
+            "later_start",
+            f"An attempt failed; the next one may begin in {left:.1f} s.",
+            "The pause before a retry ends by itself.",
+            {"kind": now.later.value, "due_in_seconds": round(left, 3), "attempts": now.attempts},
+        )
+
+
+def _index(now: Snapshot) -> Iterator[Reason]:
+    if now.index is Index.AWAY:
+        yield Reason(
+            "index_away",
+            "The queue's index (Redis) does not answer; nothing is started meanwhile.",
+            "It goes on by itself once Redis answers: nothing is lost.",
+        )
+    if now.index is Index.REBUILDING:
+        yield Reason(
+            "index_rebuilding",
+            "The queue's index is being rebuilt from the database; nothing is started meanwhile.",
+            "It takes seconds and ends by itself.",
+        )
+
+
+def _pauses(now: Snapshot) -> Iterator[Reason]:
+    for code, what, seconds in (
+        ("system_paused", "Everything is", now.system_paused_seconds),
+        ("model_paused", f"The model {now.model} is", now.model_paused_seconds),
+        ("tenant_paused", "Its tenant is", now.tenant_paused_seconds),
+    ):
+        if seconds is not None:
+            yield Reason(
+                code,
+                f"{what} paused by an operator.",
+                "An operator resumes it; the job keeps its place.",
+                {"paused_seconds": round(seconds, 1)},
+            )
+
+
+def _nowhere(now: Snapshot) -> Iterator[Reason]:
+    servers = now.servers
+    evidence = {"servers": servers.total, "on": servers.on, "draining": servers.draining, "off": servers.off}
+    if not servers.total:
+        yield Reason(
+            "no_server",
+            f"No GPU server is registered for {now.model}.",
+            "A server that runs the model is registered.",
+            evidence,
+        )
+    elif not servers.on:
+        code, word = ("draining", "drain") if servers.draining else ("servers_off", "are switched off")
+        yield Reason(
+            code, f"All servers of {now.model} {word}.", "An operator switches one of them on.", evidence
+        )
+    elif not servers.slots:
+        yield Reason(
+            "no_slots",
+            f"The servers of {now.model} have no slots.",
+            "An operator gives them slots.",
+            evidence,
+        )
+
+
+def _model_circuit(now: Snapshot) -> Iterator[Reason]:
+    line = now.outlook
+    if line.model_circuit == "closed":
+        return
+    left = line.model_circuit_seconds
+    yield Reason(
+        "circuit_open",
+        f"{now.model} failed again and again on its servers; "
+        + (
+            f"it rests for {left:.0f} s more."
+            if line.model_circuit == "open" and left
+            else "one job tries it now."
+        ),
+        _AFTER_A_REST,
+        {"scope": "model", "state": line.model_circuit, "left_seconds": round(left, 1)},
+    )
+
+
+_HELD = {
+    "c": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
+    "q": (
+        "quota",
+        "Its tenant has used its GPU-seconds for today.",
+        "The quota begins anew at midnight UTC, or an operator raises it.",
+    ),
+    "r": (
+        "rate",
+        "Its tenant starts jobs as fast as it may.",
+        "Time passes, or an operator raises the rate.",
+    ),
+}
+"""By the letter of `parked` in the line. ``p`` is the operator's pause, which the pauses say."""
+
+
+def _tenant_held(now: Snapshot) -> Iterator[Reason]:
+    for letter in now.outlook.parked:
+        if letter == "p" and now.tenant_paused_seconds is not None:
+            continue
+        code, message, change = _HELD.get(
+            letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
+        )
+        yield Reason(code, message, change, {"reason": letter})
+
+
+def _capacity(now: Snapshot) -> Iterator[Reason]:
+    line, slots = now.outlook, now.outlook.slots
+    if not now.servers.on or not now.servers.slots or line.model_circuit == "open" or line.parked:
+        return
+    if _is_paused(now):
+        return
+    free, busy = slots.get("free", 0), slots.get("busy", 0)
+    if now.state is not None and not line.in_line:
+        yield Reason(
+            "not_in_line",
+            "Its ticket is not in the line yet.",
+            "The reconciler puts it there within half a minute.",
+            {"waited_seconds": round(now.waited_seconds, 1)},
+        )
+    if free:
+        if _nobody_listens(now):
+            yield Reason(
+                "no_worker",
+                "A slot is free, but no worker takes jobs from this queue.",
+                "A GPU worker for this pool is started.",
+                {"free_slots": free, "asked_seconds": line.asked_seconds},
+            )
+        if line.position > free:
+            yield from _behind(now)
+        return
+    held = sorted(_held_slots(now), key=lambda one: -one[0])
+    if busy:
+        yield from _behind(now)
+        yield Reason(
+            "all_busy",
+            f"All slots that could run it are busy ({busy}).",
+            "A job on one of them ends, or a server with free slots is added.",
+            {"busy_slots": busy, "servers": line.servers},
+        )
+    yield from (reason for _, reason in held)
+    if not busy:
+        yield from _behind(now)
+
+
+def _nobody_listens(now: Snapshot) -> bool:
+    """A slot and work for it were there all this time, and no worker asked."""
+    line = now.outlook
+    has_work = line.position > 1 if now.state is None else now.waited_seconds > NO_WORKER_SECONDS
+    is_silent = line.asked_seconds is None or line.asked_seconds > NO_WORKER_SECONDS
+    return has_work and is_silent and line.free_seconds > NO_WORKER_SECONDS
+
+
+def _is_paused(now: Snapshot) -> bool:
+    return any(
+        seconds is not None
+        for seconds in (now.system_paused_seconds, now.model_paused_seconds, now.tenant_paused_seconds)
+    )
+
+
+def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
+    line, slots = now.outlook, now.outlook.slots
+    if count := slots.get("circuit", 0):
+        yield (
+            count,
+            Reason(
+                "circuit_open",
+                f"Servers that could run it failed again and again; {count} slots rest.",
+                _AFTER_A_REST,
+                {"scope": "server", "slots": count, "left_seconds": round(line.circuit_seconds, 1)},
+            ),
+        )
+    if count := slots.get("resting", 0):
+        yield (
+            count,
+            Reason(
+                "resting",
+                f"Servers that could run it said they are busy; {count} slots rest.",
+                "Their rest ends by itself.",
+                {"slots": count, "left_seconds": round(line.rest_seconds, 1)},
+            ),
+        )
+    if count := slots.get("quarantined", 0):
+        yield (
+            count,
+            Reason(
+                "quarantined",
+                f"{count} slots that could run it may still be busy with a run that nobody controls.",
+                "Probes prove them free, or an operator does.",
+                {"slots": count},
+            ),
+        )
+
+
+def _behind(now: Snapshot) -> Iterator[Reason]:
+    line = now.outlook
+    ahead = line.position - 1
+    if ahead <= 0:
+        return
+    evidence = {
+        "jobs_ahead": ahead,
+        "own_jobs_ahead": line.own_ahead,
+        "higher_priority_jobs": line.higher_bands,
+        "gpu_seconds_ahead": round(ahead * line.mean_seconds, 1),
+        "working_slots": line.working_slots,
+    }
+    # in debt by more than a run: others go first although its own line may be short
+    debt = line.lead_seconds > 1.5 * line.mean_seconds and line.own_ahead < ahead
+    if debt and not line.fifo:
+        yield Reason(
+            "lower_share",
+            "Its tenant got more than its share lately: others have their turn first.",
+            "The others catch up, or an operator raises its weight.",
+            {"gpu_seconds_ahead_of_turn": round(line.lead_seconds, 1), "tenants": line.tenants},
+        )
+    yield Reason(
+        "behind",
+        f"About {ahead} jobs of {ahead * line.mean_seconds:.0f} GPU-seconds go first.",
+        "They run, more slots are added, or an operator moves it up.",
+        evidence,
+    )

@@ -1,0 +1,61 @@
+"""When a waiting job will start: a median and a bound that nine in ten starts keep. Pure.
+
+The line makes a first guess: the job's position × mean GPU-seconds of what waits ÷ slots that work. How wrong
+such guesses were it learns from the fleet's real starts, per pool and decade of the guess
+(gpus/leasing/lua/includes/forecast.lua). What is known to come before that (a later start, a rest) is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.explain.decide import Reason
+from jobs.explain.snapshot import Index, Snapshot
+
+UNKNOWABLE = frozenset(
+    {
+        "index_away",
+        "system_paused",
+        "model_paused",
+        "tenant_paused",
+        "no_server",
+        "draining",
+        "servers_off",
+        "no_slots",
+        "no_worker",
+        "tenant_cap",
+        "quota",
+        "rate",
+        "tenant_held",
+        "quarantined",
+    }
+)
+"""Nobody knows when these end; as the first reason they leave no forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartsIn:
+    """Seconds from now. seen: real starts that the factors were learnt from."""
+
+    p50_seconds: float
+    p90_seconds: float
+    seen: int
+
+
+def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
+    """None where the job does not wait, or nobody can know."""
+    first = reasons[0].code
+    if now.index is not Index.WHOLE or first in UNKNOWABLE or first in _NOT_WAITING:
+        return None
+    line = now.outlook
+    before = max(0.0, now.due_in_seconds or 0.0)
+    if line.model_circuit == "open":
+        before += line.model_circuit_seconds
+    p50 = before + line.guess_seconds * math.exp(line.p50_log)
+    p90 = before + line.guess_seconds * math.exp(line.p90_log)
+    return StartsIn(round(p50, 3), round(max(p50, p90), 3), line.seen)
+
+
+_NOT_WAITING = frozenset({"running", "being_cancelled", "finished", "starting"})

@@ -1,0 +1,133 @@
+"""Why does my job wait? One call to Redis and three bounded queries; deciding is pure (`jobs.explain`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Q, Sum
+
+from gpus import queries as registry
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.outlook import Outlook
+from gpus.models import Pause, Placement
+from gpus.protocol import DesiredState, Ticket
+from jobs.explain.decide import Reason, explain
+from jobs.explain.interval import StartsIn, starts_in
+from jobs.explain.snapshot import Index, Later, Servers, Snapshot
+from jobs.models import Attempt, Job
+from jobs.services.ports import Ports
+from jobs.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """reasons: most binding first, never empty. position: estimated place in line, from 1; None if it stands
+    in none."""
+
+    reasons: tuple[Reason, ...]
+    starts: StartsIn | None
+    position: int | None
+
+
+def explain_job(job: Job, ports: Ports) -> Explanation:
+    now = ports.clock.now()
+    if job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return _answer(_elsewhere(job))
+    index, outlook = _outlook(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
+    paused = _paused(job.model, job.tenant_id, now)
+    snapshot = Snapshot(
+        state=JobState(job.state),
+        model=job.model,
+        cancel_requested=job.cancel_requested_at is not None,
+        attempts=job.attempts_made,
+        due_in_seconds=(job.due_at - now).total_seconds() if job.due_at else None,
+        later=Later.RETRY if job.attempts_made else Later.RUN_AT,
+        waited_seconds=max(0.0, (now - job.created_at).total_seconds()),
+        system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
+        model_paused_seconds=paused.get(Pause.Kind.MODEL),
+        tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
+        servers=_servers(job.model),
+        index=index,
+        outlook=outlook,
+    )
+    return _answer(snapshot)
+
+
+def estimate_job(model: str, tenant_id: int, priority: int, ports: Ports) -> Explanation:
+    """The same for a job that was not submitted; the model is registered. Nothing is stored."""
+    now = ports.clock.now()
+    spec = registry.model_spec(model)
+    pool = spec.pool if spec else model
+    ticket = Ticket("", model, str(tenant_id), priority, int(now.timestamp() * 1_000_000))
+    index, outlook = _outlook(registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
+    paused = _paused(model, tenant_id, now)
+    return _answer(
+        Snapshot(
+            state=None,
+            model=model,
+            system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
+            model_paused_seconds=paused.get(Pause.Kind.MODEL),
+            tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
+            servers=_servers(model),
+            index=index,
+            outlook=outlook,
+        )
+    )
+
+
+def _answer(snapshot: Snapshot) -> Explanation:
+    reasons = tuple(explain(snapshot))
+    is_placed = snapshot.index is Index.WHOLE and (snapshot.state is None or snapshot.outlook.in_line)
+    return Explanation(
+        reasons, starts_in(snapshot, reasons), snapshot.outlook.position if is_placed else None
+    )
+
+
+def _elsewhere(job: Job) -> Snapshot:
+    live = Attempt.objects.filter(job=job, state__in=Attempt.LIVE).only("server", "slot").first()
+    return Snapshot(
+        state=JobState(job.state),
+        model=job.model,
+        error_code=job.error_code,
+        cancel_requested=job.cancel_requested_at is not None,
+        server=live.server if live else "",
+        slot=live.slot if live else 0,
+        attempts=job.attempts_made,
+    )
+
+
+def _outlook(
+    fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool
+) -> tuple[Index, Outlook]:
+    try:
+        found = ports.leases(fleet).outlook(pool, ticket, is_waiting=is_waiting)
+    except LeasingUnavailable:
+        return Index.AWAY, Outlook()
+    return (Index.REBUILDING if found.rebuilding else Index.WHOLE), found
+
+
+def _paused(model: str, tenant_id: int, now: datetime) -> dict[str, float]:
+    """Seconds since, by kind."""
+    rows = Pause.objects.filter(
+        Q(kind=Pause.Kind.SYSTEM)
+        | Q(kind=Pause.Kind.MODEL, name=model)
+        | Q(kind=Pause.Kind.TENANT, name=str(tenant_id))
+    )
+    return {one.kind: max(0.0, (now - one.since).total_seconds()) for one in rows}
+
+
+def _servers(model: str) -> Servers:
+    rows = (
+        Placement.objects.filter(model=model)
+        .order_by()
+        .values_list("server__desired")
+        .annotate(Count("pk"), Sum("server__slots"))
+    )
+    found = {desired: (count, slots or 0) for desired, count, slots in rows}
+    return Servers(
+        on=found.get(DesiredState.ON.value, (0, 0))[0],
+        draining=found.get(DesiredState.DRAINING.value, (0, 0))[0],
+        off=found.get(DesiredState.OFF.value, (0, 0))[0],
+        slots=found.get(DesiredState.ON.value, (0, 0))[1],
+    )

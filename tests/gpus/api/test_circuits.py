@@ -1,0 +1,82 @@
+"""Circuit breakers over HTTP: which are open, and closing one by hand, with an entry that says who did."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.leasing.contract import Circuit, Circuits
+from gpus.models import AuditEntry
+from gpus.protocol import CircuitState
+from tests.builders import make_model, make_server
+from tests.jobs.api.conftest import Account, World, acme, operator, other, world
+
+__all__ = ["acme", "operator", "other", "world"]
+ADMIN = "/api/v1/admin"
+OPEN = Circuit(CircuitState.OPEN, 0, 2, 12.5)
+
+
+@pytest.fixture
+def broken(db: None, world: World) -> World:
+    make_server("s1", model=make_model("flux"))
+    world.leases.broken = Circuits({"flux": Circuit(CircuitState.CLOSED, 3, 0, 0.0)}, {"s1": OPEN})
+    return world
+
+
+def test_who_failed_last_is_listed(operator: Account, broken: World) -> None:
+    told = operator.client.get(f"{ADMIN}/circuits").json()
+    assert told["away"] == []
+    assert told["results"] == [
+        {
+            "kind": "model",
+            "name": "flux",
+            "pool": "flux",
+            "state": "closed",
+            "failures": 3,
+            "opened": 0,
+            "left_seconds": 0.0,
+        },
+        {
+            "kind": "server",
+            "name": "s1",
+            "pool": "flux",
+            "state": "open",
+            "failures": 0,
+            "opened": 2,
+            "left_seconds": 12.5,
+        },
+    ]
+
+
+def test_redis_away_is_said(operator: Account, broken: World) -> None:
+    broken.leases.away = True
+    assert operator.client.get(f"{ADMIN}/circuits").json() == {"results": [], "away": ["flux"]}
+    answer = operator.client.post(f"{ADMIN}/servers/s1/circuit/reset")
+    assert answer.status_code == 503
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(("kind", "name"), [("server", "s1"), ("model", "flux")])
+def test_an_operator_closes_one_and_signs_for_it(
+    operator: Account, broken: World, kind: str, name: str
+) -> None:
+    url = f"{ADMIN}/{kind}s/{name}/circuit/reset"
+    assert operator.client.post(url).json() == {"kind": kind, "name": name, "changed": True}
+    assert broken.leases.resets == [(kind, name, "flux")]
+    assert [wake.pool for wake in broken.wakes] == ["flux"]
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.target) == ("reset_circuit", f"{kind}:{name}")
+    assert operator.client.post(url).json()["changed"] is False
+    assert AuditEntry.objects.count() == 1, "what is closed already leaves no entry"
+
+
+def test_what_is_not_registered_is_not_found(operator: Account, broken: World) -> None:
+    for path, code in (("servers/s9", "unknown_server"), ("models/m9", "unknown_model"), ("servers/-", "")):
+        answer = operator.client.post(f"{ADMIN}/{path}/circuit/reset")
+        assert answer.status_code == 404
+        assert answer.json()["code"] == (code or "unknown_server")
+
+
+def test_a_tenant_sees_and_closes_none(acme: Account, broken: World) -> None:
+    assert acme.client.get(f"{ADMIN}/circuits").status_code == 403
+    assert acme.client.post(f"{ADMIN}/servers/s1/circuit/reset").status_code == 403
+    assert broken.leases.resets == []

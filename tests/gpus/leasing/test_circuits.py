@@ -1,0 +1,267 @@
+"""Circuit breakers: what fails again and again by its own fault rests, and then one job tries."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import Verdict
+from gpus.leasing.contract import CircuitRules
+from gpus.leasing.scripts import Client
+from gpus.protocol import CircuitKind, CircuitState, ExpiryVerdict, Lease, ReleaseMode
+
+from .rig import POOL, WORKER, Rig
+
+RULES = CircuitRules(failures=3, rest_seconds=10.0, cap_seconds=35.0)
+WELL, SERVER, MODEL, EITHER = Verdict.WELL, Verdict.SERVER, Verdict.MODEL, Verdict.EITHER
+
+
+@pytest.fixture
+def rig(client: Client, fleet: str) -> Rig:
+    return Rig(client, fleet, circuit_rules=RULES).open()
+
+
+def end(rig: Rig, lease: Lease, verdict: Verdict) -> None:
+    rig.release(lease, gpu_seconds=1.0, verdict=verdict)
+    rig.leases.settled([lease.ref])
+
+
+def fail(rig: Rig, times: int, verdict: Verdict = EITHER) -> None:
+    """Whatever stands first in line fails so often, one after the other."""
+    for _ in range(times):
+        end(rig, rig.must_claim(), verdict)
+
+
+def server(rig: Rig, name: str = "s1") -> CircuitState:
+    found = rig.leases.circuits(POOL, [name]).servers.get(name)
+    return found.state if found else CircuitState.CLOSED
+
+
+def model(rig: Rig, name: str = "flux") -> CircuitState:
+    found = rig.leases.circuits(POOL, []).models.get(name)
+    return found.state if found else CircuitState.CLOSED
+
+
+def expire(rig: Rig) -> None:
+    for _ in range(9):
+        rig.wait(2)
+        rig.leases.expired()
+
+
+def jobs(first: str, count: int) -> list[str]:
+    return [f"{first}{number:02d}" for number in range(count)]
+
+
+def test_a_server_that_fails_again_and_again_rests_and_then_one_job_tries(rig: Rig) -> None:
+    rig.server(slots=3)
+    rig.push(*jobs("j", 9))
+    fail(rig, 2, SERVER)
+    assert server(rig) is CircuitState.CLOSED
+    fail(rig, 1, SERVER)
+    assert server(rig) is CircuitState.OPEN
+    assert rig.claim() is None
+    rig.wait(10.1)
+    probe = rig.must_claim()
+    assert server(rig) is CircuitState.HALF_OPEN
+    rig.wait(5)
+    assert rig.claim() is None, "exactly one tries"
+    end(rig, probe, WELL)
+    assert server(rig) is CircuitState.CLOSED
+    assert [rig.claim() is not None for _ in range(4)] == [True, True, True, False]
+
+
+def test_each_time_it_fails_again_it_rests_twice_as_long_up_to_the_cap(rig: Rig) -> None:
+    rig.server()
+    rig.push(*jobs("j", 12))
+    fail(rig, 3, SERVER)
+    for rest in (10, 20, 35, 35):
+        rig.wait(rest - 0.1)
+        assert rig.claim() is None, rest
+        rig.wait(0.2)
+        fail(rig, 1, SERVER)
+    assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].opens == 5
+
+
+def test_a_success_in_between_begins_anew(rig: Rig) -> None:
+    rig.server()
+    rig.push(*jobs("j", 9))
+    for verdict in (SERVER, SERVER, WELL, SERVER, SERVER):
+        fail(rig, 1, verdict)
+    assert server(rig) is CircuitState.CLOSED
+
+
+def test_one_job_alone_opens_nothing_by_what_may_be_its_input(rig: Rig) -> None:
+    rig.server()
+    for _ in range(6):
+        rig.push("j1")
+        fail(rig, 1, EITHER)
+    assert (server(rig), model(rig)) == (CircuitState.CLOSED, CircuitState.CLOSED)
+
+
+def test_a_server_that_cannot_be_reached_needs_no_other_job_to_say_so(rig: Rig) -> None:
+    rig.server()
+    for _ in range(3):
+        rig.push("j1")
+        fail(rig, 1, SERVER)
+    assert server(rig) is CircuitState.OPEN
+
+
+def test_a_model_that_fails_on_several_servers_keeps_its_backlog(rig: Rig) -> None:
+    for name in ("s1", "s2"):
+        rig.server(name, 2, ("flux", "sdxl"))
+    rig.push(*jobs("bad", 20))
+    fail(rig, 3)  # where it is warm: that server seems to blame
+    assert (server(rig, "s1"), model(rig)) == (CircuitState.OPEN, CircuitState.CLOSED)
+    fail(rig, 1)
+    assert model(rig) is CircuitState.OPEN
+    assert (server(rig, "s1"), server(rig, "s2")) == (CircuitState.CLOSED, CircuitState.CLOSED)
+    assert not rig.leases.circuits(POOL, ["s1", "s2"]).servers, "no server is to blame"
+    assert rig.claim() is None
+    rig.push("good", model="sdxl")
+    assert rig.must_claim().job_id == "good"
+    assert rig.waiting() == 16
+    rig.wait(10.1)
+    probe = rig.must_claim()
+    assert probe.model == "flux"
+    assert rig.claim() is None, "exactly one tries"
+    end(rig, probe, MODEL)
+    rig.wait(19)
+    assert rig.claim() is None
+    rig.wait(1.1)
+    end(rig, rig.must_claim(), WELL)
+    assert model(rig) is CircuitState.CLOSED
+    assert [rig.claim() is not None for _ in range(3)] == [True, True, True]
+
+
+def test_a_slot_that_ends_a_job_does_not_go_on_with_a_model_that_rests(rig: Rig) -> None:
+    rig.server("s1", 1, ("flux", "sdxl"))
+    rig.push(*jobs("bad", 9))
+    rig.push("good", model="sdxl", tenant="t2")
+    lease = rig.must_claim()
+    given = [lease.model]
+    for _ in range(3):
+        following = rig.release(lease, gpu_seconds=1.0, next_attempt_id=f"n{len(given)}", verdict=MODEL)
+        assert following is not None
+        given.append(following.model)
+        if following.model == "sdxl":
+            break
+        lease = following
+    assert given[-1] == "sdxl", given
+
+
+def test_one_broken_server_of_two_opens_and_the_model_does_not(rig: Rig) -> None:
+    rig.server("s1", 1)
+    rig.server("s2", 1)
+    rig.push(*jobs("j", 30))
+    for _ in range(8):
+        for lease in [one for one in (rig.claim(), rig.claim()) if one is not None]:
+            end(rig, lease, EITHER if lease.server == "s1" else WELL)
+    assert server(rig, "s1") is CircuitState.OPEN
+    assert server(rig, "s2") is CircuitState.CLOSED
+    assert model(rig) is CircuitState.CLOSED
+
+
+def test_a_job_that_began_before_the_circuit_opened_says_nothing_about_it(rig: Rig) -> None:
+    rig.server(slots=4)
+    rig.push(*jobs("j", 9))
+    old = [rig.must_claim(), rig.must_claim()]
+    fail(rig, 3, SERVER)
+    end(rig, old[0], SERVER)
+    end(rig, old[1], WELL)
+    found = rig.leases.circuits(POOL, ["s1"]).servers["s1"]
+    assert (found.state, found.opens, round(found.left_seconds)) == (CircuitState.OPEN, 1, 10)
+
+
+def test_a_try_that_says_nothing_is_followed_by_another(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, SERVER)
+    rig.wait(10.1)
+    fail(rig, 1, Verdict.NOTHING)
+    assert server(rig) is CircuitState.HALF_OPEN
+    again = rig.must_claim()
+    assert rig.claim() is None
+    expire(rig)
+    assert rig.leases.resolve_expired(again.ref, ExpiryVerdict.QUARANTINED)
+    rig.wait(2.1)
+    assert rig.must_claim().slot != again.slot, "the slot that tried is in quarantine: the other one tries"
+
+
+def test_a_model_whose_try_vanished_is_tried_by_another(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, MODEL)
+    rig.wait(10.1)
+    gone = rig.must_claim()
+    assert rig.claim() is None
+    expire(rig)
+    assert [one.ref for one in rig.leases.expired()] == [gone.ref]
+    assert rig.leases.resolve_expired(gone.ref, ExpiryVerdict.FREE)
+    assert rig.must_claim().job_id != gone.job_id
+
+
+def test_an_operator_closes_a_circuit(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, SERVER)
+    closed, wakes = rig.leases.reset_circuit(CircuitKind.SERVER, "s1", POOL)
+    assert closed
+    assert wakes
+    assert server(rig) is CircuitState.CLOSED
+    assert rig.leases.reset_circuit(CircuitKind.SERVER, "s1", POOL) == (False, ())
+    fail(rig, 3, MODEL)
+    assert rig.claim() is None
+    closed, wakes = rig.leases.reset_circuit(CircuitKind.MODEL, "flux", POOL)
+    assert closed
+    assert wakes
+    assert rig.claim() is not None
+    assert rig.leases.reset_circuit(CircuitKind.MODEL, "flux", POOL) == (False, ())
+
+
+def test_a_resting_model_wakes_nobody_and_a_push_of_it_is_told_to_wait(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 5))
+    fail(rig, 3, MODEL)
+    assert rig.leases.fill() == ()
+    pushed = rig.leases.push(POOL, [rig.ticket("late", priority=1)])
+    assert (pushed.results[0].outcome.value, pushed.wakes) == ("queued", ())
+    rig.wait(10.1)
+    assert rig.leases.fill()
+
+
+def test_a_switch_off_and_on_leaves_the_circuit_as_it_is(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, SERVER)
+    rig.server(slots=2, desired="off")
+    rig.wait(10.1)
+    assert rig.claim() is None
+    rig.server(slots=2, desired="on")
+    rig.wait(2.1)
+    assert rig.claim() is not None
+    assert rig.claim() is None
+
+
+def test_an_index_made_anew_has_closed_circuits(rig: Rig) -> None:
+    rig.server()
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, MODEL)
+    assert {name for name in rig.all_keys() if name.startswith(("circuits", "kept"))}
+    rig.open()
+    assert not {name for name in rig.all_keys() if name.startswith(("circuits", "kept"))}
+
+
+def test_without_a_number_of_failures_no_circuit_opens(client: Client, fleet: str) -> None:
+    rig = Rig(client, fleet, circuit_rules=CircuitRules(failures=0)).open()
+    rig.server()
+    rig.push(*jobs("j", 30))
+    fail(rig, 20, SERVER)
+    assert not rig.leases.circuits(POOL, ["s1"]).servers
+
+
+def test_the_same_end_sent_twice_is_one_strike(rig: Rig) -> None:
+    rig.server()
+    rig.push(*jobs("j", 9))
+    lease = rig.must_claim()
+    for _ in range(3):
+        rig.leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, verdict=SERVER)
+    assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].strikes == 1

@@ -1,0 +1,49 @@
+"""Nine in ten jobs start within the p90 that they were told: real scripts, virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.explain_intervals import measure
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus.leasing.connect import connect
+from gpus.leasing.outlook import Outlook
+from jobs.explain.decide import Reason, explain
+from jobs.explain.interval import UNKNOWABLE, starts_in
+from jobs.explain.snapshot import Index, Servers, Snapshot
+
+JOBS = 1_500
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("shape", ["steady", "bursty", "heavy_tailed"])
+def test_the_p90_holds_for_nine_in_ten(valkey: EmbeddedValkey, fleet: str, shape: str) -> None:
+    client = connect(valkey.url)
+    found = measure(client, shape, jobs=JOBS, seed=3, fleet=fleet)
+    client.close()
+    assert 0.82 <= found.covered <= 0.98
+    assert 0.3 <= found.share(lambda one: one.waited <= one.p50) <= 0.7
+
+
+def snapshot(**values: object) -> Snapshot:
+    outlook = Outlook(slots={"busy": 2}, position=5, guess_seconds=10.0, p50_log=0.0, p90_log=math.log(3))
+    return Snapshot(state=None, model="m", servers=Servers(on=1, slots=2), outlook=outlook, **values)  # type: ignore[arg-type]
+
+
+def test_what_is_known_to_come_before_is_added() -> None:
+    now = snapshot(due_in_seconds=100.0)
+    found = starts_in(now, explain(now))
+    assert found is not None
+    assert (found.p50_seconds, found.p90_seconds) == (110.0, pytest.approx(130.0))
+
+
+@pytest.mark.parametrize("code", sorted(UNKNOWABLE))
+def test_what_nobody_can_know_is_not_said(code: str) -> None:
+    assert starts_in(snapshot(), [Reason(code, "", "")]) is None
+
+
+def test_without_an_index_nothing_is_forecast() -> None:
+    now = snapshot(index=Index.REBUILDING)
+    assert starts_in(now, explain(now)) is None
