@@ -11,9 +11,10 @@ from rest_framework.response import Response
 
 from gpus.api.openapi import described
 from gpus.api.problems import validation_problem
-from jobs.api.base import JobView, tenant_of, visible_job
+from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.submit import ENVELOPE_BYTES, submit_errors
+from jobs.scopes import Scope
 from jobs.services.explaining import Explanation, estimate_job, explain_job
 from jobs.services.submit import check_request
 from jobs.services.submit_request import read_request
@@ -38,6 +39,8 @@ class ExplainJob(JobView):
 
 
 class EstimateJob(JobView):
+    scopes = {"POST": Scope.SUBMIT}
+
     def max_body_bytes(self) -> int:
         return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
@@ -55,7 +58,9 @@ class EstimateJob(JobView):
         if errors:
             raise validation_problem(errors)
         wanted = read_request(cast("dict[str, Any]", request.data))
-        check_request(wanted)
+        check_request(
+            wanted, tenant=tenant_id, now=self.ports.clock.now(), key_models=principal_of(request).models
+        )
         return Response(explanation_json(estimate_job(wanted.model, tenant_id, wanted.priority, self.ports)))
 
 
