@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
-from gpus.protocol import ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
+from gpus.protocol import BANDS, ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, TenantSpec, Ticket
 
 OUTCOMES = {
     1: PushOutcome.LEASED,
@@ -35,6 +35,11 @@ def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
             raise ValueError(
                 f"a priority is a number from 1 to 9, that of {ticket.job_id} is {ticket.priority}"
             )
+
+
+def tenant_args(tenant: TenantSpec) -> tuple[Arg, ...]:
+    most = "" if tenant.max_running is None else tenant.max_running
+    return tenant.name, tenant.weight, BANDS.index(tenant.highest_band), most
 
 
 def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:

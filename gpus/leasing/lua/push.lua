@@ -1,13 +1,13 @@
 -- Why: puts waiting jobs into the line, and says how many wakes became useful by it. A job that is leased or
 --   whose end is being committed must not stand in line.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, head start µs per priority level, then per ticket: job, model, tenant, priority, place µs,
+-- Args: clock, pool, then per ticket: job, model, tenant, priority, place µs,
 --   server to avoid or ''
 -- Returns: {{outcome, position, …}, {pool, host, count, …}}; outcomes: 1 leased (a forecast), 2 queued,
 --   3 duplicate, 4 held
 -- include: gate
 -- include: arrivals
-local pool_name, head_start_us = ARGV[2], tonumber(ARGV[3])
+local pool_name = ARGV[2]
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local FIELDS = 6
 
@@ -31,31 +31,32 @@ end
 
 -- An estimate: all higher bands go first; in a fair queue everybody's tickets take turns. Of a parked tenant: the
 -- place it would have if it went on now.
-local function position(queue, model, tenant, member, parked)
+local function position(queue, line, member, parked)
   local ahead = 0
   for higher = 1, queue.band do ahead = ahead + pool.queues[higher].waiting end
   if pool.fifo and not parked then return ahead + queue.waiting end
-  local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
+  local own = redis.call('ZRANK', line, member) + 1
   local others = math.min(queue.waiting, own * redis.call('ZCARD', key('turn', queue.at)))
   return ahead + others + (parked and own or 0)
 end
 
 local results, added = {}, {}
-for i = 4, #ARGV, FIELDS do
+for i = 3, #ARGV, FIELDS do
   local job, model, tenant, priority, place, avoid =
     ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
-  local queue, member = queue_of(pool, priority), member_of(job, priority)
+  local asked, member = asked_band(priority), member_of(job, priority)
   local outcome, at = HELD, 1
   if redis.call('HEXISTS', key('held'), job) == 0 then
-    local score = place + (priority - 1) % 3 * head_start_us
+    local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
+    local stands = add_ticket(pool, model, tenant, priority, member, score)
     local parked = is_parked(pool, tenant)
-    if add_ticket(pool, queue, model, tenant, member, score) then
+    if stands then
       outcome = QUEUED
-      if avoid ~= '' then set_mark(pool, member, 0, avoid) end
+      if avoid ~= '' then set_mark(pool, member, 0, 0, avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    at = position(queue, model, tenant, member, parked)
+    at = position(queue_of(pool, tenant, asked), line_of(pool, asked, model, tenant), member, parked)
     if outcome == QUEUED and not parked and at <= free_slots(model) then outcome = LEASED end
   end
   results[#results + 1] = outcome
