@@ -19,7 +19,7 @@ from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key, renew_webhook_secret, revoke_key
 
 from .asking import asks_first
-from .live import weigh_after_commit
+from .live import tell_rules_after_commit
 from .marks import column, operation
 from .operating import actor
 from .read_only import OperatorAdmin, ReadOnlyInline
@@ -35,12 +35,12 @@ class KeysOfTenant(ReadOnlyInline):
 
 @admin.register(Tenant)
 class TenantPages(OperatorAdmin):
-    list_display = ("name", "weight", "keys", "created_at")
+    list_display = ("name", "weight", "highest_band", "max_running", "keys", "created_at")
     search_fields = ("name",)
-    fields = ("name", "weight", "signs", "created_at")
+    fields = ("name", "weight", "highest_band", "max_running", "signs", "created_at")
     readonly_fields = ("signs", "created_at")
     inlines = (KeysOfTenant,)
-    audit_values = ("name", "weight")
+    audit_values = ("name", "weight", "highest_band", "max_running")
     actions = ("renew_secrets",)
     actions_detail = ("send_test",)
 
@@ -79,7 +79,7 @@ class TenantPages(OperatorAdmin):
         super().save_model(request, obj, form, change)
         if not change:
             _show_secret(request, f"webhook secret of {obj}", renew_secret(obj))
-        weigh_after_commit(request, obj)
+        tell_rules_after_commit(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # its jobs are history

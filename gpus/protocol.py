@@ -209,7 +209,9 @@ class TenantSpec:
         if self.highest_band not in BANDS:
             raise ValueError(f"a band is one of {', '.join(BANDS)}, not {self.highest_band!r}")
         if self.max_running is not None and self.max_running < 1:
-            raise ValueError(f"a limit of running jobs is 1 or more, that of {self.name} is {self.max_running}")
+            raise ValueError(
+                f"a limit of running jobs is 1 or more, that of {self.name} is {self.max_running}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

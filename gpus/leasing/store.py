@@ -127,9 +127,7 @@ class RedisLeases:
     # -- the leases ----------------------------------------------------------------------------------
 
     def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
-        return wire.read_lease(
-            self._run("claim", pool, worker, attempt_id, host or "", self._lease_us)
-        )
+        return wire.read_lease(self._run("claim", pool, worker, attempt_id, host or "", self._lease_us))
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
         return bool(self._run("take_over", *wire.ref_args(ref), worker, new_epoch, self._lease_us))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import PoolDepth, Pushed, SlotView, Wakes
-from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
+from gpus.protocol import PoolSpec, PushOutcome, PushResult, ServerSpec, TenantSpec, Ticket
 
 
 class FakeLeases:
@@ -20,6 +20,7 @@ class FakeLeases:
         self.pools: dict[str, PoolSpec] = {}
         self.servers: dict[str, ServerSpec] = {}
         self.paused: dict[str, set[str]] = {}
+        self.tenants: dict[str, TenantSpec] = {}
         self.views: dict[str, list[str]] = {}
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
@@ -48,6 +49,11 @@ class FakeLeases:
     def forget_server(self, server: str) -> None:
         self._answer()
         self.servers.pop(server, None)
+
+    def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
+        self._answer()
+        self.tenants |= {tenant.name: tenant for tenant in tenants}
+        return (Wakes("unparked", None, 1),) if tenants else ()
 
     def set_paused_tenants(self, pool: str, tenants: Sequence[str]) -> tuple[Wakes, ...]:
         self._answer()

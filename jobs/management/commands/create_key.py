@@ -8,6 +8,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
+from gpus.protocol import BANDS
 from gpus.services.audit import cli_actor
 from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key, create_tenant
@@ -21,12 +22,22 @@ class Command(BaseCommand):
         parser.add_argument("--operator", action="store_true", help="may also use everything under /admin")
         parser.add_argument("--name", default="", help="what the key is for")
         parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
+        parser.add_argument(
+            "--band", choices=BANDS, default="normal", help="the highest band of a new tenant"
+        )
+        parser.add_argument("--max-running", type=int, help="jobs of a new tenant at once; default: no limit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         tenant = Tenant.objects.filter(name=options["tenant"]).first()
         if tenant is None:
             try:
-                tenant, secret = create_tenant(options["tenant"], weight=options["weight"], by=cli_actor())
+                tenant, secret = create_tenant(
+                    options["tenant"],
+                    weight=options["weight"],
+                    highest_band=options["band"],
+                    max_running=options["max_running"],
+                    by=cli_actor(),
+                )
             except ValidationError as error:
                 raise CommandError("; ".join(error.messages)) from None
             self.stdout.write(f"webhook secret: {secret}")
