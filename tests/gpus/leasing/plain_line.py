@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gpus.protocol import Ticket
 
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
-LETS_PASS, MAX_SKIPS, WALK = 15, 8, 8
+LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpus.protocol import split_slot
 
-from .plain_line import LEASE_US, Held, Server, Slot, Waiting
+from .plain_line import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting
 from .plain_servers import PlainServers
 
 
@@ -158,7 +158,7 @@ class PlainLeases(PlainServers):
         if real > 0:
             for who in (lease.tenant, None):
                 mean = self.means.get((lease.model, who), real)
-                self.means[lease.model, who] = mean + 0.2 * (real - mean)
+                self.means[lease.model, who] = mean + NEWEST_COUNTS * (real - mean)
         usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
         while following and usable and (found := self.best(server.models, server.name)):
             overtakes = self.overtakes(found[1], server.models)
@@ -202,6 +202,11 @@ class PlainLeases(PlainServers):
         else:
             return False
         lease.expires_us = self.now + LEASE_US
+        held = (self.now - lease.leased_us) / 1_000_000
+        if slot is not None and held > lease.charged:  # it takes longer than it was charged for
+            known = self.means.get((lease.model, lease.tenant), held)
+            self.means[lease.model, lease.tenant] = max(known, held)
+            self._correct(lease, 2 * held)
         return True
 
     # -- repair --------------------------------------------------------------------------------------------

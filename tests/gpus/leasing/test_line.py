@@ -142,8 +142,8 @@ def test_estimates_are_learned_per_model_and_tenant(rig: Rig) -> None:
     lease = rig.next(rig.must_claim(), 10.0)
     assert lease.estimate_seconds == 10.0
     rig.release(lease, gpu_seconds=20.0)
-    assert rig.leases.estimate_seconds(MODEL, "t1") == pytest.approx(12.0)
-    assert rig.leases.estimate_seconds(MODEL, "unknown") == pytest.approx(12.0)
+    assert rig.leases.estimate_seconds(MODEL, "t1") == pytest.approx(10.5)
+    assert rig.leases.estimate_seconds(MODEL, "unknown") == pytest.approx(10.5)
     assert rig.leases.estimate_seconds("other", "t1") == 1.0
 
 

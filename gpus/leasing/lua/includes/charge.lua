@@ -14,3 +14,15 @@ local function correct_charge(pool, slot, seconds)
   slot.estimate = seconds
   return seconds
 end
+
+-- A run that takes longer than it was charged for is charged for twice what it took so far. Its tenant would else
+-- take the slots of others meanwhile, and owe for all of it in one moment, when it ends. Saves what it changes.
+local function charge_on(slot)
+  local held = (now - slot.leased_us) / 1000000
+  if held <= slot.estimate then return end
+  local pool = load_pool(slot.pool)
+  learn_longer(slot.model, slot.tenant, held)
+  correct_charge(pool, slot, 2 * held)
+  save_pool(pool)
+  save_slot(slot)
+end

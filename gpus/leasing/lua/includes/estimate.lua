@@ -1,11 +1,18 @@
 -- What a job is expected to cost, in GPU-seconds: running means per model and tenant, and per model.
 -- include: keys
 
-local NEWEST_COUNTS = 0.2
+local NEWEST_COUNTS = 0.05  -- more lets a few short jobs make the next long ones cheap: shares swing
 
 local function estimated_seconds(model, tenant)
   local means = redis.call('HMGET', key('estimates'), model .. ':' .. tenant, model)
   return tonumber(means[1]) or tonumber(means[2]) or 1
+end
+
+-- A run of so many seconds goes on: the next one will hardly take less.
+local function learn_longer(model, tenant, seconds)
+  local of_tenant = model .. ':' .. tenant
+  local mean = tonumber(redis.call('HGET', key('estimates'), of_tenant))
+  if not mean or mean < seconds then redis.call('HSET', key('estimates'), of_tenant, seconds) end
 end
 
 local function learn_seconds(model, tenant, seconds)
