@@ -17,6 +17,7 @@ class PlainLeases(PlainServers):
     def __init__(self) -> None:
         super().__init__()
         self.settling: dict[str, Held] = {}
+        self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
         self.floor = 0
         self.ticked: int | None = None
 
@@ -158,6 +159,9 @@ class PlainLeases(PlainServers):
         if real > 0:
             for who in (lease.tenant, None):
                 mean = self.means.get((lease.model, who), real)
+                if who is not None and (lease.model, who) in self.unended:
+                    self.unended.discard((lease.model, who))
+                    mean = max(mean, real)
                 self.means[lease.model, who] = mean + NEWEST_COUNTS * (real - mean)
         usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
         while following and usable and (found := self.best(server.models, server.name)):
@@ -204,8 +208,9 @@ class PlainLeases(PlainServers):
         lease.expires_us = self.now + LEASE_US
         held = (self.now - lease.leased_us) / 1_000_000
         if slot is not None and held > lease.charged:  # it takes longer than it was charged for
-            known = self.means.get((lease.model, lease.tenant), held)
-            self.means[lease.model, lease.tenant] = max(known, held)
+            if self.means.get((lease.model, lease.tenant), 0.0) < held:
+                self.means[lease.model, lease.tenant] = held
+                self.unended.add((lease.model, lease.tenant))
             self._correct(lease, 2 * held)
         return True
 
