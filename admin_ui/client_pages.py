@@ -24,7 +24,7 @@ from jobs.services.tenants import renew_webhook_secret
 
 from .asking import asks_first
 from .client_forms import LIMITS, KeyForm, TenantForm
-from .live import weigh_after_commit
+from .live import tell_rules_after_commit
 from .marks import column, operation
 from .operating import actor
 from .read_only import OperatorAdmin, ReadOnlyInline
@@ -40,15 +40,23 @@ class KeysOfTenant(ReadOnlyInline):
 
 @admin.register(Tenant)
 class TenantPages(OperatorAdmin):
-    list_display = ("name", "weight", "max_queued", "submits_per_second", "daily_gpu_seconds", "keys")
+    list_display = (
+        "name",
+        "weight",
+        "highest_band",
+        "max_running",
+        "max_queued",
+        "daily_gpu_seconds",
+        "keys",
+    )
     search_fields = ("name",)
     fieldsets = (
-        (None, {"fields": ("name", "weight", "signs", "created_at")}),
+        (None, {"fields": ("name", "weight", "highest_band", "signs", "created_at")}),
         (
             "Limits",
             {
                 "fields": (
-                    "max_queued",
+                    ("max_running", "max_queued"),
                     ("submits_per_second", "submit_burst"),
                     "daily_gpu_seconds",
                     "used_today",
@@ -60,7 +68,7 @@ class TenantPages(OperatorAdmin):
     readonly_fields = ("signs", "used_today", "created_at")
     inlines = (KeysOfTenant,)
     form = TenantForm
-    audit_values = ("name", "weight", *LIMITS)
+    audit_values = ("name", "weight", "highest_band", "max_running", *LIMITS)
     actions = ("renew_secrets", "renew_secrets_slowly")
     actions_detail = ("send_test",)
 
@@ -117,7 +125,7 @@ class TenantPages(OperatorAdmin):
         super().save_model(request, obj, form, change)
         if not change:
             _show_secret(request, f"webhook secret of {obj}", renew_secret(obj))
-        weigh_after_commit(request, obj)
+        tell_rules_after_commit(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # its jobs are history

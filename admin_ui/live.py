@@ -13,6 +13,7 @@ from gpus.models import Pool
 from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
 from jobs.services import ports
+from jobs.services.tenant_rules import tell_rules
 
 from .operating import LATER
 
@@ -22,8 +23,9 @@ def mirror_after_commit(request: HttpRequest) -> None:
     _after_commit(request, _mirror_all)
 
 
-def weigh_after_commit(request: HttpRequest, tenant: Tenant) -> None:
-    _after_commit(request, lambda: _weigh(tenant))
+def tell_rules_after_commit(request: HttpRequest, tenant: Tenant) -> None:
+    """Its weight, its highest band and its limit."""
+    _after_commit(request, lambda: _tell_rules(tenant))
 
 
 def _mirror_all() -> None:
@@ -32,9 +34,12 @@ def _mirror_all() -> None:
         real.send_wakes(mirror_registry(real.leases(fleet), fleet=fleet))
 
 
-def _weigh(tenant: Tenant) -> None:
-    for fleet in _fleets():
-        ports.production_ports().leases(fleet).set_weights({str(tenant.pk): tenant.weight})
+def _tell_rules(tenant: Tenant) -> None:
+    real = ports.production_ports()
+    wakes, mirrored = tell_rules(tenant.pk, real.leases)
+    real.send_wakes(wakes)
+    if not mirrored:
+        raise LeasingUnavailable("not every fleet took it")
 
 
 def _fleets() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ def slot_name(server: str, index: int) -> str:
 def split_slot(slot: str) -> tuple[str, int]:
     server, _, index = slot.rpartition("/")
     return server, int(index)
+
+
+def standing_band(priority: int, highest_band: str) -> int:
+    """Index into `BANDS` of where a job stands whose tenant was granted no higher band than that."""
+    return max(band_of(priority), BANDS.index(highest_band))
 
 
 class ModelType(StrEnum):
@@ -199,6 +205,30 @@ class PoolSpec:
     name: str
     algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
     affinity_patience_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """What the line needs to know of a tenant, by the name it has in tickets; the defaults are a new one's.
+
+    weight: its share of GPU-seconds relative to others. highest_band: one of `BANDS`; its jobs stand no higher.
+    max_running: leases at once in all pools of the fleet; None: no limit. Raises ValueError.
+    """
+
+    name: str
+    weight: float = 1.0
+    highest_band: str = "normal"
+    max_running: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"a weight is a positive number, that of {self.name} is {self.weight}")
+        if self.highest_band not in BANDS:
+            raise ValueError(f"a band is one of {', '.join(BANDS)}, not {self.highest_band!r}")
+        if self.max_running is not None and self.max_running < 1:
+            raise ValueError(
+                f"a limit of running jobs is 1 or more, that of {self.name} is {self.max_running}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

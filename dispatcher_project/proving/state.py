@@ -62,7 +62,7 @@ class State:
         """Keys and webhook secrets by name."""
         keys, secrets = {}, {}
         for index, name in enumerate(names):
-            tenant, secrets[name] = create_tenant(name, weight=1.0 + index)
+            tenant, secrets[name] = create_tenant(name, weight=1.0 + index, highest_band="urgent")
             _, keys[name] = create_key(tenant, ApiKey.Kind.TENANT)
             self.tenants[name] = tenant.pk
         return keys, secrets

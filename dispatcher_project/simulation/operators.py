@@ -9,11 +9,12 @@ from typing import Any
 
 from dispatcher_project.simulation.world import MODELS, World
 from gpus.models import Pause
-from gpus.protocol import DesiredState
+from gpus.protocol import BANDS, DesiredState
 from gpus.services import controls
-from jobs.models import Job
+from jobs.models import Job, Tenant
 from jobs.services.ports import Ports
 from jobs.services.standing import change_priority, run_next
+from jobs.services.tenant_rules import change_rules
 from jobs.transitions import WAITING
 
 OPERATOR = "cli:nemesis"
@@ -50,6 +51,17 @@ class Operators:
     def system_paused(self) -> None:
         self._hold(Pause.Kind.SYSTEM, "")
 
+    def tenant_ruled(self) -> None:
+        """Another weight, another highest band, a limit of running jobs; in the end none."""
+        name = Tenant.objects.get(pk=self._chance.choice(self._world.tenants)).name
+        limit = {"max_running": self._chance.choice([1, 2])}
+        for rules in (
+            {"weight": self._chance.choice([0.5, 4.0]), "highest_band": self._chance.choice(BANDS), **limit},
+            {"highest_band": self._chance.choice(BANDS), "max_running": None},
+        ):
+            self._ask(partial(_rule, name, rules))
+            self._sleep(2.0, 20.0)
+
     def moved_in_line(self) -> None:
         """A few waiting jobs, under the hands of everybody who pushes and claims tickets."""
         for _ in range(5):
@@ -71,6 +83,9 @@ class Operators:
         def ask(ports: Ports) -> None:
             ports.send_wakes(service(*what, by=OPERATOR, leases=ports.leases).wakes)
 
+        self._ask(ask)
+
+    def _ask(self, ask: Callable[[Ports], None]) -> None:
         while True:
             try:
                 self._world.web.ask(ask)
@@ -78,6 +93,10 @@ class Operators:
             except Exception as error:
                 self._world.scheduler.note("operator", f"failed: {error}")
                 self._world.scheduler.sleep(1.0)
+
+
+def _rule(name: str, rules: dict[str, Any], ports: Ports) -> None:
+    ports.send_wakes(change_rules(name, rules, by=OPERATOR, ports=ports).wakes)
 
 
 def _move(place: int, priority: int | None, ports: Ports) -> None:

@@ -26,6 +26,7 @@ from gpus.protocol import (
     PushResult,
     ReleaseMode,
     ServerSpec,
+    TenantSpec,
     Ticket,
 )
 
@@ -122,8 +123,9 @@ DEFAULT_RULES = CircuitRules()
 
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
-    """waiting: tickets that a slot may take, by model; parked: those of paused tenants. wakes_pending: wakes
-    sent and not yet used. slots: count by state. circuits: of models whose circuit is not closed."""
+    """waiting: tickets that a slot may take, by model; parked: those of tenants that are paused, over their
+    quota, or run as many jobs as they may. wakes_pending: wakes sent and not yet used. slots: count by state.
+    circuits: of models whose circuit is not closed."""
 
     pool: str
     waiting: Mapping[str, int]
@@ -152,8 +154,11 @@ class Leases(Protocol):
         """Removes the server's slots. Leases that still run there go on until they end."""
         ...
 
-    def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Fair-share weights by tenant; tenants not named keep theirs, unknown ones have 1.0."""
+    def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
+        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that are not
+        named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of those that may
+        run more now. The index forgets it when it is lost: tell it before the tickets.
+        """
         ...
 
     def set_paused_tenants(

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 from gpus.errors import LeasingUnavailable, Verdict
@@ -36,6 +36,7 @@ from gpus.protocol import (
     PushResult,
     ReleaseMode,
     ServerSpec,
+    TenantSpec,
     Ticket,
 )
 
@@ -87,7 +88,8 @@ class RedisLeases(Beats):
 
     def configure_pool(self, pool: PoolSpec) -> None:
         wire.check_names(pool.name)
-        self._run("configure_pool", pool.name, pool.algorithm.value, _us(pool.affinity_patience_seconds))
+        patience_us = _us(pool.affinity_patience_seconds)
+        self._run("configure_pool", pool.name, pool.algorithm.value, patience_us, self._head_start_us)
 
     def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
         wire.check_names(server.name, server.pool, *server.models)
@@ -102,14 +104,13 @@ class RedisLeases(Beats):
     def forget_server(self, server: str) -> None:
         self._run("forget_server", server)
 
-    def set_weights(self, weights: Mapping[str, float]) -> None:
-        if wrong := [tenant for tenant, weight in weights.items() if not 0 < weight < math.inf]:
-            raise ValueError(f"weights must be positive numbers: {', '.join(wrong)}")
-        flat: list[wire.Arg] = []
-        for tenant, weight in weights.items():
-            flat += (tenant, weight)
-        if flat:
-            self._run("set_weights", *flat)
+    def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
+        wire.check_names(*(tenant.name for tenant in tenants))
+        wakes: list[Wakes] = []
+        for first in range(0, len(tenants), _TICKETS_PER_CALL):
+            args = chain.from_iterable(map(wire.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
+            wakes += wire.read_wakes(self._run("set_tenants", *args))
+        return tuple(wakes)
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
@@ -128,7 +129,7 @@ class RedisLeases(Beats):
                 (*wire.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
                 for ticket in tickets[first : first + _TICKETS_PER_CALL]
             )
-            pushed = wire.read_pushed(self._run("push", pool, self._head_start_us, *args))
+            pushed = wire.read_pushed(self._run("push", pool, *args))
             results += pushed.results
             wakes += pushed.wakes
         return Pushed(tuple(results), tuple(wakes))
@@ -158,11 +159,7 @@ class RedisLeases(Beats):
     # -- the leases ----------------------------------------------------------------------------------
 
     def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
-        return wire.read_lease(
-            self._run(
-                "claim", pool, worker, attempt_id, host or "", self._lease_us, self._head_start_us
-            )
-        )  # fmt: skip
+        return wire.read_lease(self._run("claim", pool, worker, attempt_id, host or "", self._lease_us))
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
         return bool(self._run("take_over", *wire.ref_args(ref), worker, new_epoch, self._lease_us))
@@ -191,7 +188,7 @@ class RedisLeases(Beats):
         return wire.read_lease(
             self._run(
                 "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
-                self._lease_us, self._head_start_us, verdict.value, *self._circuit_rules,
+                self._lease_us, verdict.value, *self._circuit_rules,
             )
         )  # fmt: skip
 

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpus.leasing.contract import Beat, Circuit, PoolDepth, Pushed, SlotView, Tokens, Wakes
-from gpus.protocol import CircuitState, ExpiredLease, Lease, LeaseRef, PushOutcome, PushResult, Ticket
+from gpus.protocol import (
+    BANDS,
+    CircuitState,
+    ExpiredLease,
+    Lease,
+    LeaseRef,
+    PushOutcome,
+    PushResult,
+    TenantSpec,
+    Ticket,
+)
 
 OUTCOMES = {
     1: PushOutcome.LEASED,
@@ -36,6 +46,11 @@ def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
             raise ValueError(
                 f"a priority is a number from 1 to 9, that of {ticket.job_id} is {ticket.priority}"
             )
+
+
+def tenant_args(tenant: TenantSpec) -> tuple[Arg, ...]:
+    most = "" if tenant.max_running is None else tenant.max_running
+    return tenant.name, tenant.weight, BANDS.index(tenant.highest_band), most
 
 
 def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:

@@ -17,7 +17,7 @@ from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api import key_schemas
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import read_time
-from jobs.api.pauses import TENANT, tenant_named
+from jobs.api.tenants import TENANT, tenant_row
 from jobs.models import ApiKey
 from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
 from jobs.services.tenants import renew_webhook_secret
@@ -37,7 +37,7 @@ class Keys(OperatorView):
         tag="admin",
     )
     def get(self, request: Request, tenant: str) -> Response:
-        rows = ApiKey.objects.filter(tenant=tenant_named(tenant)).select_related("tenant", "rotated_to")
+        rows = ApiKey.objects.filter(tenant=tenant_row(tenant)).select_related("tenant", "rotated_to")
         return Response({"results": [_key_json(row) for row in rows.order_by("-created", "pk")]})
 
     @described(
@@ -52,7 +52,7 @@ class Keys(OperatorView):
         description="`key` is shown only in this answer.",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        body, row = read_body(request.data or {}, _create_validator()), tenant_named(tenant)
+        body, row = read_body(request.data or {}, _create_validator()), tenant_row(tenant)
         key, plaintext = create_key(
             row,
             ApiKey.Kind(body.get("kind", "tenant")),
@@ -117,13 +117,13 @@ class WebhookSecret(OperatorView):
         tag="admin",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        overlap, row = _overlap(request), tenant_named(tenant)
+        overlap, row = _overlap(request), tenant_row(tenant)
         secret = renew_webhook_secret(row, overlap_seconds=overlap, by=actor(request))
         return Response({"webhook_secret": secret, "old_until": row.webhook_secret_before_until}, status=201)
 
 
 def _key(tenant: str, prefix: str) -> ApiKey:
-    rows = ApiKey.objects.filter(tenant=tenant_named(tenant)).select_related("tenant", "rotated_to")
+    rows = ApiKey.objects.filter(tenant=tenant_row(tenant)).select_related("tenant", "rotated_to")
     row: ApiKey | None = rows.filter(prefix=prefix).first() if prefix.isalnum() else None
     if row is None:
         error = FieldError("/prefix", "unknown_key", "The tenant has no such key.", place="path")

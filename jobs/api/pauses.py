@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gpus import queries as fleet_queries
-from gpus.api.base import actor, is_name
+from gpus.api.base import actor
 from gpus.api.openapi import described
 from gpus.api.pauses import WAITING, read_reason, switched_json
-from gpus.api.problems import FieldError, Problem
 from gpus.models import Pause
 from jobs.api.dead_letters import OperatorView
 from jobs.api.representations import pause_json
-from jobs.models import Tenant
+from jobs.api.tenants import TENANT, tenant_row
 from jobs.queries import named
 from jobs.services.tenants import pause_tenant, resume_tenant
-
-TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
 
 
 class Pauses(OperatorView):
@@ -46,7 +42,7 @@ class PauseTenant(OperatorView):
         description=WAITING,
     )
     def post(self, request: Request, tenant: str) -> Response:
-        reason, row = read_reason(request), tenant_named(tenant)
+        reason, row = read_reason(request), tenant_row(tenant)
         done = pause_tenant(row, by=actor(request), ports=self.ports, reason=reason)
         return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=True))
 
@@ -63,16 +59,7 @@ class ResumeTenant(OperatorView):
         tag="admin",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        row, ports = tenant_named(tenant), self.ports
+        row, ports = tenant_row(tenant), self.ports
         done = resume_tenant(row, by=actor(request), ports=ports)
         ports.send_wakes(done.wakes)
         return Response(switched_json(Pause.Kind.TENANT, row.name, done, paused=False))
-
-
-def tenant_named(name: str) -> Tenant:
-    """Raises Problem 404."""
-    row = Tenant.objects.filter(name=name).first() if is_name(name) else None
-    if row is None:
-        error = FieldError("/tenant", "unknown_tenant", "There is no such tenant.", place="path")
-        raise Problem(404, "unknown_tenant", "There is no such tenant.", errors=[error])
-    return row

@@ -9,7 +9,7 @@ from django.conf import settings
 from gpus.api import control_schemas as controls
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME
-from jobs.api import bulk_schemas, key_schemas
+from jobs.api import bulk_schemas, key_schemas, tenant_schemas
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 from jobs.services.submitted import Outcome, WaitReason
 from jobs.states import AttemptState, JobState
@@ -277,4 +277,5 @@ def components() -> dict[str, Schema]:
         "Accepted": _object({"accepted": {"type": "boolean"}}),
         **bulk_schemas.components(),
         **key_schemas.components(),
+        **tenant_schemas.components(),
     }

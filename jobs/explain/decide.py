@@ -165,7 +165,7 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
 
 
 _HELD = {
-    "c": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
+    "m": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
     "q": (
         "quota",
         "Its tenant has used its GPU-seconds for today.",

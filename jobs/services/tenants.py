@@ -15,6 +15,7 @@ from jobs.callbacks.tenant_secret import renew_secret
 from jobs.models import Tenant
 from jobs.services.keys import create_key, revoke_key
 from jobs.services.ports import Ports
+from jobs.services.tenant_rules import check_rules
 
 __all__ = [
     "create_key",
@@ -26,13 +27,23 @@ __all__ = [
 ]
 
 
-def create_tenant(name: str, *, weight: float = 1.0, by: str | None = None) -> tuple[Tenant, str]:
-    """The tenant and its webhook secret. Raises ValidationError for a bad or taken name or weight."""
-    tenant = Tenant(name=name, weight=weight)
+def create_tenant(
+    name: str,
+    *,
+    weight: float = 1.0,
+    highest_band: str = "normal",
+    max_running: int | None = None,
+    by: str | None = None,
+) -> tuple[Tenant, str]:
+    """The tenant and its webhook secret. Raises ValidationError for a bad or taken name, or bad rules. The lease
+    layer hears of rules other than a new tenant's by the sweep, within its period."""
+    tenant = Tenant(name=name, weight=weight, highest_band=highest_band, max_running=max_running)
+    check_rules(tenant)
     tenant.full_clean()
     with transaction.atomic():
         tenant.save()
-        _record(by, "create_tenant", f"tenant:{name}", weight=weight)
+        rules = {"weight": weight, "highest_band": highest_band, "max_running": max_running}
+        _record(by, "create_tenant", f"tenant:{name}", **rules)
         return tenant, renew_secret(tenant)
 
 

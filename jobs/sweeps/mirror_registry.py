@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import Count, F, Max, Sum
+from django.db.models import Count, F, Max, Q, Sum
 
 from gpus import queries as fleet_queries
-from gpus.leasing.contract import Leases
+from gpus.leasing.contract import Leases, Wakes
 from gpus.models import AuditEntry, Placement, Pool, Server
+from gpus.protocol import BANDS, TenantSpec
 from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
 from jobs.services.ports import Ports
@@ -21,14 +22,14 @@ PAGE = 5000
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
-    back since the last look may have reached the lease layer only half. weights: a sum over all tenants, to
-    see a change cheaply."""
+    back since the last look may have reached the lease layer only half. tenants: sums over all of them, to
+    see a change of their rules cheaply."""
 
     generation: str
     last_deed: int | None
     registry: frozenset[tuple[object, ...]]
     servers: frozenset[str]
-    weights: tuple[object, ...]
+    tenants: tuple[object, ...]
 
 
 _known: dict[str, _Known] = {}
@@ -45,7 +46,8 @@ def sweep(ports: Ports) -> SweepCount:
         now, before = _read(fleet, generation), _known.get(fleet)
         if now == before:
             return SweepCount(1)
-        mirror_fleet(fleet, leases, ports, weights=before is None or before.weights != now.weights)
+        is_same = before is not None and (before.tenants, before.last_deed) == (now.tenants, now.last_deed)
+        mirror_fleet(fleet, leases, ports, tenants=not is_same)
         for gone in (before.servers if before else frozenset()) - now.servers:
             leases.forget_server(gone)
         _known[fleet] = now
@@ -54,17 +56,28 @@ def sweep(ports: Ports) -> SweepCount:
     return sweep_fleets("mirror_registry", ports, step)
 
 
-def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, weights: bool = True) -> None:
-    """Tells all pools, servers and (if asked) tenants' weights."""
-    if weights:
-        tenants = Tenant.objects.order_by("pk").values_list("pk", "weight")
-        page = list(tenants[:PAGE])
-        while page:
-            leases.set_weights({str(pk): weight for pk, weight in page})
-            page = list(tenants.filter(pk__gt=page[-1][0])[:PAGE])
-    wakes = mirror_registry(leases, fleet=fleet)
+def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = True) -> None:
+    """Tells all pools, servers and (if asked) the rules of tenants."""
+    wakes = _tell_tenants(leases) if tenants else ()
+    wakes += mirror_registry(leases, fleet=fleet)
     if wakes:
         ports.send_wakes(wakes)
+
+
+def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
+    """Page by page, each until the rows say what was told: between the reading and the telling somebody may have
+    changed one and told it."""
+    wakes: list[Wakes] = []
+    last = 0
+    while True:
+        rows = Tenant.objects.filter(pk__gt=last).order_by("pk")
+        told: list[TenantSpec] = []
+        while (page := [tenant.spec for tenant in rows[:PAGE]]) != told:
+            wakes += leases.set_tenants([spec for spec in page if spec not in set(told)])
+            told = page
+        if len(page) < PAGE:
+            return tuple(wakes)
+        last = int(page[-1].name)
 
 
 def _read(fleet: str, generation: str) -> _Known:
@@ -75,7 +88,13 @@ def _read(fleet: str, generation: str) -> _Known:
     blind = Server.objects.filter(pool__fleet=fleet, host__isnull=False, healthy=False)
     placed = Placement.objects.filter(server__pool__fleet=fleet).values_list("server_id", "model_id")
     tenants = Tenant.objects.aggregate(
-        Count("pk"), Max("pk"), Sum("weight"), mixed=Sum(F("pk") * F("weight"))
+        Count("pk"),
+        Max("pk"),
+        Sum("weight"),
+        Count("max_running"),
+        mixed=Sum(F("pk") * F("weight")),
+        limits=Sum(F("pk") * F("max_running")),
+        **{band: Sum("pk", filter=Q(highest_band=band)) for band in BANDS},
     )
     return _Known(
         generation,

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django.db.models import Max, Sum
 
-from gpus.protocol import BANDS, band_of
+from gpus.protocol import BANDS, standing_band
 from jobs.ids import lowest_id
 from jobs.models import Attempt, Job, Tenant
 from jobs.states import JobState
@@ -33,9 +33,11 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
     rows = ran.values_list("job__priority", "job__tenant_id").annotate(Sum("gpu_seconds"), Max("gpu_seconds"))
     got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
     longest = [0.0 for _ in BANDS]
+    granted = dict(Tenant.objects.values_list("pk", "highest_band"))
     for priority, tenant, seconds, most in rows.order_by():
-        got[band_of(priority)][tenant] += seconds
-        longest[band_of(priority)] = max(longest[band_of(priority)], most)
+        band = standing_band(priority, granted[tenant])
+        got[band][tenant] += seconds
+        longest[band] = max(longest[band], most)
     waiting: list[set[int]] = [set() for _ in BANDS]
     for priority, tenant in (
         Job.objects.filter(pool=pool, state=JobState.QUEUED.value)
@@ -43,7 +45,7 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
         .values_list("priority", "tenant_id")
         .distinct()
     ):
-        waiting[band_of(priority)].add(tenant)
+        waiting[standing_band(priority, granted[tenant])].add(tenant)
     weights = dict(
         Tenant.objects.filter(pk__in={one for band in got for one in band}).values_list("pk", "weight")
     )

@@ -17,7 +17,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Circuits, PoolDepth, SlotView, Wakes
 from gpus.leasing.outlook import Outlook
 from gpus.leasing.store import redis_leases
-from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, Ticket, split_slot
+from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from jobs.events import announce as announcing
 from jobs.services import ports
 from jobs.services.ports import Ports
@@ -34,7 +34,7 @@ class LeasesOnPaper:
     pools: list[PoolSpec] = field(default_factory=list)
     servers: list[ServerSpec] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
-    weights: dict[str, float] = field(default_factory=dict)
+    tenants: dict[str, TenantSpec] = field(default_factory=dict)
     views: list[SlotView] = field(default_factory=list)
     depths: dict[str, PoolDepth] = field(default_factory=dict)
     broken: Circuits = field(default_factory=Circuits)
@@ -67,9 +67,10 @@ class LeasesOnPaper:
         self._answer()
         self.forgotten.append(server)
 
-    def set_weights(self, weights: dict[str, float]) -> None:
+    def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
         self._answer()
-        self.weights.update(weights)
+        self.tenants.update({tenant.name: tenant for tenant in tenants})
+        return ()
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: str = "p"

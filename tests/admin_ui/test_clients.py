@@ -15,6 +15,7 @@ from django.urls import reverse
 
 from admin_ui.groups import write_groups
 from gpus.models import AuditEntry, Pool
+from gpus.protocol import TenantSpec
 from jobs.callbacks.tenant_secret import secret_of
 from jobs.models import ApiKey, Tenant
 from jobs.services.tenants import create_key
@@ -37,7 +38,9 @@ def keys_form(**values: Any) -> dict[str, Any]:
 
 
 def test_a_new_tenant_gets_a_webhook_secret_that_is_shown_once(operator: Client) -> None:
-    answer = operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=2))
+    answer = operator.post(
+        reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=2, highest_band="normal")
+    )
     tenant = Tenant.objects.get(name="acme")
     assert shown_in(answer) == secret_of(tenant)
     page = operator.get(
@@ -56,14 +59,34 @@ def test_a_saved_tenant_keeps_its_secret_and_its_weight_is_live(
     before = secret_of(tenant)
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
     with django_capture_on_commit_callbacks(execute=True):
-        assert operator.post(page, keys_form(name="acme", weight=3)).status_code == 302
+        form = keys_form(name="acme", weight=3, highest_band="bulk", max_running=2)
+        assert operator.post(page, form).status_code == 302
     assert secret_of(Tenant.objects.get(name="acme")) == before
-    assert world.leases.weights == {str(tenant.pk): 3.0}
+    assert world.leases.tenants == {str(tenant.pk): TenantSpec(str(tenant.pk), 3.0, "bulk", 2)}
+    entry = AuditEntry.objects.get(action="change_tenant")
+    assert entry.detail["values"] == {
+        "weight": [1.0, 3.0],
+        "highest_band": ["normal", "bulk"],
+        "max_running": [None, 2],
+    }
 
 
-def test_a_weight_of_nothing_is_refused(operator: Client) -> None:
-    answer = operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=0))
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("weight", 0),
+        ("weight", -1),
+        ("weight", "nan"),
+        ("weight", 1e9),
+        ("max_running", 0),
+        ("highest_band", "top"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_and_say_why(operator: Client, rule: str, value: object) -> None:
+    form = keys_form(name="acme", **{"weight": 1, "highest_band": "normal", rule: value})
+    answer = operator.post(reverse("admin:jobs_tenant_add"), form)
     assert answer.status_code == 200
+    assert set(answer.context["adminform"].form.errors) == {rule}
     assert not Tenant.objects.exists()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Beat, Circuits, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.leasing.outlook import Outlook
-from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, Ticket
+from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, TenantSpec, Ticket
 
 
 class FakeLeases:
@@ -24,6 +24,7 @@ class FakeLeases:
         self.paused: dict[str, set[str]] = {}
         self.over_quota: dict[str, set[str]] = {}
         self.tokens: dict[str, int] = {}
+        self.tenants: dict[str, TenantSpec] = {}
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Beat] = {}
         self.broken = Circuits()
@@ -55,6 +56,11 @@ class FakeLeases:
     def forget_server(self, server: str) -> None:
         self._answer()
         self.servers.pop(server, None)
+
+    def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
+        self._answer()
+        self.tenants |= {tenant.name: tenant for tenant in tenants}
+        return (Wakes("unparked", None, 1),) if tenants else ()
 
     def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
         self._answer()

@@ -74,7 +74,9 @@ def _tenant(name: str, known: dict[str, Any]) -> Tenant:
     """A new one's webhook secret stays in `known` until `up` has shown it, once."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None:
-        tenant, secret = create_tenant(name)
+        tenant, secret = create_tenant(
+            name, highest_band="urgent"
+        )  # the examples of the docs use every priority
         known.setdefault(NEW_WEBHOOK_SECRETS, {})[name] = secret
     return tenant
 

@@ -1,7 +1,7 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
 --   wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs, head start µs per priority level
+-- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs
 -- Returns: the lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
@@ -9,7 +9,7 @@
 -- include: rest
 -- include: wakes
 local pool_name, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease_us, head_start_us = tonumber(ARGV[6]), tonumber(ARGV[7])
+local lease_us = tonumber(ARGV[6])
 
 local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
 local RESTS_AT_ONCE = 8
@@ -73,7 +73,7 @@ local function claim_free()
     local name = first_elsewhere(key('free', pool_name, class[1], host))
     if name then
       local slot, server = read_slot(name), read_server((split_slot(name)))
-      local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name, head_start_us)
+      local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name)
       return give(slot, server, pool, ticket, attempt, worker, lease_us)
     end
   end

@@ -12,8 +12,8 @@ local priority, most = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 if not is_whole() then return cjson.encode({ rebuilding = true }) end
 local pool = load_pool(pool_name)
-local queue, member = queue_of(pool, priority), member_of(job, priority)
-local line = key('line', queue.at, model, tenant)
+local asked, member = asked_band(priority), member_of(job, priority)
+local queue, line = queue_of(pool, tenant, asked), line_of(pool, asked, model, tenant)
 
 -- Its slots, by what keeps each from the job.
 local slots = { free = 0, resting = 0, circuit = 0, busy = 0, quarantined = 0, off = 0 }

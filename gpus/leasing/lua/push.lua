@@ -1,7 +1,7 @@
 -- Why: puts waiting jobs into the line, and says how many wakes became useful by it. A job that is leased or
 --   whose end is being committed must not stand in line.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, head start µs per priority level, then per ticket: job, model, tenant, priority, place µs,
+-- Args: clock, pool, then per ticket: job, model, tenant, priority, place µs,
 --   server to avoid or ''
 -- Returns: {{outcome, position, …}, {pool, host, count, …}}; outcomes: 1 leased (a forecast), 2 queued,
 --   3 duplicate, 4 held
@@ -9,7 +9,7 @@
 -- include: arrivals
 -- include: position
 -- include: forecast
-local pool_name, head_start_us = ARGV[2], tonumber(ARGV[3])
+local pool_name = ARGV[2]
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local FIELDS = 6
 
@@ -32,22 +32,23 @@ local function free_slots(model)
 end
 
 local results, added = {}, {}
-for i = 4, #ARGV, FIELDS do
+for i = 3, #ARGV, FIELDS do
   local job, model, tenant, priority, place, avoid =
     ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
-  local queue, member = queue_of(pool, priority), member_of(job, priority)
+  local asked, member = asked_band(priority), member_of(job, priority)
   local outcome, at = HELD, 1
   if redis.call('HEXISTS', key('held'), job) == 0 then
-    local score = place + (priority - 1) % 3 * head_start_us
+    local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
+    local stands = add_ticket(pool, model, tenant, priority, member, score)
     local parked = is_parked(pool, tenant)
-    if add_ticket(pool, queue, model, tenant, member, score) then
+    if stands then
       outcome = QUEUED
-      if avoid ~= '' then set_mark(pool, member, 0, avoid) end
+      if avoid ~= '' then set_mark(pool, member, 0, 0, avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    local own = redis.call('ZRANK', key('line', queue.at, model, tenant), member) + 1
-    at = position(pool, queue, own, parked)
+    local own = redis.call('ZRANK', line_of(pool, asked, model, tenant), member) + 1
+    at = position(pool, queue_of(pool, tenant, asked), own, parked)
     local is_next = not parked and at <= free_slots(model)
     if outcome == QUEUED and is_foretold(job) and not parked then foretell(pool, job, is_next and 0 or at) end
     if outcome == QUEUED and is_next then outcome = LEASED end

@@ -2,8 +2,8 @@
 --   step, so that a slot never stands idle for a round trip. Sent twice it answers the same.
 -- Keys: KEYS[1] prefix
 -- Args: clock, slot, job, attempt, epoch, mode (settle, suspect), worker, real GPU-seconds or '', next attempt
---   or '', rest µs or '', lease µs, head start µs per priority level, verdict on server and model (circuit.lua; workers
---   of the release before give none), failures that open a circuit, its first rest µs, its longest rest µs
+--   or '', rest µs or '', lease µs, verdict on server and model (circuit.lua), failures that open a circuit, its first
+--   rest µs, its longest rest µs
 -- Returns: the next lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
@@ -13,8 +13,8 @@
 -- include: room
 local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
-local lease_us, head_start_us, verdict = tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13] or ''
-local rules = { failures = tonumber(ARGV[14]), rest = tonumber(ARGV[15]), cap = tonumber(ARGV[16]) }
+local lease_us, verdict = tonumber(ARGV[11]), ARGV[12]
+local rules = { failures = tonumber(ARGV[13]), rest = tonumber(ARGV[14]), cap = tonumber(ARGV[15]) }
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
@@ -30,6 +30,7 @@ hide_slot(slot, server)
 local pool = load_pool(slot.pool)
 local real = correct_charge(pool, slot, seconds)
 forget_lease(slot)
+run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
 settle(slot, lease_us)
 if rest_us then rest_server(server, now + rest_us) end
@@ -45,7 +46,7 @@ if next_attempt ~= '' and whole and has_room(server, index) and server.pool == s
   and server.host == slot.host and server.rests_until <= now then
   local ticket = best_ticket(pool, server.models, server_name)
   while ticket do
-    ticket = prefer_warm(pool, ticket, slot.warm, server.models, server_name, head_start_us)
+    ticket = prefer_warm(pool, ticket, slot.warm, server.models, server_name)
     local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us)
     if not again then return lease end
     ticket = best_ticket(pool, server.models, server_name)

@@ -9,8 +9,7 @@ local pool_name, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[
 
 if not is_open() then return refuse() end
 local pool = load_pool(pool_name)
-local stood = withdraw_ticket(pool, queue_of(pool, priority), model, tenant, member_of(job, priority))
-if not stood then return 0 end
+if not withdraw_ticket(pool, model, tenant, priority, job) then return 0 end
 save_pool(pool)
 forget_forecast(pool_name, job)
 return 1

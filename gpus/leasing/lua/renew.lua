@@ -27,6 +27,7 @@ local function renew(slot_name, job, attempt, epoch)
     save_slot(slot)
   end
   extend_lease(attempt, lease_us)
+  if slot then charge_on(slot) end
   return true
 end
 

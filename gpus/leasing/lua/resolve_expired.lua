@@ -37,6 +37,7 @@ if verdict == 'adoptable' then
   if not slot or slot.state ~= 'settling' or slot.attempt ~= attempt then return 0 end
   redis.call('HDEL', key('settling'), attempt)
   redis.call('HSET', key('leases'), attempt, name)
+  run_begins(slot.tenant, attempt)
   make_adoptable(slot)
   return 1
 end

@@ -5,6 +5,7 @@
 -- Returns: 1 when the old index is gone, else 0
 -- include: gate
 -- include: classes
+-- include: slots
 -- include: time
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
@@ -18,10 +19,11 @@ if rebuild[3] == 'filling' then return 1 end
 local function drop(name) budget = budget - redis.call('UNLINK', name) end
 
 local function drop_tenant(queue, tenant)
-  for _, model in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
-    drop(key('line', queue, model, tenant))
+  for _, name in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
+    drop(key('line', queue:sub(1, -2) .. name:sub(1, 1), name:sub(2), tenant))
   end
   drop(key('models', queue, tenant))
+  drop(key('waits', tenant))
 end
 
 -- Each of these goes on until the budget is spent, and says whether it came to its end.
@@ -67,6 +69,7 @@ local function drop_pool(pool)
     end
     drop(key('heads', queue))
     drop(key('paid', queue))
+    drop(key('since', queue))
   end
   for _, class in ipairs(all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
@@ -83,7 +86,11 @@ local function drop_servers()
     if budget <= 0 then return false end
     local server = read_server(name)
     if server then
-      for index = 0, server.top - 1 do drop(key('slot', name .. '/' .. index)) end
+      for index = 0, server.top - 1 do
+        local slot = read_slot(name .. '/' .. index)
+        if slot and slot.tenant then drop(key('running', slot.tenant)) end
+        drop(key('slot', name .. '/' .. index))
+      end
       drop(key('states', server.pool))  -- of a server that was never configured: no pool names it
     end
     redis.call('SREM', key('servers'), name)
@@ -96,7 +103,7 @@ for _, pool in ipairs(redis.call('SMEMBERS', key('pools'))) do
   if not drop_pool(pool) then return 0 end
 end
 if not drop_servers() then return 0 end
-for _, kind in ipairs({ 'weights', 'estimates', 'resting', 'leases', 'settling', 'held', 'expiry', 'ticking' }) do
+for _, kind in ipairs({ 'tenants', 'estimates', 'resting', 'leases', 'settling', 'held', 'expiry', 'ticking' }) do
   drop(key(kind))
 end
 redis.call('HSET', key('rebuild'), 'phase', 'filling')

@@ -37,7 +37,9 @@ def collect(pools: list[PoolOf], ports: Ports) -> tuple[list[Metric], bool]:
     """What could be read, and whether Redis answered all that was asked."""
     waiting = GaugeMetricFamily("dispatcher_waiting", "Tickets in line.", labels=["pool", "model"])
     parked = GaugeMetricFamily(
-        "dispatcher_parked", "Tickets of paused tenants, beside the line.", labels=["pool", "model"]
+        "dispatcher_parked",
+        "Tickets of tenants that are paused or run as many jobs as they may, beside the line.",
+        labels=["pool", "model"],
     )
     slots = GaugeMetricFamily("dispatcher_slots", "Slots, by state.", labels=["pool", "state"])
     pending = GaugeMetricFamily("dispatcher_wakes_pending", "Wakes sent and not yet used.", labels=["pool"])

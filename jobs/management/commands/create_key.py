@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
+from gpus.protocol import BANDS
 from gpus.services.audit import cli_actor
 from jobs.errors import Refused
 from jobs.models import ApiKey, Tenant
@@ -31,12 +32,22 @@ class Command(BaseCommand):
         parser.add_argument("--model", action="append", help="it may submit to; may be repeated")
         parser.add_argument("--expires-days", type=float, help="from now; default: never")
         parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
+        parser.add_argument(
+            "--band", choices=BANDS, default="normal", help="the highest band of a new tenant"
+        )
+        parser.add_argument("--max-running", type=int, help="jobs of a new tenant at once; default: no limit")
 
     def handle(self, *args: Any, **options: Any) -> None:
         tenant = Tenant.objects.filter(name=options["tenant"]).first()
         if tenant is None:
             try:
-                tenant, secret = create_tenant(options["tenant"], weight=options["weight"], by=cli_actor())
+                tenant, secret = create_tenant(
+                    options["tenant"],
+                    weight=options["weight"],
+                    highest_band=options["band"],
+                    max_running=options["max_running"],
+                    by=cli_actor(),
+                )
             except ValidationError as error:
                 raise CommandError("; ".join(error.messages)) from None
             self.stdout.write(f"webhook secret: {secret}")

@@ -10,10 +10,10 @@ from hypothesis.stateful import invariant
 from .plain_model import PlainLeases
 from .rig import POOL, Rig
 
-SERVERS = ("s1", "s2", "s3")
+SERVERS, TENANTS = ("s1", "s2", "s3"), ("a", "b", "c")
 READ_POOL = """
-local _, _, _, parked, w0, v0, w1, p1, v1, w2, p2, v2 = cmsgpack.unpack(redis.call('GET', KEYS[1]))
-return {{parked, w0, w1, w2}, {p1, p2}, {tostring(v0), tostring(v1), tostring(v2)}}
+local _, _, _, _, parked, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+return {{parked, w0, w1, w2}, {tostring(o1), tostring(o2)}, {tostring(v0), tostring(v1), tostring(v2)}}
 """
 
 
@@ -49,17 +49,22 @@ class Checks:
         found = Index(self.rig)
         turn: dict[str, dict[str, float]] = defaultdict(dict)
         heads: dict[str, dict[str, float]] = defaultdict(dict)
-        for ticket in self.model.ready():
-            for queue in (f"{ticket.band}", f"{ticket.band}:{ticket.model}"):
-                turn[queue][ticket.tenant] = self.model.bands[ticket.band].turn[ticket.tenant]
-                earlier = heads[queue].get(ticket.tenant, float("inf"))
-                heads[queue][ticket.tenant] = min(earlier, float(ticket.score))
+        models: dict[str, dict[str, float]] = defaultdict(dict)
+        ready = self.model.ready()
+        for ticket in sorted(self.model.line.values(), key=self.model.own_order):
+            band = self.model.band_of(ticket)
+            line = f"{ticket.asked}{ticket.model}"
+            models[f"{band}:{ticket.tenant}"].setdefault(line, float(self.model.own_score(ticket)))
+            for queue in (f"{band}", f"{band}:{ticket.model}") if ticket in ready else ():
+                turn[queue][ticket.tenant] = self.model.bands[band].turn[ticket.tenant]
+                heads[queue].setdefault(ticket.tenant, float(ticket.score))
         depth = self.rig.leases.depth(POOL)
         assert (depth.waiting, depth.parked) == (self.model.waiting(), self.model.parked())
         assert found.tickets() == {
-            (f"{t.band}:{t.model}:{t.tenant}", t.member): float(t.score) for t in self.model.line.values()
+            (f"{t.asked}:{t.model}:{t.tenant}", t.member): float(t.score) for t in self.model.line.values()
         }
-        assert found.zsets("turn") == turn
+        assert found.zsets("models") == models
+        assert found.zsets("turn") == {queue: pytest.approx(tags, rel=1e-12) for queue, tags in turn.items()}
         assert found.zsets("heads") == heads
         listed = {slot.name for slot in self.model.slots.values() if slot.listed}
         assert {slot for slots in found.zsets("free").values() for slot in slots} == listed
@@ -67,13 +72,28 @@ class Checks:
         assert set(self.rig.client.hkeys(self.rig.prefix + "held")) == set(self.model.holders)
 
     @invariant()
+    def nobody_is_forgotten(self) -> None:
+        """Who waits, who runs how much, and that nobody was given more than it may have."""
+        client, prefix = self.rig.client, self.rig.prefix
+        for tenant in TENANTS:
+            waits = client.smembers(f"{prefix}waits:{tenant}")
+            assert waits == ({POOL} if any(t.tenant == tenant for t in self.model.line.values()) else set())
+            running = client.scard(f"{prefix}running:{tenant}")
+            assert running == self.model.running(tenant)
+            most = self.model.rules[tenant].most
+            if most is not None and running >= most:
+                assert tenant not in {ticket.tenant for ticket in self.model.ready()}
+
+    @invariant()
     def counts_are_right_and_virtual_time_never_goes_back(self) -> None:
         before, self.virtual = self.virtual, [band.virtual for band in self.model.bands]
         assert all(old <= new for old, new in zip(before, self.virtual, strict=True))
-        counts, passed, virtual = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
-        ready = Counter(waiting.band for waiting in self.model.ready())
-        assert counts == [len(self.model.paused), ready[0], ready[1], ready[2]]
-        assert passed == [band.passed for band in self.model.bands[1:]]
+        counts, owes, virtual = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
+        ready = Counter(map(self.model.band_of, self.model.ready()))
+        assert counts == [len(self.model.parked_tenants()), ready[0], ready[1], ready[2]]
+        assert [float(value) for value in owes] == pytest.approx(
+            [band.owes for band in self.model.bands[1:]], rel=1e-9, abs=1e-9
+        )
         assert [float(value) for value in virtual] == pytest.approx(self.virtual, rel=1e-12)
 
 
@@ -81,7 +101,7 @@ class Index:
     """The zsets of the pool, as they lie in Redis."""
 
     def __init__(self, rig: Rig) -> None:
-        kinds = ("line", "turn", "heads", "free", "open")
+        kinds = ("line", "turn", "heads", "models", "free", "open")
         names = sorted(
             name for name in rig.all_keys() if name.startswith(tuple(f"{kind}:{POOL}:" for kind in kinds))
         )

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gpus.leasing.scripts import Client
 from gpus.protocol import ExpiredLease, ExpiryVerdict, Lease, LeaseRef, ReleaseMode, Ticket
 
-from .checks import SERVERS, Checks
-from .operator_steps import HOSTS, MODELS, TENANTS, OperatorSteps
+from .checks import SERVERS, TENANTS, Checks
+from .operator_steps import HOSTS, MODELS, OperatorSteps
 from .plain_line import Held, Slot
 from .plain_model import PlainLeases
 from .rig import POOL, Rig
@@ -39,6 +39,7 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
         super().__init__()
         self.virtual = [0.0, 0.0, 0.0]
         self.rig = Rig(self.client, f"m{uuid.uuid4().hex[:12]}", sweep_seconds=SWEEP_SECONDS).open()
+        self.rig.told = set(TENANTS)
         self.model = PlainLeases()
         self.model.now = self.rig.now_ms * 1000
         self.chance = random.Random(0)
@@ -57,6 +58,7 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
         self._run(seed, steps, {
             self.push: 4, self.claim: 4, self.release: 8, self.settle: 3, self.wait: 2, self.remove: 1,
             self.renew: 1, self.push_again: 1, self.push_under_another_priority: 1, self.pause: 1,
+            self.rule: 1,
         })  # fmt: skip
 
     @rule(seed=SEEDS, steps=st.integers(1, 15))
@@ -69,7 +71,7 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
     @rule(seed=SEEDS, steps=st.integers(1, 10))
     def operators(self, seed: int, steps: int) -> None:
         self._run(seed, steps, {
-            self.change: 2, self.forget: 1, self.rest: 2, self.switch: 3, self.weigh: 2, self.fill: 2,
+            self.change: 2, self.forget: 1, self.rest: 2, self.switch: 3, self.rule: 3, self.fill: 2,
             self.pause: 2, self.release: 3, self.claim: 3,
         })  # fmt: skip
         for server in SERVERS:
@@ -114,7 +116,7 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
         outcomes = [result.outcome.value for result in pushed.results]
         expected = [self.model.push(ticket) for ticket in tickets]
         assert [one if one in ("held", "duplicate") else "stands" for one in outcomes] == expected
-        parked = [ticket.tenant in self.model.paused for ticket in tickets]
+        parked = [ticket.tenant in self.model.parked_tenants() for ticket in tickets]
         assert all(out != "leased" for out, is_parked in zip(outcomes, parked, strict=True) if is_parked)
         stand = [one for one, is_parked in zip(expected, parked, strict=True) if not is_parked]
         assert sum(wake.count for wake in pushed.wakes) <= stand.count("stands")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from gpus.protocol import split_slot
+from gpus.protocol import BANDS, TenantSpec, split_slot
 
-from .checks import SERVERS
+from .checks import SERVERS, TENANTS
 from .plain_model import PlainLeases
 from .rig import POOL, Rig
 
-MODELS, TENANTS, HOSTS = ("flux", "ltx2", "zimg"), ("a", "b", "c"), (None, None, None, "box")
+MODELS, HOSTS = ("flux", "ltx2", "zimg"), (None, None, None, "box")
 
 
 class OperatorSteps:
@@ -50,10 +50,16 @@ class OperatorSteps:
         self.model.fifo, self.model.patience = algorithm == "fifo", patience * 1_000_000
         self.rig.pool(algorithm, patience=patience)
 
-    def weigh(self) -> None:
+    def rule(self) -> None:
+        """Another weight, another highest band, another limit of running jobs."""
         tenant, weight = self.chance.choice(TENANTS), self.chance.choice([0.5, 1.0, 4.0])
-        self.model.weights[tenant] = weight
-        self.rig.leases.set_weights({tenant: weight})
+        band, most = self.chance.randint(0, 2), self.chance.choice([None, None, 1, 2])
+        before = sum(self.model.waiting().values())
+        self.model.set_rules(tenant, weight, band, most)
+        for _ in range(self.chance.choice([1, 2])):
+            wakes = self.rig.leases.set_tenants([TenantSpec(tenant, weight, BANDS[band], most)])
+            back = sum(self.model.waiting().values()) - before
+            assert sum(wake.count for wake in wakes) <= max(0, back)
 
     def pause(self) -> None:
         tenants = self.chance.choice(["", "", "a", "bc", "abc"])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpus.protocol import Ticket
 
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
-BAND_WAITS, MAX_SKIPS, WALK = 15, 8, 8
+LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
 
 
 @dataclass
@@ -24,9 +24,11 @@ class Waiting:
     score: int
     avoid: str
     skips: int = 0
+    skipped_us: int = 0
 
     @property
-    def band(self) -> int:
+    def asked(self) -> int:
+        """The band it asks for."""
         return (self.priority - 1) // 3
 
     @property
@@ -57,6 +59,8 @@ class Held:
     worker: str
     slot: str
     host: str
+    band: int
+    dues: frozenset[int]
     asked: str | None = None
     expires_us: int = 0
 
@@ -102,8 +106,16 @@ class Server:
 class Band:
     turn: dict[str, float] = field(default_factory=dict)
     paid: dict[str, float] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
     virtual: float = 0.0
-    passed: int = 0
+    owes: float = 0.0
+
+
+@dataclass
+class Rules:
+    weight: float = 1.0
+    band: int = 1
+    most: int | None = None
 
 
 class PlainLine:
@@ -117,7 +129,9 @@ class PlainLine:
         self.paused: set[str] = set()
         self.bands = [Band(), Band(), Band()]
         self.holders: dict[str, str] = {}  # attempt by job: leased or settling
-        self.weights: dict[str, float] = {}
+        self.rules: dict[str, Rules] = defaultdict(Rules)
+        self.full: set[str] = set()  # run as many as they may
+        self._parked_since: dict[str, None] = {}  # in the order in which they were parked
         self.means: dict[tuple[str, str | None], float] = {}
 
     def push(self, ticket: Ticket) -> str:
@@ -128,123 +142,255 @@ class PlainLine:
         score = ticket.place_us + (ticket.priority - 1) % 3 * HEAD_START_US
         avoid = ticket.avoid_server or ""
         waiting = Waiting(ticket.job_id, ticket.model, ticket.tenant, ticket.priority, score, avoid)
+        if all(other.tenant != waiting.tenant for other in self.line.values()):
+            self.begins_to_wait(waiting.tenant)
         self.line[waiting.key] = waiting
-        self._take_turns(waiting.band, waiting.tenant)
+        band = self.band_of(waiting)
+        if waiting.tenant not in self.parked_tenants():
+            self._enter(band, len(self._ready_in(band)) == 1, waiting.model, waiting.tenant)
+        self._take_turns(band, waiting.tenant)
         return "stands"
+
+    def begins_to_wait(self, tenant: str) -> None:
+        """It had no ticket."""
+
+    def band_of(self, waiting: Waiting) -> int:
+        """Where it stands: no higher than its tenant was granted."""
+        return max(waiting.asked, self.rules[waiting.tenant].band)
+
+    def _enter(self, band: int, is_first: bool, model: str, tenant: str) -> None:
+        if is_first and band:
+            owes = LETS_PASS * self.estimate(model, tenant)
+            self.bands[band].owes = max(self.bands[band].owes, owes)
+
+    def own_score(self, waiting: Waiting) -> int:
+        """In its tenant's own order."""
+        return waiting.score - (self.band_of(waiting) - waiting.asked) * 3 * HEAD_START_US
 
     def remove(self, key: tuple[str, int]) -> bool:
         waiting = self.line.get(key)
         if waiting is None:
             return False
         self._leave(waiting)
-        self._take_turns(waiting.band, waiting.tenant)
+        self._take_turns(self.band_of(waiting), waiting.tenant)
         return True
 
     def set_paused(self, tenants: set[str]) -> None:
-        changed, self.paused = self.paused ^ tenants, tenants
+        """First those that go on."""
+        for tenant in [one for one in self._parked_since if one in self.paused - tenants]:
+            self._change_parked(tenant, lambda one=tenant: self.paused.discard(one))
+        for tenant in sorted(tenants - self.paused):
+            self._change_parked(tenant, lambda one=tenant: self.paused.add(one))
+
+    def heed_cap(self, tenant: str, running: int) -> None:
+        most = self.rules[tenant].most
+        if most is not None and running >= most:
+            self._change_parked(tenant, lambda: self.full.add(tenant))
+        else:
+            self._change_parked(tenant, lambda: self.full.discard(tenant))
+
+    def parked_tenants(self) -> set[str]:
+        return self.paused | self.full
+
+    def _change_parked(self, tenant: str, change: Callable[[], None]) -> None:
+        was = tenant in self.parked_tenants()
+        change()
+        if was == (tenant in self.parked_tenants()):
+            return
+        if was:
+            del self._parked_since[tenant]
+        else:
+            self._parked_since[tenant] = None
         for number, band in enumerate(self.bands):
-            for tenant in changed:
-                self._take_turns(number, tenant)
-            if not self._has_ready(number):
-                band.passed = 0
+            ready = self._ready_in(number)
+            own = [waiting for waiting in ready if waiting.tenant == tenant]
+            if was and own:
+                first = min(own, key=self.own_order)
+                self._enter(number, len(own) == len(ready), first.model, tenant)
+            elif not ready:
+                band.owes = max(0.0, band.owes)
+            self._take_turns(number, tenant)
+
+    def grant(self, tenant: str, band: int) -> None:
+        """The tickets stand where the grant lets them, as those of one that comes back from idle."""
+        before = self.rules[tenant].band
+        touched = {max(asked, one) for asked in range(3) for one in (before, band)
+                   if max(asked, before) != max(asked, band)}  # fmt: skip
+        for number in touched:
+            if tenant in self.bands[number].turn:
+                self.bands[number].paid[tenant] = self.bands[number].turn.pop(tenant)
+        # line by line, as each may be the one with which a band begins to wait
+        lines: dict[tuple[int, str], list[Waiting]] = defaultdict(list)
+        for waiting in self.line.values():
+            if waiting.tenant == tenant:
+                lines[waiting.asked, waiting.model].append(waiting)
+        heads = sorted((min(one, key=self.own_order) for one in lines.values()), key=self.own_order)
+        moved = {key for key in lines if max(key[0], before) != max(key[0], band)}
+        counts = Counter(self.band_of(waiting) for waiting in self.ready())
+        for asked in range(3):
+            for head in heads:
+                key = (head.asked, head.model)
+                if head.asked != asked or key not in moved or tenant in self.parked_tenants():
+                    continue
+                old, new = max(asked, before), max(asked, band)
+                counts[old] -= len(lines[key])
+                if not counts[old]:
+                    self.bands[old].owes = max(0.0, self.bands[old].owes)
+                self._enter(new, not counts[new], head.model, tenant)
+                counts[new] += len(lines[key])
+        self.rules[tenant].band = band
+        for number in range(3):
+            self._take_turns(number, tenant)
 
     def _take_turns(self, number: int, tenant: str) -> None:
         """The tenant's tag stands in `turn` while it has tickets and is not paused, else in `paid`."""
         band = self.bands[number]
-        takes = tenant not in self.paused and self._backlogged(number, tenant)
+        takes = tenant not in self.parked_tenants() and self._backlogged(number, tenant)
         if takes and tenant not in band.turn:
             band.turn[tenant] = max(band.virtual, band.paid.pop(tenant, 0.0))
+            band.since[tenant] = self.now
         elif not takes and tenant in band.turn:
             band.paid[tenant] = band.turn.pop(tenant)
 
     def _leave(self, waiting: Waiting) -> None:
         del self.line[waiting.key]
-        if not self._has_ready(waiting.band):
-            self.bands[waiting.band].passed = 0
+        band = self.band_of(waiting)
+        if waiting.tenant not in self.parked_tenants() and not self._ready_in(band):
+            self.bands[band].owes = max(0.0, self.bands[band].owes)
+        if all(other.tenant != waiting.tenant for other in self.line.values()):
+            # it is not there for anybody who looks for it
+            self._change_parked(waiting.tenant, lambda: self.full.discard(waiting.tenant))
 
     def _backlogged(self, band: int, tenant: str) -> bool:
-        return any(w.tenant == tenant and w.band == band for w in self.line.values())
+        return any(w.tenant == tenant and self.band_of(w) == band for w in self.line.values())
 
     def ready(self) -> list[Waiting]:
         """Those that a slot may take."""
-        return [waiting for waiting in self.line.values() if waiting.tenant not in self.paused]
+        parked = self.parked_tenants()
+        return [waiting for waiting in self.line.values() if waiting.tenant not in parked]
 
-    def _has_ready(self, band: int) -> bool:
-        return any(waiting.band == band for waiting in self.ready())
+    def _ready_in(self, band: int) -> list[Waiting]:
+        return [waiting for waiting in self.ready() if self.band_of(waiting) == band]
 
     # -- who is next ---------------------------------------------------------------------------------
 
+    def _is_due(self, band: int) -> bool:
+        return band > 0 and self.bands[band].owes <= 0
+
     def _bands_in_order(self) -> list[int]:
-        filled = [band for band in range(3) if self._has_ready(band)]
-        return sorted(filled, key=lambda band: (self.bands[band].passed < BAND_WAITS, band))
+        filled = [band for band in range(3) if self._ready_in(band)]
+        return sorted(filled, key=lambda band: (not self._is_due(band), band))
 
-    def _rank(self, waiting: Waiting) -> tuple[float, str, int, str, str]:
-        first = waiting.score if self.fifo else self.bands[waiting.band].turn[waiting.tenant]
-        return first, waiting.tenant, waiting.score, waiting.model, waiting.member
+    def own_order(self, waiting: Waiting) -> tuple[int, str, str]:
+        return self.own_score(waiting), f"{waiting.asked}{waiting.model}", waiting.member
 
-    def _heads(self, band: int, models: Sequence[str], fits: Callable[[Waiting], bool]) -> list[Waiting]:
-        """The first fitting ticket of every (model, tenant), no further than eight deep; best one first."""
-        lines: dict[tuple[str, str], list[Waiting]] = {}
-        for waiting in sorted(self.ready(), key=lambda w: (w.score, w.member)):
-            if waiting.band == band and waiting.model in models:
-                lines.setdefault((waiting.model, waiting.tenant), []).append(waiting)
-        heads = (next(filter(fits, line[:WALK]), None) for line in lines.values())
-        return sorted((head for head in heads if head), key=self._rank)
+    def _tag(self, waiting: Waiting) -> float:
+        """What its tenant is ranked by, if this is its first ticket."""
+        return waiting.score if self.fifo else self.bands[self.band_of(waiting)].turn[waiting.tenant]
+
+    def rank(self, waiting: Waiting) -> tuple[float, str, int]:
+        return self._tag(waiting), waiting.tenant, self.own_score(waiting)
+
+    def _head(self, band: int, models: Sequence[str]) -> Waiting | None:
+        """The first ticket of the tenant whose turn it is: of all that wait, else of those that these models serve."""
+        firsts: dict[tuple[str, str], Waiting] = {}
+        for waiting in sorted(self._ready_in(band), key=self.own_order):
+            firsts.setdefault((waiting.tenant, ""), waiting)
+            firsts.setdefault((waiting.tenant, waiting.model), waiting)
+        whole = [one for (_, model), one in firsts.items() if not model]
+        if not whole:
+            return None
+        head = min(whole, key=lambda one: (self._tag(one), one.tenant))
+        if head.model in models:
+            return head
+        served = [one for (_, model), one in firsts.items() if model in models]
+        if not served:
+            return None
+        tenant = min(served, key=lambda one: (self._tag(one), one.tenant)).tenant
+        return min((one for one in served if one.tenant == tenant), key=self.own_order)
+
+    def _behind(self, band: int, models: Sequence[str], server: str) -> Waiting | None:
+        """The first in every line that does not avoid the server, no further than eight deep; the best one."""
+        lines: dict[tuple[int, str, str], list[Waiting]] = {}
+        for waiting in sorted(self._ready_in(band), key=lambda w: (w.score, w.member)):
+            if waiting.model in models:
+                lines.setdefault((waiting.asked, waiting.model, waiting.tenant), []).append(waiting)
+        firsts = (
+            next((one for one in line[:WALK] if self._avoids(one) != server), None) for line in lines.values()
+        )
+        return min((one for one in firsts if one), key=lambda w: (*self.rank(w), w.member), default=None)
 
     def _avoids(self, waiting: Waiting) -> str | None:
         serving = [s for s in self.servers.values() if s.on and not s.gone and waiting.model in s.models]
         return waiting.avoid if waiting.avoid and waiting.skips < MAX_SKIPS and len(serving) > 1 else None
 
+    def _skip(self, waiting: Waiting) -> None:
+        waiting.skipped_us = waiting.skipped_us if waiting.skips else self.now
+        waiting.skips += 1
+
     def best(self, models: Sequence[str], server: str | None = None) -> tuple[int, Waiting] | None:
         for place, band in enumerate(self._bands_in_order()):
-            heads = self._heads(band, models, lambda _: True)
-            if heads and server and self._avoids(heads[0]) == server:
-                skipped = heads[0]
-                heads = self._heads(band, models, lambda w: self._avoids(w) != server)
-                skipped.skips += 1
-            if heads:
-                return place, heads[0]
+            head = self._head(band, models)
+            if head and server and self._avoids(head) == server:
+                skipped, head = head, self._behind(band, models, server)
+                self._skip(skipped)
+            if head:
+                return place, head
         return None
 
-    def _prefer_warm(self, ticket: Waiting, slot: Slot, server: Server) -> Waiting:
-        if slot.warm is None or slot.warm == ticket.model or slot.warm not in server.models:
-            return ticket
-        if self.now - (ticket.score - ticket.level * HEAD_START_US) >= self.patience:
-            return ticket
-        if ticket.skips >= MAX_SKIPS:
-            return ticket
-        heads = self._heads(ticket.band, [slot.warm], lambda _: True)
-        if not heads or self._avoids(heads[0]) == server.name:
-            return ticket
-        ticket.skips += 1
-        return heads[0]
+    def overtakes(self, ticket: Waiting, models: Sequence[str]) -> bool:
+        band = self.band_of(ticket)
+        return self._is_due(band) and any(self._head(higher, models) for higher in range(band))
 
-    def take(self, ticket: Waiting) -> float:
-        """Out of the line; the charge in GPU-seconds."""
-        for lower in range(ticket.band + 1, 3):
-            if self._has_ready(lower):
-                self.bands[lower].passed += 1
-        band = self.bands[ticket.band]
-        band.passed = 0
+    def _prefer_warm(self, ticket: Waiting, slot: Slot, server: Server) -> Waiting:
+        if not self.patience or slot.warm in (None, ticket.model) or slot.warm not in server.models:
+            return ticket
+        if ticket.skips >= MAX_SKIPS or (ticket.skips and self.now - ticket.skipped_us >= self.patience):
+            return ticket
+        other = self._head(self.band_of(ticket), [slot.warm])
+        if not other or self._avoids(other) == server.name:
+            return ticket
+        self._skip(ticket)
+        return other
+
+    def take(self, ticket: Waiting, overtakes: bool) -> tuple[float, frozenset[int]]:
+        """Out of the line; the charge in GPU-seconds, and the bands whose account it changed."""
+        number, dues = self.band_of(ticket), set()
         self._leave(ticket)
         seconds = self.estimate(ticket.model, ticket.tenant)
+        for lower in range(number + 1, 3):
+            if not self._ready_in(lower):
+                self.bands[lower].owes = max(0.0, self.bands[lower].owes - seconds)
+            elif self.bands[lower].owes > 0:
+                self.bands[lower].owes -= seconds
+                dues.add(lower)
+        band = self.bands[number]
+        if overtakes:
+            band.owes += LETS_PASS * seconds
+            dues.add(number)
         start = band.turn.pop(ticket.tenant)
         band.virtual = max(band.virtual, start)
-        account = band.turn if self._backlogged(ticket.band, ticket.tenant) else band.paid
-        account[ticket.tenant] = start + seconds / self.weights.get(ticket.tenant, 1.0)
-        return seconds
+        account = band.turn if self._backlogged(number, ticket.tenant) else band.paid
+        account[ticket.tenant] = start + seconds / self.rules[ticket.tenant].weight
+        return seconds, frozenset(dues)
 
     def estimate(self, model: str, tenant: str) -> float:
         return self.means.get((model, tenant), self.means.get((model, None), 1.0))
 
     def _correct(self, lease: Held, seconds: float | None) -> float:
         real = (self.now - lease.leased_us) / 1_000_000 if seconds is None else seconds
-        band, delta = self.bands[(lease.priority - 1) // 3], real - lease.charged
+        band, delta = self.bands[lease.band], real - lease.charged
         if delta:
             account = band.turn if lease.tenant in band.turn else band.paid
             tag = account.get(lease.tenant, band.virtual)
-            moved = tag + delta / self.weights.get(lease.tenant, 1.0)
-            account[lease.tenant] = max(moved, min(tag, band.virtual))
+            moved, floor = tag + delta / self.rules[lease.tenant].weight, min(tag, band.virtual)
+            stood_since = account is band.turn and lease.leased_us >= band.since[lease.tenant]
+            account[lease.tenant] = moved if stood_since else max(moved, floor)
+            for number in lease.dues:
+                own = self.bands[number]
+                own.owes += LETS_PASS * delta if number == lease.band else -delta
+                if not self._ready_in(number):
+                    own.owes = max(0.0, own.owes)
         lease.charged = real
         return real
 
@@ -252,4 +398,4 @@ class PlainLine:
         return dict(Counter(waiting.model for waiting in self.ready()))
 
     def parked(self) -> dict[str, int]:
-        return dict(Counter(w.model for w in self.line.values() if w.tenant in self.paused))
+        return dict(Counter(w.model for w in self.line.values() if w.tenant in self.parked_tenants()))

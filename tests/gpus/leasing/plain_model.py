@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpus.protocol import split_slot
 
-from .plain_line import LEASE_US, Held, Server, Slot, Waiting
+from .plain_line import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting
 from .plain_servers import PlainServers
 
 
@@ -17,19 +17,42 @@ class PlainLeases(PlainServers):
     def __init__(self) -> None:
         super().__init__()
         self.settling: dict[str, Held] = {}
+        self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
         self.floor = 0
         self.ticked: int | None = None
 
-    def _give(self, slot: Slot, ticket: Waiting, attempt: str, worker: str) -> Held:
-        seconds = self.take(ticket)
+    def _give(self, slot: Slot, ticket: Waiting, overtakes: bool, attempt: str, worker: str) -> Held:
+        band = self.band_of(ticket)
+        seconds, dues = self.take(ticket, overtakes)
         lease = Held(
             ticket.job, attempt, 1, ticket.model, ticket.tenant, ticket.priority, seconds, self.now, worker,
-            slot.name, self._server(slot).host, expires_us=self.now + LEASE_US,
+            slot.name, self._server(slot).host, band, dues, expires_us=self.now + LEASE_US,
         )  # fmt: skip
         slot.state, slot.lease, slot.warm, slot.since_us = "leased", lease, ticket.model, self.now
         slot.listed = False
         self.holders[ticket.job] = attempt
+        self._heed_cap(ticket.tenant)
         return lease
+
+    def _heed_cap(self, tenant: str) -> None:
+        """A limit is looked at where somebody waits."""
+        if any(waiting.tenant == tenant for waiting in self.line.values()):
+            self.heed_cap(tenant, self.running(tenant))
+
+    def running(self, tenant: str) -> int:
+        holding = [slot.held for slot in self.slots.values() if slot.state in ("leased", "adoptable")]
+        return sum(lease.tenant == tenant and lease.attempt not in self.settling for lease in holding)
+
+    def begins_to_wait(self, tenant: str) -> None:
+        self.heed_cap(tenant, self.running(tenant))
+
+    def set_rules(self, tenant: str, weight: float, band: int, most: int | None) -> None:
+        rules = self.rules[tenant]
+        rules.weight, had = weight, rules.most
+        self.grant(tenant, band)
+        rules.most = most
+        if most != had:
+            self._heed_cap(tenant)
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -62,15 +85,16 @@ class PlainLeases(PlainServers):
         """The job holds a slot already."""
         return ticket.job in self.holders and self.remove(ticket.key)
 
-    def _choose(self, mine: list[Slot]) -> tuple[Slot, Waiting] | None:
+    def _choose(self, mine: list[Slot]) -> tuple[Slot, Waiting, bool] | None:
         classes = {self._server(slot).class_id: self._server(slot).models for slot in mine}
         candidates = []
         for class_id in sorted(classes):
             if found := self.best(classes[class_id]):
-                candidates.append((found[0], self._rank(found[1])[:3], class_id, found[1]))
+                candidates.append((found[0], self.rank(found[1]), class_id, found[1]))
         if not candidates:
             return None
-        ticket = min(candidates, key=lambda c: c[:3])[3]
+        _, _, class_id, ticket = min(candidates, key=lambda c: c[:3])
+        overtakes = self.overtakes(ticket, classes[class_id])
         fitting = sorted(
             (s for s in mine if ticket.model in self._server(s).models),
             key=lambda s: (self._server(s).class_id, s.since_us, s.name),
@@ -78,12 +102,14 @@ class PlainLeases(PlainServers):
         elsewhere = [s for s in fitting if split_slot(s.name)[0] != self._avoids(ticket)]
         for slot in elsewhere:
             if slot.warm == ticket.model:
-                return slot, ticket
+                return slot, ticket, overtakes
         for slot in elsewhere:
-            return slot, self._prefer_warm(ticket, slot, self._server(slot))
+            return slot, self._prefer_warm(ticket, slot, self._server(slot)), overtakes
         server = self._server(fitting[0])
         following = self.best(server.models, server.name)
-        return None if following is None else (fitting[0], following[1])
+        if following is None:
+            return None
+        return fitting[0], following[1], self.overtakes(following[1], server.models)
 
     def under(self, slot: str, job: str, attempt: str, epoch: int) -> Slot | None:
         found = self.slots.get(slot)
@@ -120,10 +146,12 @@ class PlainLeases(PlainServers):
         else:
             lease.worker, lease.expires_us = worker, self.now + LEASE_US
             self.settling[lease.attempt] = lease
+            self._heed_cap(lease.tenant)
         if rest_us is not None:
             self.rest(server.name, rest_us)
         if mode == "free":
             self._idle(slot, self.now)
+            self._heed_cap(lease.tenant)
             return None
         if mode == "suspect":
             slot.state, slot.since_us = "quarantined", self.now
@@ -131,12 +159,16 @@ class PlainLeases(PlainServers):
         if real > 0:
             for who in (lease.tenant, None):
                 mean = self.means.get((lease.model, who), real)
-                self.means[lease.model, who] = mean + 0.2 * (real - mean)
+                if who is not None and (lease.model, who) in self.unended:
+                    self.unended.discard((lease.model, who))
+                    mean = max(mean, real)
+                self.means[lease.model, who] = mean + NEWEST_COUNTS * (real - mean)
         usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
         while following and usable and (found := self.best(server.models, server.name)):
+            overtakes = self.overtakes(found[1], server.models)
             ticket = self._prefer_warm(found[1], slot, server)
             if not self._drop_second(ticket):
-                return self._give(slot, ticket, following, worker)
+                return self._give(slot, ticket, overtakes, following, worker)
         slot.state, slot.since_us = "settling", self.now
         return None
 
@@ -174,6 +206,12 @@ class PlainLeases(PlainServers):
         else:
             return False
         lease.expires_us = self.now + LEASE_US
+        held = (self.now - lease.leased_us) / 1_000_000
+        if slot is not None and held > lease.charged:  # it takes longer than it was charged for
+            if self.means.get((lease.model, lease.tenant), 0.0) < held:
+                self.means[lease.model, lease.tenant] = held
+                self.unended.add((lease.model, lease.tenant))
+            self._correct(lease, 2 * held)
         return True
 
     # -- repair --------------------------------------------------------------------------------------------
@@ -212,6 +250,7 @@ class PlainLeases(PlainServers):
             self._idle(slot, self.now)
         else:
             slot.state, slot.since_us, slot.listed = verdict, self.now, verdict == "adoptable"
+        self._heed_cap(lease.tenant)
         return True
 
     def quarantine(self, name: str, attempt: str) -> None:
@@ -224,11 +263,12 @@ class PlainLeases(PlainServers):
         if slot.state in ("leased", "adoptable", "settling") and slot.held.attempt != attempt:
             return
         slot.listed = False
-        if slot.state in ("leased", "adoptable"):
+        was, slot.state = slot.state, "quarantined"
+        if was in ("leased", "adoptable"):
             self._correct(slot.held, None)
             self._forget_job(slot.held)
             slot.since_us = self.now
-        slot.state = "quarantined"
+            self._heed_cap(slot.held.tenant)
         self._arrange(self.servers[server])
 
     def free_slot(self, name: str) -> None:

@@ -79,7 +79,7 @@ def test_turns_are_counted_in_gpu_seconds_not_in_jobs(rig: Rig) -> None:
 
 def test_a_tenant_of_twice_the_weight_gets_twice_the_gpu_seconds(rig: Rig) -> None:
     rig.server()
-    rig.leases.set_weights({"heavy": 2.0})
+    rig.tenant("heavy", weight=2.0)
     rig.push(*(f"h{i}" for i in range(20)), tenant="heavy")
     rig.push(*(f"l{i}" for i in range(20)), tenant="light")
     first = rig.run_all()[:15]
@@ -142,8 +142,8 @@ def test_estimates_are_learned_per_model_and_tenant(rig: Rig) -> None:
     lease = rig.next(rig.must_claim(), 10.0)
     assert lease.estimate_seconds == 10.0
     rig.release(lease, gpu_seconds=20.0)
-    assert rig.leases.estimate_seconds(MODEL, "t1") == pytest.approx(12.0)
-    assert rig.leases.estimate_seconds(MODEL, "unknown") == pytest.approx(12.0)
+    assert rig.leases.estimate_seconds(MODEL, "t1") == pytest.approx(10.5)
+    assert rig.leases.estimate_seconds(MODEL, "unknown") == pytest.approx(10.5)
     assert rig.leases.estimate_seconds("other", "t1") == 1.0
 
 

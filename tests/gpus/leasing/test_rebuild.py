@@ -107,7 +107,7 @@ def test_wiping_leaves_nothing_and_stops_at_its_bound(rig: Rig) -> None:
     rig.server("s1", slots=3, models=("flux", "zimg"))
     rig.server("s2", slots=2, host="box-1", pool="other")
     rig.leases.quarantine("unknown/0", "old")
-    rig.leases.set_weights({"t1": 2.0})
+    rig.tenant("t1", weight=2.0)
     for number in range(60):
         rig.push(f"j{number}", tenant=f"t{number}", model="zimg" if number % 2 else "flux", avoid="s1")
         rig.push(f"b{number}", tenant=f"t{number}", priority=9)

@@ -270,7 +270,7 @@ def test_names_that_would_break_keys_are_refused(rig: Rig, name: str) -> None:
 @pytest.mark.parametrize("weight", [0, -1.0, float("inf"), float("nan")])
 def test_weights_must_be_positive(rig: Rig, weight: float) -> None:
     with pytest.raises(ValueError, match="positive"):
-        rig.leases.set_weights({"t1": weight})
+        rig.tenant("t1", weight=weight)
 
 
 @pytest.mark.parametrize("priority", [0, 10])

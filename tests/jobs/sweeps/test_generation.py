@@ -12,6 +12,7 @@ from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import generation
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World
+from tests.jobs.sweeps.test_mirror_registry import rules_told
 from tests.laws import assert_laws
 
 
@@ -143,8 +144,7 @@ def test_the_registry_and_the_weights_come_back(world: World) -> None:
     world.flush()
     rebuild(world)
     assert len(world.leases.slots("gpu-1")) == 3
-    weights = world.client.hgetall(f"{world.keys()}weights")
-    assert {tenant: float(weight) for tenant, weight in weights.items()} == {str(world.tenant.pk): 4.0}
+    assert rules_told(world) == (4.0, 1, None)
 
 
 def test_only_one_process_rebuilds(world: World) -> None:

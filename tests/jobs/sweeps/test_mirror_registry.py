@@ -57,7 +57,35 @@ def test_a_tenants_new_weight_is_told(world: World) -> None:
     world.tenant.weight = 3.0
     world.tenant.save()
     assert sweep(world) == 1
-    assert float(world.client.hget(f"{world.keys()}weights", str(world.tenant.pk))) == 3.0
+    assert rules_told(world) == (3.0, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "told"),
+    [
+        ("highest_band", "urgent", (1.0, 0, None)),
+        ("highest_band", "bulk", (1.0, 2, None)),
+        ("max_running", 2, (1.0, 1, 2)),
+    ],
+)
+def test_a_tenants_new_band_or_limit_is_told(world: World, rule: str, value: object, told: object) -> None:
+    world.server()
+    sweep(world)
+    type(world.tenant).objects.filter(pk=world.tenant.pk).update(**{rule: value})
+    assert sweep(world) == 1
+    assert rules_told(world) == told
+    assert sweep(world) == 0
+
+
+READ_RULES = """
+local weight, band, cap = cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))
+return {tostring(weight), band, cap or -1}
+"""
+
+
+def rules_told(world: World) -> tuple[float, int, int | None]:
+    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", str(world.tenant.pk))
+    return float(weight), band, None if most == -1 else most
 
 
 def test_a_new_index_is_told_everything(world: World) -> None:

@@ -5,10 +5,11 @@
 -- Hosts with free slots of a class, looked up once: {{host, count}, …}.
 local open = {}
 local function open_hosts(pool_name, class)
-  if open[class] then return open[class] end
-  local flat, hosts = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
+  local list = key('open', pool_name, class)
+  if open[list] then return open[list] end
+  local flat, hosts = redis.call('ZRANGE', list, 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
   for i = 1, #flat, 2 do hosts[#hosts + 1] = { flat[i], tonumber(flat[i + 1]) } end
-  open[class] = hosts
+  open[list] = hosts
   return hosts
 end
 

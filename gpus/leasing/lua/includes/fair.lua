@@ -1,18 +1,19 @@
 -- Start-time fair queueing in GPU-seconds (Goyal, Vin, Cheng 1996): a backlogged tenant's start tag stands in
 -- `turn`, the finish tag of one that is not in `paid`, and the virtual time is the start tag that was served last.
--- Tags move only here. They are kept per model too, because a server may run some of a pool's models only.
--- include: keys
+-- `since` says when a tenant's backlog began. Tags move only here. They are kept per model too, because a server may
+-- run some of a pool's models only.
+-- include: tenants
+-- include: time
 
-local function weight_of(tenant) return tonumber(redis.call('HGET', key('weights'), tenant)) or 1 end
-
--- models: those the tenant waits for, as ZRANGE WITHSCORES gives them.
+-- models: the lines in which the tenant waits, as ZRANGE WITHSCORES gives them (line.lua).
 local function move_turn(queue, tenant, tag, models)
   redis.call('ZADD', key('turn', queue.at), tag, tenant)
-  for i = 1, #models, 2 do redis.call('ZADD', key('turn', queue.at, models[i]), tag, tenant) end
+  for i = 1, #models, 2 do redis.call('ZADD', key('turn', queue.at, models[i]:sub(2)), tag, tenant) end
 end
 
 local function leave_turn(queue, tenant, tag)
   redis.call('ZREM', key('turn', queue.at), tenant)
+  redis.call('HDEL', key('since', queue.at), tenant)
   redis.call('HSET', key('paid', queue.at), tenant, tag)
 end
 
@@ -22,6 +23,7 @@ local function enter_turn(queue, tenant)
   if tag then return tag end
   tag = math.max(queue.virtual, tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or 0)
   redis.call('HDEL', key('paid', queue.at), tenant)
+  redis.call('HSET', key('since', queue.at), tenant, now)
   redis.call('ZADD', key('turn', queue.at), tag, tenant)
   return tag
 end
@@ -36,7 +38,7 @@ end
 local function pay_turn(queue, tenant, seconds, models)
   local start = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
   queue.virtual = math.max(queue.virtual, start)
-  local finish = start + seconds / weight_of(tenant)
+  local finish = start + seconds / rules_of(tenant).weight
   if models[1] then
     move_turn(queue, tenant, finish, models)
   else
@@ -44,13 +46,18 @@ local function pay_turn(queue, tenant, seconds, models)
   end
 end
 
--- What was charged at dispatch was wrong by this much. A refund never puts a tenant before the virtual time:
--- nobody saves up turns.
-local function correct_turn(queue, tenant, seconds)
+-- What was charged at dispatch was wrong by this much. Who was backlogged ever since (charged_us: the dispatch) gets
+-- all of a refund: it waited for what it did not use. For anybody else a refund never reaches before the virtual
+-- time: nobody saves up turns.
+local function correct_turn(queue, tenant, seconds, charged_us)
   if seconds == 0 then return end
   local turn = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
   local tag = turn or tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or queue.virtual
-  local corrected = math.max(tag + seconds / weight_of(tenant), math.min(tag, queue.virtual))
+  local corrected, floor = tag + seconds / rules_of(tenant).weight, math.min(tag, queue.virtual)
+  if corrected < floor then
+    local since = turn and tonumber(redis.call('HGET', key('since', queue.at), tenant))
+    if not since or charged_us < since then corrected = floor end
+  end
   if turn then
     move_turn(queue, tenant, corrected, redis.call('ZRANGE', key('models', queue.at, tenant), 0, -1, 'WITHSCORES'))
   else

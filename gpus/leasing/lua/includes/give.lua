@@ -3,6 +3,7 @@
 -- include: leases
 -- include: lists
 -- include: forecast
+-- include: caps
 
 local FIRST_EPOCH = 1
 
@@ -11,19 +12,20 @@ local FIRST_EPOCH = 1
 local function give(slot, server, pool, ticket, attempt, worker, lease_us)
   local job = job_of(ticket.member)
   if redis.call('HSETNX', key('held'), job, attempt) == 0 then
-    withdraw_ticket(pool, ticket.queue, ticket.model, ticket.tenant, ticket.member)
+    withdraw_ticket(pool, ticket.model, ticket.tenant, priority_of(ticket), job)
     save_pool(pool)
     return nil, true
   end
-  local seconds = take_ticket(pool, ticket)
+  local seconds, dues = take_ticket(pool, ticket)
   save_pool(pool)
   hide_slot(slot, server)
   slot.pool, slot.job, slot.attempt, slot.epoch = pool.name, job, attempt, FIRST_EPOCH
-  slot.model, slot.tenant = ticket.model, ticket.tenant
-  slot.priority = ticket.queue.band * 3 + level_of(ticket.member) + 1
+  slot.model, slot.tenant, slot.priority = ticket.model, ticket.tenant, priority_of(ticket)
+  slot.band, slot.dues = ticket.queue.band, dues
   slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host
   begin_lease(slot, now, lease_us)
   learn_forecast(pool.name, job)
   keep_others_back(pool.name, ticket.model, attempt)
+  run_begins(slot.tenant, attempt)
   return lease_reply(slot, false)
 end

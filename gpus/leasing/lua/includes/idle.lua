@@ -22,6 +22,7 @@ local function idle_slot(slot, since_us)
   end
   slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant = nil, nil, nil, nil, nil, nil
   slot.priority, slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = nil, nil, nil, nil, nil, nil
+  slot.band, slot.dues = nil, nil
   if server.top > server.slots then
     set_state(slot, 'off', since_us)
     return arrange_slots(server) > 0, server

@@ -1,72 +1,142 @@
--- The waiting tickets. A ticket stands in one zset per (queue, model, tenant), scored by its place plus its
--- priority's head start; its member is the level inside the band, then the job's id. Here, and only here, tickets
--- come and go, so that the counts and the two orders (turns and heads) over the lines are always true. A parked tenant
--- has its lines, and its models, and stands in neither order (parked.lua).
--- include: keys
--- include: pools
+-- The waiting tickets. A ticket stands in one zset, a *line*, per (pool, band it asks for, model, tenant), scored by
+-- its place plus its priority's head start; its member is the level inside the band, then the job's id. So where a
+-- ticket stands does not depend on what its tenant was granted: `models`, by the queue in which the tenant's jobs
+-- stand, names its lines there (band asked for, then model) in the tenant's own order, and a grant moves those.
+-- Here, and only here, tickets come and go, so that the counts and the two orders (turns and heads) over the lines
+-- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
+-- include: bands
 -- include: fair
+
+local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it may
 
 local function member_of(job, priority) return (priority - 1) % 3 .. job end
 local function job_of(member) return member:sub(2) end
 local function level_of(member) return tonumber(member:sub(1, 1)) end
 
+local function line_of(pool, asked, model, tenant) return key('line', pool.name .. ':' .. asked, model, tenant) end
+
+-- The key of one of a tenant's lines, as `models` names it.
+local function named_line(pool, name, tenant) return line_of(pool, name:sub(1, 1), name:sub(2), tenant) end
+
+-- In a tenant's own order a job that asks for more than was granted has the head start of its priority all the same.
+-- Among tenants (fifo) it stands like a job of the same level of the band it stands in: that is its line's score.
+local function head_start(pool, queue, asked) return (queue.band - asked) * 3 * pool.head_start end
+local function own_score(pool, queue, name, score) return score - head_start(pool, queue, tonumber(name:sub(1, 1))) end
+local function line_score(pool, queue, name, own) return own + head_start(pool, queue, tonumber(name:sub(1, 1))) end
+
 local function is_parked(pool, tenant)
   return pool.parked > 0 and redis.call('HEXISTS', key('parked', pool.name), tenant) == 1
 end
 
+-- True if it is the first one.
+local function add_reason(pool, tenant, reason)
+  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
+  if reasons:find(reason, 1, true) then return false end
+  redis.call('HSET', key('parked', pool.name), tenant, reasons .. reason)
+  if reasons == '' then pool.parked = pool.parked + 1 end
+  return reasons == ''
+end
+
+-- True if it was the last one.
+local function drop_reason(pool, tenant, reason)
+  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
+  local others = reasons:gsub(reason, '')
+  if others == reasons then return false end
+  if others ~= '' then
+    redis.call('HSET', key('parked', pool.name), tenant, others)
+    return false
+  end
+  redis.call('HDEL', key('parked', pool.name), tenant)
+  pool.parked = pool.parked - 1
+  return true
+end
+
 -- So many tickets came, or left. Those of parked tenants are counted apart: they are nothing to wake anybody for.
-local function count_tickets(pool, queue, model, count, parked)
+local function count_tickets(pool, queue, model, tenant, count, parked)
   if parked then
     redis.call('HINCRBY', key('parked_depth', pool.name), model, count)
     return
   end
   redis.call('HINCRBY', key('depth', pool.name), model, count)
-  queue.waiting = queue.waiting + count
-  if queue.waiting == 0 then queue.passed = 0 end
+  count_waiting(queue, count, model, tenant)
 end
 
--- False if it stands in line already.
-local function add_ticket(pool, queue, model, tenant, member, score)
-  if redis.call('ZADD', key('line', queue.at, model, tenant), 'NX', score, member) == 0 then return false end
-  local parked = is_parked(pool, tenant)
-  count_tickets(pool, queue, model, 1, parked)
-  redis.call('ZADD', key('models', queue.at, tenant), 'LT', score, model)
-  if parked then return true end
-  redis.call('ZADD', key('turn', queue.at, model), enter_turn(queue, tenant), tenant)
-  redis.call('ZADD', key('heads', queue.at, model), 'LT', score, tenant)
-  redis.call('ZADD', key('heads', queue.at), 'LT', score, tenant)
-  return true
+-- The tenant begins to wait in the pool: `waits` names the pools where a change of its rules or of what it runs counts.
+local function enter_pool(pool, tenant)
+  if redis.call('SADD', key('waits', tenant), pool.name) == 1 and is_full(tenant) then add_reason(pool, tenant, FULL) end
 end
 
--- The models that its tenant still waits for in this queue (ZRANGE WITHSCORES), or nil if the ticket did not stand
--- there. The caller says what the tenant pays: nothing (`withdraw_ticket`), or `pay_turn`.
-local function remove_ticket(pool, queue, model, tenant, member, parked)
-  local line, models = key('line', queue.at, model, tenant), key('models', queue.at, tenant)
-  if redis.call('ZREM', line, member) == 0 then return nil end
-  count_tickets(pool, queue, model, -1, parked)
-  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member) end
-  local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
-  if head[1] then
-    redis.call('ZADD', models, head[2], model)
-    if not parked then redis.call('ZADD', key('heads', queue.at, model), head[2], tenant) end
+-- It waits for nothing in this queue; if in none of the pool, it is not there for anybody who looks for it.
+local function leave_pool(pool, tenant)
+  for _, queue in ipairs(pool.queues) do
+    if redis.call('EXISTS', key('models', queue.at, tenant)) == 1 then return end
+  end
+  redis.call('SREM', key('waits', tenant), pool.name)
+  if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
+end
+
+-- The fifo order, after the first of the tenant's lines of a model has changed. lines: as in `models`.
+local function seat(pool, queue, tenant, model, lines)
+  local of_model
+  for i = 1, #lines, 2 do
+    if lines[i]:sub(2) == model then
+      of_model = i
+      break
+    end
+  end
+  if of_model then
+    local score = line_score(pool, queue, lines[of_model], lines[of_model + 1])
+    redis.call('ZADD', key('heads', queue.at, model), score, tenant)
   else
-    redis.call('ZREM', models, model)
     redis.call('ZREM', key('heads', queue.at, model), tenant)
     redis.call('ZREM', key('turn', queue.at, model), tenant)
   end
-  local left = redis.call('ZRANGE', models, 0, -1, 'WITHSCORES')
-  if parked then return left end
-  if left[1] then
-    redis.call('ZADD', key('heads', queue.at), left[2], tenant)
+  if lines[1] then
+    redis.call('ZADD', key('heads', queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
   else
     redis.call('ZREM', key('heads', queue.at), tenant)
   end
+end
+
+-- False if it stands in line already.
+local function add_ticket(pool, model, tenant, priority, member, score)
+  local asked = asked_band(priority)
+  if redis.call('ZADD', line_of(pool, asked, model, tenant), 'NX', score, member) == 0 then return false end
+  local queue, name = queue_of(pool, tenant, asked), asked .. model
+  local models = key('models', queue.at, tenant)
+  if redis.call('ZADD', models, 'LT', own_score(pool, queue, name, score), name) == 1 then enter_pool(pool, tenant) end
+  local parked = is_parked(pool, tenant)
+  count_tickets(pool, queue, model, tenant, 1, parked)
+  if parked then return true end
+  redis.call('ZADD', key('turn', queue.at, model), enter_turn(queue, tenant), tenant)
+  seat(pool, queue, tenant, model, redis.call('ZRANGE', models, 0, -1, 'WITHSCORES'))
+  return true
+end
+
+-- The lines in which its tenant still waits in this queue (ZRANGE WITHSCORES), or nil if the ticket did not stand
+-- there. The caller says what the tenant pays: nothing (`withdraw_ticket`), or `pay_turn`.
+local function remove_ticket(pool, queue, name, tenant, member, parked)
+  local line, models, model = named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
+  if redis.call('ZREM', line, member) == 0 then return nil end
+  count_tickets(pool, queue, model, tenant, -1, parked)
+  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member) end
+  local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+  if head[1] then
+    redis.call('ZADD', models, own_score(pool, queue, name, head[2]), name)
+  else
+    redis.call('ZREM', models, name)
+  end
+  local left = redis.call('ZRANGE', models, 0, -1, 'WITHSCORES')
+  if not parked then seat(pool, queue, tenant, model, left) end
+  if not left[1] then leave_pool(pool, tenant) end
   return left
 end
 
 -- Takes back a ticket that nobody was given. False if it did not stand there.
-local function withdraw_ticket(pool, queue, model, tenant, member)
-  local left = remove_ticket(pool, queue, model, tenant, member, is_parked(pool, tenant))
+local function withdraw_ticket(pool, model, tenant, priority, job)
+  local asked = asked_band(priority)
+  local queue = queue_of(pool, tenant, asked)
+  local left = remove_ticket(pool, queue, asked .. model, tenant, member_of(job, priority), is_parked(pool, tenant))
   if left and not left[1] then withdraw_turn(queue, tenant) end
   return left ~= nil
 end

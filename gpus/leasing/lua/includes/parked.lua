@@ -9,49 +9,46 @@ local function each_queue(pool, tenant, act)
   end
 end
 
--- Counts the tenant's tickets of a model on the other side. Returns how many they are.
-local function recount(pool, queue, model, tenant, parked)
-  local tickets = redis.call('ZCARD', key('line', queue.at, model, tenant))
-  count_tickets(pool, queue, model, -tickets, not parked)
-  count_tickets(pool, queue, model, tickets, parked)
+-- Takes the tenant out of the queue's orders, or puts it in. models: its lines there.
+local function leave_orders(pool, queue, tenant, models)
+  for i = 1, #models, 2 do
+    redis.call('ZREM', key('turn', queue.at, models[i]:sub(2)), tenant)
+    redis.call('ZREM', key('heads', queue.at, models[i]:sub(2)), tenant)
+  end
+  redis.call('ZREM', key('heads', queue.at), tenant)
+  withdraw_turn(queue, tenant)
+end
+
+-- Like one that comes back from idle: not before the virtual time.
+local function enter_orders(pool, queue, tenant, models)
+  for i = 1, #models, 2 do seat(pool, queue, tenant, models[i]:sub(2), models) end
+  move_turn(queue, tenant, enter_turn(queue, tenant), models)
+end
+
+-- Counts the tenant's tickets of a line on the other side. Returns how many they are.
+local function recount(pool, queue, name, tenant, parked)
+  local tickets = redis.call('ZCARD', named_line(pool, name, tenant))
+  count_tickets(pool, queue, name:sub(2), tenant, -tickets, not parked)
+  count_tickets(pool, queue, name:sub(2), tenant, tickets, parked)
   return tickets
 end
 
 local function park(pool, tenant, reason)
-  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
-  if reasons:find(reason, 1, true) then return end
-  redis.call('HSET', key('parked', pool.name), tenant, reasons .. reason)
-  if reasons ~= '' then return end
-  pool.parked = pool.parked + 1
+  if not add_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
-    for i = 1, #models, 2 do
-      recount(pool, queue, models[i], tenant, true)
-      redis.call('ZREM', key('turn', queue.at, models[i]), tenant)
-      redis.call('ZREM', key('heads', queue.at, models[i]), tenant)
-    end
-    redis.call('ZREM', key('heads', queue.at), tenant)
-    withdraw_turn(queue, tenant)
+    for i = 1, #models, 2 do recount(pool, queue, models[i], tenant, true) end
+    leave_orders(pool, queue, tenant, models)
   end)
 end
 
--- Like one that comes back from idle: not before the virtual time. back: tickets by model, what came back is added.
+-- back: tickets by model, what came back is added.
 local function unpark(pool, tenant, reason, back)
-  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
-  local others = reasons:gsub(reason, '')
-  if others == reasons then return end
-  if others ~= '' then
-    redis.call('HSET', key('parked', pool.name), tenant, others)
-    return
-  end
-  redis.call('HDEL', key('parked', pool.name), tenant)
-  pool.parked = pool.parked - 1
+  if not drop_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
     for i = 1, #models, 2 do
-      local model, score = models[i], models[i + 1]
-      back[model] = (back[model] or 0) + recount(pool, queue, model, tenant, false)
-      redis.call('ZADD', key('heads', queue.at, model), score, tenant)
+      local model = models[i]:sub(2)
+      back[model] = (back[model] or 0) + recount(pool, queue, models[i], tenant, false)
     end
-    redis.call('ZADD', key('heads', queue.at), models[2], tenant)
-    move_turn(queue, tenant, enter_turn(queue, tenant), models)
+    enter_orders(pool, queue, tenant, models)
   end)
 end

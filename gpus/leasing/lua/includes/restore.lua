@@ -3,6 +3,7 @@
 -- include: line
 -- include: lists
 -- include: charge
+-- include: caps
 -- include: ends
 -- include: note
 -- include: room
@@ -21,7 +22,8 @@ local function put_claim(slot, claim, server)
   slot.pool, slot.job, slot.attempt, slot.epoch = claim.pool, claim.job, claim.attempt, claim.epoch
   slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority
   slot.estimate, slot.leased_us, slot.worker = claim.estimate, claim.leased_us, claim.worker
-  slot.asked, slot.host = nil, server.host
+  slot.asked, slot.host, slot.dues = nil, server.host, 0
+  slot.band = math.max(asked_band(claim.priority), rules_of(claim.tenant).band)
 end
 
 -- The same attempt is known already: the higher epoch is right; a worker is better than none.
@@ -44,19 +46,20 @@ local function restore_lease(claim, lease_us)
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
     forget_lease(slot)
+    run_ends(slot.tenant, slot.attempt)
     forget_job(slot.job, slot.attempt)
     redis.call('ZREM', key('expiry'), slot.attempt)
   end
   hide_slot(slot, server)
   redis.call('SADD', key('pools'), claim.pool)
   local pool = load_pool(claim.pool)
-  local queue = queue_of(pool, claim.priority)
-  withdraw_ticket(pool, queue, claim.model, claim.tenant, member_of(claim.job, claim.priority))
-  correct_turn(queue, claim.tenant, claim.estimate)  -- this index never charged it
-  save_pool(pool)
+  withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
   put_claim(slot, claim, server)
+  correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
+  save_pool(pool)
   redis.call('HSET', key('held'), slot.job, slot.attempt)
   begin_lease(slot, claim.fence, lease_us)
+  run_begins(claim.tenant, claim.attempt)
   if server.top > server.slots then arrange_slots(server) end
   return true
 end

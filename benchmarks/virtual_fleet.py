@@ -1,0 +1,175 @@
+"""A fleet of slots under virtual time, on the real scripts: what the line decides, without waiting for it.
+
+Jobs end when the clock comes to their end; the slot is released with its next ticket in the same call, as workers
+do. What a job costs is said by the caller, once it is known on which slot it starts.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpus.leasing.store import RedisLeases
+from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSpec, TenantSpec, Ticket
+
+POOL, WORKER = "bench", "bench"
+START_MS = 1_700_000_000_000
+
+
+@dataclass(slots=True)
+class VirtualJob:
+    """seconds: what it runs for; the rest is filled in as it goes. Times in virtual seconds."""
+
+    id: str
+    tenant: str
+    model: str
+    priority: int
+    seconds: float
+    came_at: float
+    started_at: float = -1.0
+    ended_at: float = -1.0
+    slot: str = ""
+
+
+Cost = Callable[[VirtualJob, str | None], float]
+"""Seconds that the job holds its slot, by the model that ran there last."""
+
+
+def run_time(job: VirtualJob, warm: str | None) -> float:
+    return job.seconds
+
+
+@dataclass
+class VirtualFleet:
+    """One pool. on_start, on_end: told of every job; they may submit."""
+
+    client: Any
+    name: str
+    servers: Sequence[ServerSpec]
+    algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
+    patience_seconds: float = 30.0
+    renew_seconds: float = 5.0
+    cost: Cost = run_time
+    on_start: Callable[[VirtualJob], None] = lambda job: None
+    on_end: Callable[[VirtualJob], None] = lambda job: None
+    now: float = 0.0
+    waiting: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.leases = RedisLeases(self.client, self.name, now_ms=lambda: START_MS + int(self.now * 1000))
+        self.leases.begin_rebuild(WORKER)
+        self.leases.wipe(WORKER)
+        self.configure(self.algorithm)
+        self.leases.open_generation(WORKER)
+        self.slots = sum(server.slots for server in self.servers)
+        self.jobs: dict[str, VirtualJob] = {}
+        self.warm: dict[str, str] = {}
+        self.dispatches = 0
+        self._place = 0
+        self._numbers = itertools.count()
+        self._running: list[tuple[float, int, Lease]] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self.after(self.renew_seconds, self._renew)
+
+    def open(self) -> None:
+        """The servers come, to whatever waits already."""
+        for server in self.servers:
+            self.leases.configure_server(server)
+        self._claim()
+
+    def configure(self, algorithm: QueueAlgorithm) -> None:
+        self.leases.configure_pool(PoolSpec(POOL, algorithm, self.patience_seconds))
+
+    def tenants(self, tenants: Sequence[TenantSpec]) -> None:
+        self.leases.set_tenants(tenants)
+        self._claim()
+
+    def submit(
+        self, tenant: str, seconds: Iterable[float], *, model: str = "model", priority: int = 5
+    ) -> list[VirtualJob]:
+        jobs = [self.job(tenant, one, model=model, priority=priority) for one in seconds]
+        self.submit_all(jobs)
+        return jobs
+
+    def job(self, tenant: str, seconds: float, *, model: str = "model", priority: int = 5) -> VirtualJob:
+        """Not submitted yet."""
+        number = next(self._numbers)
+        return VirtualJob(f"job-{number:09}", tenant, model, priority, seconds, self.now)
+
+    def submit_all(self, jobs: Sequence[VirtualJob]) -> None:
+        """In one call, in this order."""
+        tickets = []
+        for job in jobs:
+            self.jobs[job.id] = job
+            self.waiting[job.tenant] = self.waiting.get(job.tenant, 0) + 1
+            tickets.append(Ticket(job.id, job.model, job.tenant, job.priority, self._place_us()))
+        self.leases.push(POOL, tickets)
+        if len(self._running) < self.slots:
+            self._claim()
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), act))
+
+    def run(self, until: float) -> None:
+        """What ends or is due until then, in order."""
+        while True:
+            end = self._running[0][0] if self._running else float("inf")
+            due = self._due[0][0] if self._due else float("inf")
+            if min(end, due) > until:
+                self.now = until
+                return
+            if due <= end:
+                self.now, _, act = heapq.heappop(self._due)
+                act()
+            else:
+                self.now, _, lease = heapq.heappop(self._running)
+                self._end(lease)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def _end(self, lease: Lease) -> None:
+        job = self.jobs.pop(lease.job_id)
+        job.ended_at = self.now
+        self.on_end(job)
+        following = self.leases.release(
+            lease.ref,
+            ReleaseMode.SETTLE,
+            worker=WORKER,
+            gpu_seconds=self.now - job.started_at,
+            next_attempt_id=f"a{next(self._numbers)}",
+        )
+        if following is not None:
+            self._start(following)
+        self.leases.settled([lease.ref])
+        if following is None:
+            self._claim()
+
+    def _renew(self) -> None:
+        lost = self.leases.renew(WORKER, [lease for _, _, lease in self._running], [])
+        assert not lost
+        self.after(self.renew_seconds, self._renew)
+
+    def _claim(self) -> None:
+        while lease := self.leases.claim(POOL, worker=WORKER, attempt_id=f"a{next(self._numbers)}"):
+            self._start(lease)
+
+    def _start(self, lease: Lease) -> None:
+        job = self.jobs[lease.job_id]
+        assert job.started_at < 0, f"{job.id} was started twice"
+        seconds = self.cost(job, self.warm.get(lease.slot))
+        self.dispatches += 1
+        self.waiting[job.tenant] -= 1
+        self.warm[lease.slot] = job.model
+        job.started_at, job.slot = self.now, lease.slot
+        heapq.heappush(self._running, (self.now + seconds, next(self._numbers), lease))
+        self.on_start(job)
+
+    def _place_us(self) -> int:
+        """In the order of submission, also within one moment of the clock."""
+        self._place = max(self._place + 1, START_MS * 1000 + int(self.now * 1_000_000))
+        return self._place

@@ -1,0 +1,48 @@
+-- What a change of the granted band moves: the tenant's lines, as a whole, from queue to queue. No ticket is touched.
+-- include: parked
+
+local function move_lines(pool, tenant, from, to, asked, parked)
+  local lines = redis.call('ZRANGE', key('models', from.at, tenant), 0, -1, 'WITHSCORES')
+  for i = 1, #lines, 2 do
+    local name = lines[i]
+    if tonumber(name:sub(1, 1)) == asked then
+      local score = own_score(pool, to, name, line_score(pool, from, name, lines[i + 1]))
+      redis.call('ZREM', key('models', from.at, tenant), name)
+      redis.call('ZADD', key('models', to.at, tenant), score, name)
+      if not parked then
+        local tickets = redis.call('ZCARD', named_line(pool, name, tenant))
+        count_tickets(pool, from, name:sub(2), tenant, -tickets, false)
+        count_tickets(pool, to, name:sub(2), tenant, tickets, false)
+      end
+    end
+  end
+end
+
+-- Out of the orders of all queues, over, and in again where it stands now: as one that comes back from idle. before:
+-- the band that was granted until now; the rules have the new one.
+local function regrant(pool, tenant, before)
+  local parked, after = is_parked(pool, tenant), rules_of(tenant).band
+  local function moved(asked) return math.max(asked, before) ~= math.max(asked, after) end
+  local touched = {}
+  for asked = 0, 2 do
+    if moved(asked) then
+      touched[math.max(asked, before)], touched[math.max(asked, after)] = true, true
+    end
+  end
+  if not parked then
+    each_queue(pool, tenant, function(queue, models)
+      if touched[queue.band] then leave_orders(pool, queue, tenant, models) end
+    end)
+  end
+  for asked = 0, 2 do
+    if moved(asked) then
+      local from, to = pool.queues[math.max(asked, before) + 1], pool.queues[math.max(asked, after) + 1]
+      move_lines(pool, tenant, from, to, asked, parked)
+    end
+  end
+  if not parked then
+    each_queue(pool, tenant, function(queue, models)
+      if touched[queue.band] then enter_orders(pool, queue, tenant, models) end
+    end)
+  end
+end

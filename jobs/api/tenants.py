@@ -1,0 +1,91 @@
+"""What an operator grants a tenant, over HTTP: its share, its highest band, how many of its jobs run at once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from gpus.api.base import actor, is_name, read_body
+from gpus.api.json_body import compiled
+from gpus.api.openapi import described
+from gpus.api.problems import FieldError, Problem, validation_problem
+from jobs.api.dead_letters import OperatorView
+from jobs.api.tenant_schemas import tenant_change
+from jobs.models import Tenant
+from jobs.services.tenant_rules import change_rules
+
+TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
+
+
+class TenantRules(OperatorView):
+    needs = {"GET": "jobs.view_tenant", "PATCH": "jobs.change_tenant"}
+
+    @described(
+        "get_tenant",
+        "A tenant's share, band and limit",
+        answers={200: "Tenant"},
+        refusals=(403, 404),
+        parameters=(TENANT,),
+        tag="admin",
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        return Response(tenant_json(tenant_row(tenant)))
+
+    @described(
+        "change_tenant",
+        "Change a tenant's share, band and limit",
+        answers={200: "ChangedTenant"},
+        refusals=(403, 404),
+        body="TenantChange",
+        parameters=(TENANT,),
+        tag="admin",
+        description="What is left out stays as it is. Live: jobs that wait stand by it at once, in their places.",
+    )
+    def patch(self, request: Request, tenant: str) -> Response:
+        rules = read_body(request.data, _validator())
+        try:
+            done = change_rules(tenant_row(tenant).name, rules, by=actor(request), ports=self.ports)
+        except ValidationError as error:
+            raise _problem(error) from None
+        self.ports.send_wakes(done.wakes)
+        return Response({**tenant_json(done.tenant), "changed": done.changed, "live": done.mirrored})
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "tenant": tenant.name,
+        "weight": tenant.weight,
+        "highest_band": tenant.highest_band,
+        "max_running": tenant.max_running,
+    }
+
+
+def tenant_row(name: str) -> Tenant:
+    """Raises Problem 404."""
+    row = Tenant.objects.filter(name=name).first() if is_name(name) else None
+    if row is None:
+        error = FieldError("/tenant", "unknown_tenant", "There is no such tenant.", place="path")
+        raise Problem(404, "unknown_tenant", "There is no such tenant.", errors=[error])
+    return row
+
+
+def _problem(error: ValidationError) -> Problem:
+    """What the schema at the door lets through and the row does not."""
+    return validation_problem(
+        [
+            FieldError(f"/{field}", "out_of_range", message)
+            for field, messages in error.message_dict.items()
+            for message in messages
+        ]
+    )
+
+
+@lru_cache(maxsize=1)
+def _validator() -> Draft202012Validator:
+    return compiled(tenant_change())

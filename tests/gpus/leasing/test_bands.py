@@ -1,0 +1,137 @@
+"""A lower band gets one part for fifteen of higher ones, in GPU-seconds, whatever arrives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
+from gpus.leasing.scripts import Client
+from gpus.protocol import ServerSpec, TenantSpec
+
+from .rig import Rig
+
+GRANTED = [TenantSpec(name, 1.0, "urgent") for name in ("urgent", "normal", "bulk")]
+PRIORITY = {"urgent": 1, "normal": 5, "bulk": 9}
+
+
+class Contest:
+    """Tenants named after their bands, each with jobs of one length always waiting."""
+
+    def __init__(self, client: Client, fleet: str, lengths: dict[str, float], *, slots: int = 4) -> None:
+        self.got: Counter[str] = Counter()
+        self.lengths = lengths
+        servers = [ServerSpec("s1", POOL, slots, ("model",))]
+        self.fleet = VirtualFleet(client, fleet, servers, on_end=self._ended)
+        self.fleet.tenants(GRANTED)
+        for tenant in lengths:
+            self.more(tenant)
+        self.fleet.open()
+
+    def more(self, tenant: str) -> None:
+        missing = 20 - self.fleet.waiting.get(tenant, 0)
+        self.fleet.submit(tenant, [self.lengths[tenant]] * missing, priority=PRIORITY[tenant])
+
+    def _ended(self, job: VirtualJob) -> None:
+        self.got[job.tenant] += round(job.ended_at - job.started_at)
+        if self.fleet.waiting[job.tenant] < 10:
+            self.more(job.tenant)
+
+
+@pytest.mark.parametrize(("urgent", "bulk"), [(1.0, 60.0), (60.0, 1.0), (10.0, 10.0)])
+def test_the_share_is_one_in_sixteen_gpu_seconds_whatever_the_lengths(
+    client: Client, fleet: str, urgent: float, bulk: float
+) -> None:
+    """One job in sixteen would be 80 % of the slots for bulk jobs of a minute, and 0.1 % for those of a second."""
+    contest = Contest(client, fleet, {"urgent": urgent, "bulk": bulk})
+    contest.fleet.run(8000.0)
+    share = contest.got["bulk"] / sum(contest.got.values())
+    assert share == pytest.approx(1 / 16, abs=0.02)
+
+
+def test_of_three_bands_each_lower_one_has_its_part(client: Client, fleet: str) -> None:
+    contest = Contest(client, fleet, {"urgent": 5.0, "normal": 20.0, "bulk": 40.0})
+    contest.fleet.run(8000.0)
+    total = sum(contest.got.values())
+    assert contest.got["normal"] / total > 0.05
+    assert contest.got["bulk"] / total > 0.05
+    assert contest.got["urgent"] / total > 0.8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_adversary_in_the_higher_bands_never_takes_more_than_fifteen_parts(
+    client: Client, fleet: str, seed: int
+) -> None:
+    """It chooses lengths, moments, tenants and bursts. At any time: fifteen times what bulk got is as much as what
+    the others got since bulk waits, but for what bulk waits for its first job, one job of the others for every
+    slot, and what was mistaken in the estimates of those that still run."""
+    chance = random.Random(seed)
+    got: Counter[str] = Counter()
+
+    def ended(job: VirtualJob) -> None:
+        got["bulk" if job.tenant == "bulk" else "others"] += round(job.ended_at - job.started_at)
+        if fleet_of.waiting["bulk"] < 5:
+            fleet_of.submit("bulk", [12.0] * 10, priority=9)
+        if sum(fleet_of.waiting.values()) - fleet_of.waiting["bulk"] < 30 or chance.random() < 0.05:
+            attack()
+
+    def attack() -> None:
+        longest = chance.choice([1.0, 5.0, 30.0])
+        jobs = [chance.uniform(0.5, longest) for _ in range(chance.randint(1, 40))]
+        fleet_of.submit(chance.choice(["urgent", "normal"]), jobs, priority=chance.choice([1, 2, 4]))
+
+    servers = [ServerSpec("s1", POOL, 4, ("model",))]
+    fleet_of = VirtualFleet(client, fleet, servers, on_end=ended)
+    fleet_of.tenants(GRANTED)
+    fleet_of.submit("bulk", [12.0] * 10, priority=9)
+    attack()
+    fleet_of.open()
+    worst = 0
+    for end in range(100, 4001, 100):
+        fleet_of.run(float(end))
+        worst = max(worst, got["others"] - 15 * got["bulk"])
+    assert worst <= 15 * 12 + 4 * (30 + 15 * 12)
+
+
+def test_who_was_due_and_could_not_be_served_saved_nothing_up(rig: Rig) -> None:
+    """No server runs bulk's model for a long time; then it gets its part again, not all that it missed."""
+    rig.server(models=("flux",))
+    rig.push("b00", tenant="b", priority=9, model="zimg")
+    rig.push(*(f"u{i:03}" for i in range(150)), priority=1)
+    rig.push(*(f"b{i:02}" for i in range(1, 20)), tenant="b", priority=9, model="zimg")
+    lease = rig.must_claim()
+    for _ in range(90):
+        lease = rig.next(lease)
+    rig.server("s2", models=("flux", "zimg"))
+    order = []
+    held = rig.must_claim()
+    for _ in range(40):
+        order.append(held.tenant)
+        held = rig.next(held)
+    assert order.count("b") <= 4
+
+
+def test_jobs_that_were_refused_pay_for_nothing(rig: Rig) -> None:
+    """A GPU that says it is busy takes no part of anybody's share."""
+    rig.server()
+    rig.push("b1", tenant="b", priority=9)
+    rig.push(*(f"u{i:02}" for i in range(40)), priority=1)
+    lease = rig.must_claim()
+    for _ in range(20):
+        lease = rig.next(lease, 0.0)
+        assert lease.tenant != "b"
+    order = []
+    for _ in range(16):
+        lease = rig.next(lease, 1.0)
+        order.append(lease.job_id)
+    assert "b1" in order
+
+
+def test_a_run_that_takes_longer_than_its_estimate_pays_for_what_it_took(rig: Rig) -> None:
+    rig.server()
+    rig.push("b1", tenant="b", priority=9)
+    rig.push(*(f"u{i:02}" for i in range(40)), priority=1)
+    lease = rig.must_claim()
+    assert rig.next(lease, 15.0).job_id == "b1"

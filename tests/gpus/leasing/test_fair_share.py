@@ -1,0 +1,129 @@
+"""Shares of a full fleet under virtual time: a small `benchmarks.fairness`, and what start-time fair queueing proves."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks import fairness
+from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
+from gpus.leasing.scripts import Client
+from gpus.protocol import ServerSpec, TenantSpec
+
+from .rig import WORKER, Rig, counts
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
+def test_a_full_fleet_is_shared_by_weight_whatever_one_tenant_floods_it_with(
+    client: Client, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...]
+) -> None:
+    monkeypatch.setattr(fairness, "LONGEST", 60.0)
+    monkeypatch.setattr(fairness, "KINDS", KINDS)
+    size = fairness.Size(slots=24, tenants=6, seconds=1500.0, weights=weights)
+    result = fairness.measure(client, size)
+    assert result.misses == []
+
+
+KINDS = (
+    lambda chance: chance.uniform(1, 60),
+    lambda chance: 60.0,
+    lambda chance: chance.uniform(5, 10),
+    lambda chance: 1.0 if chance.random() < 0.5 else 60.0,
+)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), tenants=st.integers(2, 4))
+def test_what_backlogged_tenants_are_given_differs_by_one_job_of_each_at_most(
+    client: Client, seed: int, tenants: int
+) -> None:
+    """Goyal, Vin, Cheng 1996, theorem 1: |W1/w1 - W2/w2| <= l1/w1 + l2/w2 in every interval, where a job's cost is
+    known when it is given; on any number of slots, because they are given one after the other."""
+    chance = random.Random(seed)
+    names = [f"t{number}" for number in range(tenants)]
+    lengths = {name: float(chance.randint(1, 50)) for name in names}
+    weights = {name: chance.choice([0.5, 1.0, 2.0, 5.0]) for name in names}
+    given_to = {name: [0.0] for name in names}
+
+    def began(job: VirtualJob) -> None:
+        for name in names:
+            more = job.seconds / weights[name] if name == job.tenant else 0.0
+            given_to[name].append(given_to[name][-1] + more)
+        if fleet.waiting[job.tenant] < 5:
+            fleet.submit(job.tenant, [lengths[job.tenant]] * 10, model=job.tenant)
+
+    servers = [ServerSpec("s1", POOL, chance.randint(1, 6), tuple(names))]
+    fleet = VirtualFleet(client, f"goyal-{seed}-{tenants}", servers, patience_seconds=0.0)
+    fleet.tenants([TenantSpec(name, weight) for name, weight in weights.items()])
+    for name in names:
+        fleet.submit(name, [lengths[name]], model=name)
+    fleet.open()
+    fleet.run(200.0)  # every length is known now
+    fleet.on_start = began
+    fleet.submit_all([fleet.job(name, lengths[name], model=name) for name in names for _ in range(10)])
+    fleet.run(700.0)
+    for one, other in combinations(names, 2):
+        apart = [mine - theirs for mine, theirs in zip(given_to[one], given_to[other], strict=True)]
+        bound = lengths[one] / weights[one] + lengths[other] / weights[other]
+        assert max(apart) - min(apart) <= bound + 1e-6
+
+
+def test_a_refund_reaches_who_stood_in_line_all_the_time_in_full(rig: Rig) -> None:
+    """It waited for GPU-seconds that it did not use; that is no credit for being idle."""
+    rig.server(slots=2)
+    rig.push("a0", "b0", tenant="a")
+    for _ in range(2):
+        rig.release(rig.must_claim(), gpu_seconds=50.0)
+    rig.leases.settled([])
+    order = shares_after(rig, leaves_the_line=False)
+    assert order[:20].count("a") >= 15
+
+
+def test_a_refund_is_no_credit_for_who_left_the_line(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("a0", "b0", tenant="a")
+    for _ in range(2):
+        rig.release(rig.must_claim(), gpu_seconds=50.0)
+    order = shares_after(rig, leaves_the_line=True)
+    assert order[:20].count("a") <= 11
+
+
+def shares_after(rig: Rig, *, leaves_the_line: bool) -> list[str]:
+    """Whose jobs of a second start, after one of a's that was charged fifty ended at once, late."""
+    rig.server("s2", slots=2)
+    rig.push(*(f"x{i}" for i in range(1 if leaves_the_line else 60)), tenant="a")
+    dear = rig.must_claim()
+    assert dear.estimate_seconds == pytest.approx(50.0)
+    rig.push(*(f"c{i:02}" for i in range(150)), tenant="c", model="flux")
+    held = rig.must_claim()
+    for _ in range(49):
+        held = rig.next(held, 1.0)
+    rig.wait(1)
+    if leaves_the_line:
+        rig.push(*(f"y{i}" for i in range(60)), tenant="a")
+    rig.release(dear, gpu_seconds=1.0)
+    order = []
+    for _ in range(40):
+        held = rig.next(held, 1.0)
+        order.append(held.tenant)
+    return order
+
+
+def test_a_run_that_takes_longer_than_charged_is_charged_on_while_it_runs(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("a1", "a2", "a3", tenant="a")
+    rig.push(*(f"b{i:02}" for i in range(60)), tenant="b")
+    leases = {lease.tenant: lease for lease in (rig.must_claim(), rig.must_claim())}
+    rig.wait(10)
+    assert rig.leases.renew(WORKER, [leases["a"]], []) == []
+    order, held = [], leases["b"]
+    for _ in range(15):
+        held = rig.next(held, 1.0)
+        order.append(held.tenant)
+    assert set(order) == {"b"}, "a has had ten seconds, and is charged for twenty"
+    assert rig.leases.estimate_seconds("flux", "a") == pytest.approx(10.0), "the next one will not be shorter"
+    assert counts(rig.leases.settled([])) == {}

@@ -1,0 +1,115 @@
+"""What an operator grants a tenant, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.leasing.contract import Wakes
+from gpus.models import AuditEntry, Pool
+from gpus.protocol import TenantSpec
+
+from .conftest import Account, World
+
+PAGE = "/api/v1/admin/tenants/acme"
+
+
+@pytest.fixture(autouse=True)
+def pool(db: None, acme: Account) -> Pool:
+    return Pool.objects.create(name="zimg")
+
+
+def test_a_new_tenant_stands_in_the_normal_band_and_has_no_limit(operator: Account) -> None:
+    answer = operator.client.get(PAGE)
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"tenant": "acme", "weight": 1.0, "highest_band": "normal", "max_running": None},
+    )
+
+
+def test_what_is_changed_is_live_and_has_its_audit_entry(
+    operator: Account, acme: Account, world: World
+) -> None:
+    answer = operator.client.patch(PAGE, {"highest_band": "urgent", "max_running": 3}, format="json")
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "tenant": "acme",
+            "weight": 1.0,
+            "highest_band": "urgent",
+            "max_running": 3,
+            "changed": True,
+            "live": True,
+        },
+    )
+    name = str(acme.tenant.pk)
+    assert world.leases.tenants == {name: TenantSpec(name, 1.0, "urgent", 3)}
+    assert world.wakes == [Wakes("unparked", None, 1)]
+    entry = AuditEntry.objects.get(action="change_tenant")
+    assert (entry.target, entry.detail["values"]) == (
+        "tenant:acme",
+        {"highest_band": ["normal", "urgent"], "max_running": [None, 3]},
+    )
+
+
+def test_what_is_so_already_leaves_no_entry(operator: Account) -> None:
+    answer = operator.client.patch(PAGE, {"weight": 1.0}, format="json")
+    assert answer.json()["changed"] is False
+    assert not AuditEntry.objects.filter(action="change_tenant").exists()
+
+
+def test_a_limit_is_taken_away_with_null(operator: Account) -> None:
+    operator.client.patch(PAGE, {"max_running": 3}, format="json")
+    assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
+
+
+def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account, world: World) -> None:
+    world.leases.away = True
+    answer = operator.client.patch(PAGE, {"weight": 2.5}, format="json")
+    assert (answer.status_code, answer.json()["live"]) == (200, False)
+    assert operator.client.get(PAGE).json()["weight"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"weight": 0}, "/weight"),
+        ({"weight": -1}, "/weight"),
+        ({"weight": 1e7}, "/weight"),
+        ({"weight": "2"}, "/weight"),
+        ({"weight": True}, "/weight"),
+        ({"weight": None}, "/weight"),
+        ({"max_running": 0}, "/max_running"),
+        ({"max_running": -3}, "/max_running"),
+        ({"max_running": 1.5}, "/max_running"),
+        ({"max_running": 10**9}, "/max_running"),
+        ({"highest_band": "top"}, "/highest_band"),
+        ({"highest_band": None}, "/highest_band"),
+        ({"max_runing": 3}, "/max_runing"),
+        ({}, ""),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused_with_a_pointer(
+    operator: Account, body: dict[str, Any], pointer: str
+) -> None:
+    answer = operator.client.patch(PAGE, body, format="json")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["errors"][0]["pointer"]) == (
+        422,
+        "validation_failed",
+        pointer,
+    )
+
+
+def test_an_unknown_tenant_is_404(operator: Account) -> None:
+    for answer in (
+        operator.client.get("/api/v1/admin/tenants/nobody"),
+        operator.client.patch("/api/v1/admin/tenants/nobody", {"weight": 2}, format="json"),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_tenant")
+
+
+def test_a_tenant_reads_and_changes_no_rules(acme: Account) -> None:
+    for answer in (acme.client.get(PAGE), acme.client.patch(PAGE, {"weight": 100}, format="json")):
+        assert (answer.status_code, answer.json()["code"]) == (403, "operator_required")
