@@ -66,8 +66,8 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
-    """waiting: tickets that a slot may take, by model; parked: those of tenants that are paused or run as many
-    jobs as they may. wakes_pending: wakes sent and not yet used. slots: count by state."""
+    """waiting: tickets that a slot may take, by model; parked: those of tenants that are paused or run as
+    many jobs as they may. wakes_pending: wakes sent and not yet used. slots: count by state."""
 
     pool: str
     waiting: Mapping[str, int]
@@ -88,9 +88,9 @@ class Leases(Protocol):
         ...
 
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
-        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that are not
-        named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of those that may
-        run more now. The index forgets it when it is lost: tell it before the tickets.
+        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that
+        are not named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of
+        those that may run more now. The index forgets it when it is lost: tell it before the tickets.
         """
         ...
 
