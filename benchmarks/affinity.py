@@ -1,13 +1,14 @@
-"""What warm affinity saves, and what it costs whoever stands first: through the real scripts, under virtual time.
+"""What warm affinity saves, and what it costs whoever stands first: through the real scripts, under
+virtual time.
 
     python -m benchmarks.affinity                        a million dispatches
     python -m benchmarks.affinity --dispatches 50000
 
-Four GPUs run eight models, whose jobs come by Zipf's law into one line that is never empty; a job takes a second,
-and ten more where another model ran before. Goals (exit status 1 if one is missed):
+Four GPUs run eight models, whose jobs come by Zipf's law into one line that is never empty; a job takes a
+second, and ten more where another model ran before. Goals (exit status 1 if one is missed):
 
-- nobody who stands first is passed over more than eight times, or any more once its patience is over (30 s from
-  when it could have gone): no violation in all dispatches;
+- nobody who stands first is passed over more than eight times, or any more once its patience is over (30 s
+  from when it could have gone): no violation in all dispatches;
 - 60 % of the swaps are saved that the same line costs without affinity.
 """
 
@@ -126,8 +127,8 @@ def main() -> None:
     saved = 1 - warm.swaps / fifo.swaps
     print(
         f"{warm.dispatches:,} dispatches: {warm.violations} violations, a first one was delayed by"
-        f" {warm.longest_delay:.1f} s at most · swaps {warm.swaps:.1%} of jobs, without affinity {fifo.swaps:.1%}:"
-        f" {saved:.1%} saved"
+        f" {warm.longest_delay:.1f} s at most · swaps {warm.swaps:.1%} of jobs,"
+        f" without affinity {fifo.swaps:.1%}: {saved:.1%} saved"
     )
     sys.exit(warm.violations > 0 or saved < GOAL)
 

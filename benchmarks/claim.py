@@ -4,12 +4,14 @@
     python benchmarks/claim.py --waiting 1000000   one row of your own
     python benchmarks/claim.py --waiting 1000000 --slots 10000 --tenants 10000 --limited
 
-`client` is what one caller waits for a release-and-claim, in the quietest chunk: median and 99th percentile of its
-calls. --limited: every tenant may run so many jobs as the slots allow it in the mean, so that most are at their limit.
+`client` is what one caller waits for a release-and-claim, in the quietest chunk: median and 99th
+percentile of its calls. --limited: every tenant may run so many jobs as the slots allow it in the mean, so
+that most are at their limit.
 
-The other times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them; each figure
-is that of the quietest hundred calls, so that other processes on the machine are not in it either. Flat
-columns are the point: the founding design's scan of instances costs 800 µs at 1,000 slots, 11,000 at 10,000.
+The other times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them; each
+figure is that of the quietest hundred calls, so that other processes on the machine are not in it either.
+Flat columns are the point: the founding design's scan of instances costs 800 µs at 1,000 slots, 11,000 at
+10,000.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ def main() -> None:
     sizes = [Size(**fixed)] if fixed else list(default_sizes())
     print(
         f"{'waiting':>9} {'slots':>7} {'tenants':>8} {'models':>7} {'order':>5} │ "
-        f"{'push':>6} {'claim':>6} {'release+claim':>14} {'settled':>8} {'client p50':>11} {'p99':>6} {'bytes/ticket':>13}"
+        f"{'push':>6} {'claim':>6} {'release+claim':>14} {'settled':>8} {'client p50':>11} {'p99':>6} "
+        f"{'bytes/ticket':>13}"
     )
     for size in sizes:
         costs = measure(size, arguments.calls)

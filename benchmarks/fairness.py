@@ -1,19 +1,20 @@
-"""Who gets how much of a full fleet: the shares of many tenants, through the real scripts, under virtual time.
+"""Who gets how much of a full fleet: the shares of many tenants, through the real scripts, under virtual
+time.
 
     python -m benchmarks.fairness            200 slots, 20 tenants, two virtual hours and a half
     python -m benchmarks.fairness --seed 7 --hours 6
 
-Twenty tenants keep more jobs waiting than the fleet can run, of 1 to 600 s and of every kind: always short, always
-long, evenly mixed, mostly short, and either one second or ten minutes. The first has five hundred keys, and every one
-of its jobs is marked as most urgent. No job's length is known before it ran. A twenty-first tenant sends one job a
-minute. Exit status 1 if a goal is missed:
+Twenty tenants keep more jobs waiting than the fleet can run, of 1 to 600 s and of every kind: always
+short, always long, evenly mixed, mostly short, and either one second or ten minutes. The first has five
+hundred keys, and every one of its jobs is marked as most urgent. No job's length is known before it ran. A
+twenty-first tenant sends one job a minute. Exit status 1 if a goal is missed:
 
 - Jain's index of the GPU-seconds for the weight, over the tenants, is 0.95 or more in every window of
   20 x tenants x longest job / slots seconds;
-- in no interval do the weighted services of two of them differ by more than (D + 1)(l1/w1 + l2/w2): the fairness of
-  start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996: l1/w1 + l2/w2 on one server) with D jobs under way at
-  once, which is SFQ(D) (Jin, Chase, Kaur, Interposed Proportional Sharing for a Storage Service Utility,
-  SIGMETRICS 2004). D: slots, l: a tenant's longest job, w: its weight;
+- in no interval do the weighted services of two of them differ by more than (D + 1)(l1/w1 + l2/w2): the
+  fairness of start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996: l1/w1 + l2/w2 on one server) with
+  D jobs under way at once, which is SFQ(D) (Jin, Chase, Kaur, Interposed Proportional Sharing for a
+  Storage Service Utility, SIGMETRICS 2004). D: slots, l: a tenant's longest job, w: its weight;
 - 99 % of the slots' time is used while anybody waits;
 - the 99th percentile of the light tenant's waits is at most twice the longest job and what it waits alone.
 """
@@ -67,8 +68,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """jain: the worst window's. apart: the largest weighted difference of two tenants, as a share of its bound.
-    used: share of the slots' time. waits: of the light tenant, sorted, seconds; alone: the longest without others."""
+    """jain: the worst window's. apart: the largest weighted difference of two tenants, as a share of its
+    bound. used: share of the slots' time. waits: of the light tenant, sorted, seconds; alone: the longest
+    without others."""
 
     jain: float
     apart: float
@@ -192,9 +194,10 @@ def main() -> None:
             size = Size(seed=arguments.seed, seconds=arguments.hours * 3600, weights=weights)
             result = measure(client, size)
             print(
-                f"weights {weights}: {result.dispatches:,} dispatches · Jain {result.jain:.4f} in the worst window"
-                f" of {size.window:.0f} s · most apart {result.apart:.1%} of the bound · used {result.used:.2%} ·"
-                f" light tenant waits p50 {result.waits[len(result.waits) // 2]:.1f} s, p99 {result.p99:.1f} s"
+                f"weights {weights}: {result.dispatches:,} dispatches · Jain {result.jain:.4f} in the worst"
+                f" window of {size.window:.0f} s · most apart {result.apart:.1%} of the bound ·"
+                f" used {result.used:.2%} · light tenant waits"
+                f" p50 {result.waits[len(result.waits) // 2]:.1f} s, p99 {result.p99:.1f} s"
                 f" (alone {result.alone:.1f} s) · missed: {', '.join(result.misses) or 'nothing'}",
                 flush=True,
             )

@@ -1,7 +1,7 @@
 """A fleet of slots under virtual time, on the real scripts: what the line decides, without waiting for it.
 
-Jobs end when the clock comes to their end; the slot is released with its next ticket in the same call, as workers
-do. What a job costs is said by the caller, once it is known on which slot it starts.
+Jobs end when the clock comes to their end; the slot is released with its next ticket in the same call, as
+workers do. What a job costs is said by the caller, once it is known on which slot it starts.
 """
 
 from __future__ import annotations

@@ -211,8 +211,8 @@ class PoolSpec:
 class TenantSpec:
     """What the line needs to know of a tenant, by the name it has in tickets; the defaults are a new one's.
 
-    weight: its share of GPU-seconds relative to others. highest_band: one of `BANDS`; its jobs stand no higher.
-    max_running: leases at once in all pools of the fleet; None: no limit. Raises ValueError.
+    weight: its share of GPU-seconds relative to others. highest_band: one of `BANDS`; its jobs stand no
+    higher. max_running: leases at once in all pools of the fleet; None: no limit. Raises ValueError.
     """
 
     name: str

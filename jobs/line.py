@@ -33,8 +33,8 @@ _NOT_WORKING = frozenset({"off", "quarantined"})
 
 @dataclass(frozen=True, slots=True)
 class ModelLine:
-    """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run as many
-    jobs as they may. oldest_seconds:
+    """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run
+    as many jobs as they may. oldest_seconds:
     since the job at the head of the line was accepted. drain_seconds: until the pool's line is empty if
     nothing more comes; None while no slot works. pause: of the model; circuit: its breaker. past: what ended
     in the window."""

@@ -155,9 +155,9 @@ class Leases(Protocol):
         ...
 
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
-        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that are not
-        named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of those that may
-        run more now. The index forgets it when it is lost: tell it before the tickets.
+        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that
+        are not named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of
+        those that may run more now. The index forgets it when it is lost: tell it before the tickets.
         """
         ...
 

@@ -15,7 +15,7 @@ _RULES: Schema = {
     },
     "highest_band": {
         "enum": list(BANDS),
-        "description": "Jobs that ask for a higher one stand in this band, before its other jobs of the tenant.",
+        "description": "Jobs that ask for a higher one stand in this band, before the tenant's others.",
     },
     "max_running": {
         "type": ["integer", "null"],

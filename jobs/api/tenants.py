@@ -1,4 +1,4 @@
-"""What an operator grants a tenant, over HTTP: its share, its highest band, how many of its jobs run at once."""
+"""What an operator grants a tenant, over HTTP: share, highest band, how many of its jobs run at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TenantRules(OperatorView):
         body="TenantChange",
         parameters=(TENANT,),
         tag="admin",
-        description="What is left out stays as it is. Live: jobs that wait stand by it at once, in their places.",
+        description="What is left out stays as it is. Live: jobs that wait stand by it at once.",
     )
     def patch(self, request: Request, tenant: str) -> Response:
         rules = read_body(request.data, _validator())

@@ -17,23 +17,23 @@ class Tenant(models.Model):
     weight = models.FloatField(
         default=1.0,
         validators=[MinValueValidator(MIN_WEIGHT), MaxValueValidator(MAX_WEIGHT)],
-        help_text="Share of GPU-seconds relative to other tenants: who has 2 gets twice as much as who has 1, while"
-        " both wait.",
+        help_text="Share of GPU-seconds relative to other tenants: who has 2 gets twice as much as who has"
+        " 1, while both wait.",
     )
     highest_band = models.CharField(
         max_length=6,
         choices=[(band, band) for band in BANDS],
         default="normal",
         db_default="normal",
-        help_text="The highest band its jobs may stand in. urgent: priority 1 to 3, before everybody's normal jobs."
-        " Jobs that ask for more stand in this band, and are ordered among its own by their priority.",
+        help_text="The highest band its jobs may stand in. urgent: priority 1 to 3, before everybody's normal"
+        " jobs. Jobs that ask for more stand in this band, and are ordered among its own by their priority.",
     )
     max_running = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_RUNNING)],
-        help_text="So many of its jobs run at once, in all pools of a fleet together; further ones wait in their"
-        " places. Empty: no limit. To let nothing start, pause the tenant.",
+        help_text="So many of its jobs run at once, in all pools of a fleet together; further ones wait in"
+        " their places. Empty: no limit. To let nothing start, pause the tenant.",
     )
     webhook_secret_encrypted = models.TextField(
         blank=True, default="", editable=False, help_text="Signs callbacks; shown once when made."

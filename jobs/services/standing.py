@@ -34,8 +34,8 @@ def change_priority(job_id: str, priority: int, *, by: str, ports: Ports) -> Job
 
 def run_next(job_id: str, *, by: str, ports: Ports) -> Job:
     """Priority 1, and a place before every other job that waits in its pool: so it goes before all others of
-    its tenant, and in a FIFO pool before everybody, both in the highest band that its tenant was granted. In a
-    fair pool it waits for its tenant's turn among those
+    its tenant, and in a FIFO pool before everybody, both in the highest band that its tenant was granted.
+    In a fair pool it waits for its tenant's turn among those
     who have urgent jobs, and a lower band gets its sixteenth dispatch. Of two, the one asked for last goes
     first. Returns the row. Raises Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
     return _change(job_id, _before_all_others, "run_next", by, ports)

@@ -1,7 +1,7 @@
 """What an operator grants a tenant: its weight, the highest band, how many jobs run at once. Live.
 
-The row first, with its audit entry, then the lease layer of every fleet; what Redis does not take now the sweep
-tells it.
+The row first, with its audit entry, then the lease layer of every fleet; what Redis does not take now the
+sweep tells it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ RULES = ("weight", "highest_band", "max_running")
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """changed: some of them were otherwise before. wakes: for the caller to send. mirrored: the lease layer knows."""
+    """changed: some of them were otherwise before. wakes: for the caller to send. mirrored: the lease
+    layer knows."""
 
     tenant: Tenant
     changed: bool

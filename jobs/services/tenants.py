@@ -35,8 +35,8 @@ def create_tenant(
     max_running: int | None = None,
     by: str | None = None,
 ) -> tuple[Tenant, str]:
-    """The tenant and its webhook secret. Raises ValidationError for a bad or taken name, or bad rules. The lease
-    layer hears of rules other than a new tenant's by the sweep, within its period."""
+    """The tenant and its webhook secret. Raises ValidationError for a bad or taken name, or bad rules. The
+    lease layer hears of rules other than a new tenant's by the sweep, within its period."""
     tenant = Tenant(name=name, weight=weight, highest_band=highest_band, max_running=max_running)
     check_rules(tenant)
     tenant.full_clean()

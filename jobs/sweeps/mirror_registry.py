@@ -65,8 +65,8 @@ def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = Tr
 
 
 def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
-    """Page by page, each until the rows say what was told: between the reading and the telling somebody may have
-    changed one and told it."""
+    """Page by page, each until the rows say what was told: between the reading and the telling somebody
+    may have changed one and told it."""
     wakes: list[Wakes] = []
     last = 0
     while True:

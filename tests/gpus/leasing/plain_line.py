@@ -292,7 +292,8 @@ class PlainLine:
         return self._tag(waiting), waiting.tenant, self.own_score(waiting)
 
     def _head(self, band: int, models: Sequence[str]) -> Waiting | None:
-        """The first ticket of the tenant whose turn it is: of all that wait, else of those that these models serve."""
+        """The first ticket of the tenant whose turn it is: of all that wait, else of those that these
+        models serve."""
         firsts: dict[tuple[str, str], Waiting] = {}
         for waiting in sorted(self._ready_in(band), key=self.own_order):
             firsts.setdefault((waiting.tenant, ""), waiting)
@@ -310,7 +311,8 @@ class PlainLine:
         return min((one for one in served if one.tenant == tenant), key=self.own_order)
 
     def _behind(self, band: int, models: Sequence[str], server: str) -> Waiting | None:
-        """The first in every line that does not avoid the server, no further than eight deep; the best one."""
+        """The first in every line that does not avoid the server, no further than eight deep; the best
+        one."""
         lines: dict[tuple[int, str, str], list[Waiting]] = {}
         for waiting in sorted(self._ready_in(band), key=lambda w: (w.score, w.member)):
             if waiting.model in models:

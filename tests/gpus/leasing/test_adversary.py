@@ -1,4 +1,5 @@
-"""Whatever arrives whenever, and whatever operators switch meanwhile: nobody is lost, doubled or overtaken for long."""
+"""Whatever arrives whenever, and whatever operators switch meanwhile: nobody is lost, doubled or overtaken
+for long."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_a_short_patience_is_kept_too(client: Client, patience: float) -> None:
 def test_a_tenants_job_is_overtaken_only_by_what_came_within_its_head_start(
     client: Client, seed: int, algorithm: str
 ) -> None:
-    """Of one tenant's jobs in one band; in a FIFO pool of everybody's. One model, so that nothing else passes."""
+    """Of one tenant's jobs in one band; in a FIFO pool of everybody's. One model, so that nothing else
+    passes."""
     chance = random.Random(seed)
     waiting: dict[str, VirtualJob] = {}
 
@@ -51,7 +53,8 @@ def test_a_tenants_job_is_overtaken_only_by_what_came_within_its_head_start(
                 assert job.came_at - other.came_at <= max(0.0, lead) + 0.001
 
     def level(job: VirtualJob) -> int:
-        """In the order that is asked about: of one tenant the whole priority, of all of them inside the band."""
+        """In the order that is asked about: of one tenant the whole priority, of all of them inside the
+        band."""
         return job.priority if algorithm == "fair" else (job.priority - 1) % 3
 
     def band(job: VirtualJob) -> int:
@@ -82,7 +85,8 @@ def test_a_tenants_job_is_overtaken_only_by_what_came_within_its_head_start(
 @SLOW
 @given(seed=st.integers(0, 2**32))
 def test_switching_everything_under_load_loses_and_doubles_nothing(client: Client, seed: int) -> None:
-    """FIFO and fair, weights, bands, limits, pauses; and no tenant ever runs more than its limit lets start."""
+    """FIFO and fair, weights, bands, limits, pauses; and no tenant ever runs more than its limit lets
+    start."""
     chance = random.Random(seed)
     names = ["a", "b", "c"]
     rules = {name: TenantSpec(name) for name in names}

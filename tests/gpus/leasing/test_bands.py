@@ -44,7 +44,8 @@ class Contest:
 def test_the_share_is_one_in_sixteen_gpu_seconds_whatever_the_lengths(
     client: Client, fleet: str, urgent: float, bulk: float
 ) -> None:
-    """One job in sixteen would be 80 % of the slots for bulk jobs of a minute, and 0.1 % for those of a second."""
+    """One job in sixteen would be 80 % of the slots for bulk jobs of a minute, and 0.1 % for those of a
+    second."""
     contest = Contest(client, fleet, {"urgent": urgent, "bulk": bulk})
     contest.fleet.run(8000.0)
     share = contest.got["bulk"] / sum(contest.got.values())
@@ -64,9 +65,9 @@ def test_of_three_bands_each_lower_one_has_its_part(client: Client, fleet: str) 
 def test_an_adversary_in_the_higher_bands_never_takes_more_than_fifteen_parts(
     client: Client, fleet: str, seed: int
 ) -> None:
-    """It chooses lengths, moments, tenants and bursts. At any time: fifteen times what bulk got is as much as what
-    the others got since bulk waits, but for what bulk waits for its first job, one job of the others for every
-    slot, and what was mistaken in the estimates of those that still run."""
+    """It chooses lengths, moments, tenants and bursts. At any time: fifteen times what bulk got is as much
+    as what the others got since bulk waits, but for what bulk waits for its first job, one job of the
+    others for every slot, and what was mistaken in the estimates of those that still run."""
     chance = random.Random(seed)
     got: Counter[str] = Counter()
 

@@ -1,4 +1,5 @@
-"""Shares of a full fleet under virtual time: a small `benchmarks.fairness`, and what start-time fair queueing proves."""
+"""Shares of a full fleet under virtual time: a small `benchmarks.fairness`, and what start-time fair
+queueing proves."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ KINDS = (
 def test_what_backlogged_tenants_are_given_differs_by_one_job_of_each_at_most(
     client: Client, seed: int, tenants: int
 ) -> None:
-    """Goyal, Vin, Cheng 1996, theorem 1: |W1/w1 - W2/w2| <= l1/w1 + l2/w2 in every interval, where a job's cost is
-    known when it is given; on any number of slots, because they are given one after the other."""
+    """Goyal, Vin, Cheng 1996, theorem 1: |W1/w1 - W2/w2| <= l1/w1 + l2/w2 in every interval, where a job's
+    cost is known when it is given; on any number of slots, because they are given one after the other."""
     chance = random.Random(seed)
     names = [f"t{number}" for number in range(tenants)]
     lengths = {name: float(chance.randint(1, 50)) for name in names}
