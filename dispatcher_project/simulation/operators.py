@@ -53,13 +53,13 @@ class Operators:
 
     def tenant_ruled(self) -> None:
         """Another weight, another highest band, a limit of running jobs; in the end none."""
-        name = Tenant.objects.get(pk=self._chance.choice(self._world.tenants)).name
+        tenant = self._chance.choice(self._world.tenants)
         limit = {"max_running": self._chance.choice([1, 2])}
         for rules in (
             {"weight": self._chance.choice([0.5, 4.0]), "highest_band": self._chance.choice(BANDS), **limit},
             {"highest_band": self._chance.choice(BANDS), "max_running": None},
         ):
-            self._ask(partial(_rule, name, rules))
+            self._ask(partial(_rule, tenant, rules))
             self._sleep(2.0, 20.0)
 
     def moved_in_line(self) -> None:
@@ -95,7 +95,8 @@ class Operators:
                 self._world.scheduler.sleep(1.0)
 
 
-def _rule(name: str, rules: dict[str, Any], ports: Ports) -> None:
+def _rule(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
+    name = Tenant.objects.get(pk=tenant).name
     ports.send_wakes(change_rules(name, rules, by=OPERATOR, ports=ports).wakes)
 
 

@@ -147,9 +147,10 @@ def test_what_is_deleted_is_told(operator: Client) -> None:
 
 
 def test_tenants_and_keys_are_told_without_their_secrets(operator: Client) -> None:
-    operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="hooli", weight=2))
+    operator.post(reverse("admin:jobs_tenant_add"), keys_form(name="hooli", weight=2, highest_band="normal"))
     tenant = Tenant.objects.get(name="hooli")
-    operator.post(reverse("admin:jobs_tenant_change", args=[tenant.pk]), keys_form(name="hooli", weight=3))
+    form = keys_form(name="hooli", weight=3, highest_band="normal")
+    operator.post(reverse("admin:jobs_tenant_change", args=[tenant.pk]), form)
     assert last().detail["values"] == {"weight": [2.0, 3.0]}
     chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk], "post": "yes"}
     operator.post(reverse("admin:jobs_tenant_changelist"), chosen)

@@ -171,7 +171,7 @@ def test_the_line_of_a_model_is_shown(viewer: Client, world: World) -> None:
     )  # fmt: skip
     world.leases.depths["zimg"] = PoolDepth("zimg", {"zimg": 7}, 0, {"leased": 2}, {"zimg": 2})
     page = text(viewer, "/admin/queues/?part=lines")
-    for shown in ("9 <small", "2 paused", "21 s", "0.5", "globex", "100 %"):
+    for shown in ("9 <small", "2 parked", "21 s", "0.5", "globex", "100 %"):
         assert shown in page, shown
 
 

@@ -20,8 +20,8 @@ from gpus.protocol import ExpiredLease, ExpiryVerdict, Lease, LeaseRef, ReleaseM
 
 from .checks import SERVERS, TENANTS, Checks
 from .operator_steps import HOSTS, MODELS, OperatorSteps
-from .plain_line import Held, Slot
 from .plain_model import PlainLeases
+from .plain_values import Held, Slot
 from .rig import POOL, Rig
 
 WORKERS = ("w1", "w1", "w1", "w1", "w2")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from gpus.protocol import split_slot
 
-from .plain_line import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting
 from .plain_servers import PlainServers
+from .plain_values import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting
 
 
 class PlainLeases(PlainServers):

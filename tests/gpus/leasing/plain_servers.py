@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpus.protocol import split_slot
 
-from .plain_line import PlainLine, Server, Slot
+from .plain_line import PlainLine
+from .plain_values import Server, Slot
 
 IDLE = ("free", "off")
 

@@ -1,0 +1,114 @@
+"""The values of the plain model: tickets, leases, slots, servers, bands. Times in microseconds."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
+LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
+
+
+@dataclass
+class Waiting:
+    """A ticket in line. avoid: '' for none."""
+
+    job: str
+    model: str
+    tenant: str
+    priority: int
+    score: int
+    avoid: str
+    skips: int = 0
+    skipped_us: int = 0
+
+    @property
+    def asked(self) -> int:
+        """The band it asks for."""
+        return (self.priority - 1) // 3
+
+    @property
+    def level(self) -> int:
+        return (self.priority - 1) % 3
+
+    @property
+    def member(self) -> str:
+        return f"{self.level}{self.job}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.job, self.priority
+
+
+@dataclass
+class Held:
+    """A lease, or the end of one."""
+
+    job: str
+    attempt: str
+    epoch: int
+    model: str
+    tenant: str
+    priority: int
+    charged: float
+    leased_us: int
+    worker: str
+    slot: str
+    host: str
+    band: int
+    dues: frozenset[int]
+    asked: str | None = None
+    expires_us: int = 0
+
+
+@dataclass
+class Slot:
+    name: str
+    state: str
+    since_us: int
+    warm: str | None = None
+    lease: Held | None = None
+    listed: bool = False
+
+    @property
+    def held(self) -> Held:
+        assert self.lease is not None
+        return self.lease
+
+
+@dataclass
+class Server:
+    name: str
+    slots: int
+    models: tuple[str, ...]
+    desired: str
+    host: str
+    rests_until: int = 0
+    rests: bool = False
+    gone: bool = False
+
+    @property
+    def on(self) -> bool:
+        return self.desired == "on"
+
+    @property
+    def class_id(self) -> str:
+        """The scripts' own id: it decides ties."""
+        text = "".join(f",{model}" for model in self.models) + ","
+        return f"{len(self.models):03d}-{hashlib.sha1(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass
+class Band:
+    turn: dict[str, float] = field(default_factory=dict)
+    paid: dict[str, float] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    virtual: float = 0.0
+    owes: float = 0.0
+
+
+@dataclass
+class Rules:
+    weight: float = 1.0
+    band: int = 1
+    most: int | None = None
