@@ -180,8 +180,8 @@ class PlainLine:
         """What its tenant is ranked by, if this is its first ticket."""
         return waiting.score if self.fifo else self.bands[self.band_of(waiting)].turn[waiting.tenant]
 
-    def rank(self, waiting: Waiting) -> tuple[float, str, int]:
-        return self._tag(waiting), waiting.tenant, self.own_score(waiting)
+    def rank(self, waiting: Waiting) -> tuple[float, str, int, str, str]:
+        return self._tag(waiting), waiting.tenant, *self.own_order(waiting)
 
     def _head(self, band: int, models: Sequence[str]) -> Waiting | None:
         """The first ticket of the tenant whose turn it is: of all that wait, else of those that these

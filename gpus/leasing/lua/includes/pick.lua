@@ -13,11 +13,12 @@ local WALK = 8         -- how far behind the head to look for a ticket that does
 
 local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
 
--- Whether a goes before b, in one queue. Ties go by tenant, as in the zsets.
+-- Whether a goes before b, in one queue. Ties go by tenant, and in a tenant by line, as in the zsets.
 local function precedes(a, b)
   if a.rank ~= b.rank then return a.rank < b.rank end
   if a.tenant ~= b.tenant then return a.tenant < b.tenant end
-  return a.score < b.score
+  if a.score ~= b.score then return a.score < b.score end
+  return a.name < b.name
 end
 
 -- The server that this ticket should not go to, as long as it may still be passed over and another one could
