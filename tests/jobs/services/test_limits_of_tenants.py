@@ -1,4 +1,4 @@
-"""A tenant's limit through the real worker: no more of its jobs at once, all of them in the end, nobody held up."""
+"""A tenant's limit through the real worker: no more of its jobs at once, all of them in the end."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(shop
     runs = list(Attempt.objects.filter(job__in=few).order_by("started_at"))
     assert len(runs) == 4
     assert all(before.finished_at <= after.started_at for before, after in pairwise(runs))
-    first_of_few = Job.objects.get(id=few[0].id)
     last_of_few = max(run.finished_at for run in runs)
     others = Attempt.objects.filter(job__in=many)
     assert min(run.started_at for run in others) < last_of_few
-    assert first_of_few.state == JobState.COMPLETED
 
 
 @pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
