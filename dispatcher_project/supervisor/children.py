@@ -20,6 +20,7 @@ from .spec import ChildSpec, Plan
 SETTINGS = "dispatcher_project.settings.up"
 DEMO_SLOTS = {"zimg": 4, "flux": 2, "trellis": 2, "ltx2": 2}
 """The founding document's models; each GPU holds 2 to 4 jobs."""
+LOCAL = "local"
 DEMO_FLEET = "demo.json"
 """In the data folder: what the demo fleet offers, for `seed_up` to register."""
 _LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
@@ -81,11 +82,25 @@ def valkey_socket(folder: DataFolder) -> Path:
     return folder.sockets / "valkey.sock"
 
 
+@dataclass(frozen=True, slots=True)
+class Local:
+    """gpu, models: as `manage.py gpu_worker` takes them."""
+
+    gpu: str
+    models: str
+
+
 def plan_of_up(
-    folder: DataFolder, *, host: str, ports: Ports, environment: Mapping[str, str], password: str
+    folder: DataFolder,
+    *,
+    host: str,
+    ports: Ports,
+    environment: Mapping[str, str],
+    password: str,
+    local: Local | None = None,
 ) -> Plan:
-    """environment: of every child. password: Flower's, for the user admin. Raises RuntimeError without a
-    Valkey to start."""
+    """environment: of every child. password: Flower's, for the user admin. local: what a worker on this
+    machine holds itself. Raises RuntimeError without a Valkey to start."""
     python = sys.executable
     manage = (python, "manage.py")
     grace = float(environment.get("DISPATCHER_DEPLOY_GRACE_SECONDS") or _GRACE_SECONDS)
@@ -133,10 +148,19 @@ def plan_of_up(
             inherits=(ports.flower.fileno(),),
         ),
     ]  # fmt: skip
+    if local is not None:
+        pinned = ("--gpu", local.gpu, "--models", local.models)
+        services.append(child(LOCAL, *manage, "gpu_worker", *pinned, stop_seconds=grace + _LAST_SECONDS))
     demo: tuple[ChildSpec, ...] = ()
     if ports.demo is not None:
         demo = (_demo(folder, environment, ports.demo),)
-    stop = [("web",), ("gpu_worker",), ("sweeps", "callbacks", "beat", "flower"), ("demo",), ("valkey",)]
+    stop = [
+        ("web",),
+        ("gpu_worker", LOCAL),
+        ("sweeps", "callbacks", "beat", "flower"),
+        ("demo",),
+        ("valkey",),
+    ]
     started = {spec.name for spec in (*services, *demo, *valkey)}
     return Plan(
         start=tuple(stage for stage in ((*valkey, *demo), (prepare,), tuple(services)) if stage),

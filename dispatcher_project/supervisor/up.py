@@ -12,7 +12,7 @@ from pathlib import Path
 from admin_ui.flower_address import FLOWER_PREFIX
 
 from . import guard
-from .children import DEMO_FLEET, DEMO_SLOTS, Ports, plan_of_up, settings_environment, url
+from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
 from .data_folder import (
     ADMIN_IS_ANOTHERS,
     NEW_WEBHOOK_SECRETS,
@@ -29,6 +29,7 @@ _FLOWER_PORT = 5555
 _DEMO_PORT = 9001
 _LAST_PORT = 65535
 _ADMIN = "admin"
+DEMO_MODELS = "gpus.local.demo_models"
 _NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
            a new one: python3 manage.py changepassword {_ADMIN}"""
 
@@ -68,6 +69,14 @@ def parser() -> argparse.ArgumentParser:
         help="database, logs, secrets (default %(default)s)",
     )
     arguments.add_argument("--no-demo", action="store_true", help="without the simulated GPU servers")
+    arguments.add_argument(
+        "--local",
+        nargs="?",
+        const=DEMO_MODELS,
+        metavar="MODELS",
+        help="also a worker that holds these models itself (docs/model_authors.md; default %(const)s)",
+    )
+    arguments.add_argument("--gpu", default="none", help="the GPU of --local (default %(default)s: the CPU)")
     arguments.add_argument("--verbose", action="store_true", help="show every log line, not only warnings")
     return arguments
 
@@ -93,7 +102,14 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
     }
     marker = f"{folder.marker_prefix}{secrets.token_hex(8)}"
     environment[guard.MARKER_VARIABLE] = marker
-    plan = plan_of_up(folder, host=options.host, ports=ports, environment=environment, password=password)
+    plan = plan_of_up(
+        folder,
+        host=options.host,
+        ports=ports,
+        environment=environment,
+        password=password,
+        local=Local(options.gpu, options.local) if options.local else None,
+    )
     told_before = False
 
     def tell(pids: dict[str, int]) -> None:

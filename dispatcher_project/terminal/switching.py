@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -92,7 +93,8 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def named_servers(names: Sequence[str], *, everything: bool) -> list[str]:
-    """Raises CommandError for none, and for what is no server."""
+    """names: also patterns, ``box-*`` for all GPUs of a box. Raises CommandError for none, and for what is no
+    server."""
     known = list(Server.objects.values_list("name", flat=True))
     if everything:
         if names:
@@ -102,9 +104,10 @@ def named_servers(names: Sequence[str], *, everything: bool) -> list[str]:
         return known
     if not names:
         raise CommandError("name at least one server, or say --all")
-    if unknown := sorted(set(names) - set(known)):
+    found = {name: fnmatch.filter(known, name) if "*" in name else [name] for name in names}
+    if unknown := sorted(name for name, meant in found.items() if not meant or set(meant) - set(known)):
         raise CommandError(f"no server is named {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name for meant in found.values() for name in meant))
 
 
 def running_on(names: Sequence[str]) -> list[dict[str, Any]]:

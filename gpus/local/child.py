@@ -44,7 +44,6 @@ def main() -> int:
         pipe.send({"said": "broken", "why": str(error)})
         return 1
     child = Child(pipe, models)
-    os.register_at_fork(after_in_child=child.fall_silent)
     pipe.send(
         {
             "said": "ready",
@@ -84,10 +83,6 @@ class Child:
                 running.cancel()
         else:
             self._moves.put(frame)
-
-    def fall_silent(self) -> None:
-        """In a process that a handler forked: the pipe is its parent's."""
-        self._pipe.drop()
 
     def _say(self, said: str, **fields: Any) -> None:
         if os.getpid() != self._pid:  # a fork that came back out of its handler

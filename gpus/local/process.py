@@ -27,6 +27,7 @@ _NOT_FOR_MODELS = (
     "REDIS_URL",
     "BROKER_URL",
     "DJANGO_SETTINGS_MODULE",
+    "NOTIFY_SOCKET",
 )
 """A model's code has no business with these, nor has what it logs."""
 

@@ -63,10 +63,6 @@ class Pipe:
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
-    def drop(self) -> None:
-        """Closes this process' copy only: after a fork the other copy goes on."""
-        self._end.close()
-
     def _read(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:

@@ -55,6 +55,13 @@ def server(desired: str = "on", slots: int = 2, **values: Any) -> Server:
         (view(state="off"), server("draining"), CellState.OFF, "drained"),
         (view(state="off"), server("off"), CellState.OFF, "switched off"),
         (view(state="off"), server(), CellState.OFF, "one above the count still runs"),
+        (
+            view(state="off"),
+            server(host="box.1", healthy=False, last_error="Its worker is gone."),
+            CellState.SICK,
+            "Its worker is gone.",
+        ),
+        (view(state="off"), server("off", host="box.1", healthy=False), CellState.OFF, "switched off"),
         (view(), server("draining"), CellState.FREE, "not draining yet"),
         (view(state="quarantined"), server(), CellState.QUARANTINED, "nobody vouches for it"),
         (None, server(), CellState.UNKNOWN, "Redis says nothing of it"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.children import (
+    Local,
     Ports,
     embedded_redis_url,
     plan_of_up,
@@ -23,7 +24,9 @@ def folder(tmp_path: Path) -> DataFolder:
     return made
 
 
-def plan(folder: DataFolder, *, demo: int | None = 9001, **environment: str) -> Plan:
+def plan(
+    folder: DataFolder, *, demo: int | None = 9001, local: Local | None = None, **environment: str
+) -> Plan:
     with socket.create_server(("127.0.0.1", 0)) as flower:
         return plan_of_up(
             folder,
@@ -31,6 +34,7 @@ def plan(folder: DataFolder, *, demo: int | None = 9001, **environment: str) -> 
             ports=Ports(web=8000, flower=flower, demo=demo),
             environment={"REDIS_URL": embedded_redis_url(folder), **environment},
             password="open sesame",
+            local=local,
         )
 
 
@@ -113,3 +117,10 @@ def test_a_plan_that_forgets_to_stop_a_child_is_refused() -> None:
 )
 def test_the_url_is_one_that_can_be_reached(host: str, expected: str) -> None:
     assert url(host, 1) == expected
+
+
+def test_a_local_worker_holds_the_models_and_stops_with_the_other_workers(folder: DataFolder) -> None:
+    made = plan(folder, local=Local("none", "myapp.models"))
+    (worker,) = (spec for spec in made.start[-1] if spec.name == "local")
+    assert worker.command[-4:] == ("--gpu", "none", "--models", "myapp.models")
+    assert [set(stage) for stage in made.stop][1] == {"gpu_worker", "local"}

@@ -41,6 +41,15 @@ def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) ->
     assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
 
 
+def test_a_pattern_means_all_gpus_of_a_box_and_nobody_else(world: World, terminal: Terminal) -> None:
+    for name in ("box-gpu0", "box-gpu1", "other-gpu0"):
+        world.server(name)
+    assert terminal("drain", "box-*").status == 0
+    drained = Server.objects.filter(desired="draining").order_by("name").values_list("name", flat=True)
+    assert list(drained) == ["box-gpu0", "box-gpu1"]
+    assert terminal("drain", "none-*").said.startswith("no server is named none-*;")
+
+
 def test_waiting_shows_what_still_runs_until_nothing_does(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

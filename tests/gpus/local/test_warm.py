@@ -82,6 +82,14 @@ def test_memory_that_does_not_come_back_replaces_the_process(bench: Bench):
     )
 
 
+def test_a_context_that_outlives_its_run_does_not_hold_the_model(bench: Bench):
+    bench.run("keeps_context")
+    session = bench.gpu.session
+    bench.gpu.tick()
+    assert bench.gpu.warm() == []
+    assert bench.gpu.session == session
+
+
 def test_a_process_that_leaks_is_replaced_before_its_memory_is_gone(bench: Bench):
     pids = {bench.run("leaks", {"mib": 60}) for _ in range(4)}
     assert len(pids) == 1

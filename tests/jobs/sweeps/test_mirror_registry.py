@@ -51,6 +51,18 @@ def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World)
     assert sweep(world) == 1
 
 
+def test_a_pinned_server_that_any_sweep_found_blind_is_told_as_no_capacity(world: World) -> None:
+    world.server()
+    Server.objects.update(host="box.1", healthy=True)
+    sweep(world)
+    Server.objects.update(healthy=False)
+    assert sweep(world) == 1
+    assert [view.state for view in world.leases.slots("gpu-1")] == ["off"]
+    Server.objects.update(healthy=True)
+    assert sweep(world) == 1
+    assert [view.state for view in world.leases.slots("gpu-1")] == ["free"]
+
+
 def test_a_tenants_new_weight_is_told(world: World) -> None:
     world.server()
     sweep(world)
