@@ -14,6 +14,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.services import limits, quotas
+from jobs.services.replays import earlier_batch
 from tests.builders import ManualClock, make_running, make_server
 
 from .conftest import Account, World, make_model
@@ -316,3 +317,28 @@ def test_a_redis_that_hangs_costs_a_limited_tenant_one_time_out(
     assert (asked, clock.elapsed) == (["take_tokens"], 3.0)
     problem(submit(acme, REJECT), 503, "leasing_unavailable")
     assert clock.elapsed == 3.0, "it rests: nobody else waits for it now"
+
+
+def test_two_repetitions_of_a_batch_at_once_make_nothing_twice(
+    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read that a job is to be tried again; the second finds out before it commits, and looks again."""
+    limit(acme, max_queued=1)
+    body = {"jobs": [JOB, JOB]}
+
+    def send() -> Any:
+        return acme.client.post(BATCH, body, format="json", HTTP_IDEMPOTENCY_KEY="b").json()["jobs"]
+
+    assert send()[1]["code"] == "tenant_queue_full"
+    stale = earlier_batch(acme.tenant.pk, "b", IdempotencyKey.objects.get().fingerprint)
+    limit(acme, max_queued=9)
+    first = send()
+    looks = [stale]
+
+    def look(*given: Any) -> Any:
+        return looks.pop() if looks else earlier_batch(*given)
+
+    monkeypatch.setattr("jobs.services.submit.earlier_batch", look)
+    assert [item["job_id"] for item in send()] == [item["job_id"] for item in first]
+    assert not looks
+    assert Job.objects.count() == 2

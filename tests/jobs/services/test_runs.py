@@ -18,7 +18,8 @@ from gpus.errors import (
     ServerLost,
 )
 from gpus.protocol import Endpoint, ModelSpec, ModelType
-from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
+from gpus.runners.sync_http import SyncHttpRunner
 from jobs.services.runs import AttemptRun, run_seconds
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from tests.builders import ManualClock
@@ -172,6 +173,27 @@ def test_a_job_lowers_its_models_limit_and_never_raises_it(limit: float, ends: f
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), limit=limit).accept()
     assert bench.wait_through().ending.error.code == "timeout"
     assert bench.clock.elapsed == ends
+
+
+def test_an_answer_that_is_waited_for_has_the_jobs_limit_too() -> None:
+    sync = ModelSpec("m", "m", max_run_seconds=60.0)
+    endpoint = Endpoint("gpu-1", "http://gpu-1/")
+    request = RunRequest("j", "a", sync, endpoint, {}, "gpu-1/0", 1, limit_seconds=3)
+    assert run_seconds(request) == 3
+    transport = Heard()
+    SyncHttpRunner(sync, transport).start(request, abort=Abort())
+    assert transport.deadlines == [3]
+
+
+class Heard:
+    """A transport that notes how long it may take."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[float] = []
+
+    def request(self, method: str, url: str, **how: Any) -> Response:
+        self.deadlines.append(how["deadline_seconds"])
+        return Response(200, {"content-type": "application/json"}, b'{"status": "success", "result": 1}')
 
 
 def test_a_jobs_own_limit_proves_nothing_about_the_gpu() -> None:
