@@ -17,6 +17,7 @@ from jobs.states import JobState, is_final
 NO_WORKER_SECONDS = 10.0
 """A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
 
+WAITING = frozenset({JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED})
 _AFTER_A_REST = (
     "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
 )
@@ -34,7 +35,7 @@ class Reason:
 
 def explain(now: Snapshot) -> list[Reason]:
     """Never empty."""
-    if now.state is not None and now.state not in (JobState.QUEUED, JobState.RETRYING):
+    if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
     found = [*_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
@@ -62,10 +63,11 @@ def _not_waiting(now: Snapshot, state: JobState) -> Reason:
             {"status": state.value, "error_code": now.error_code, "attempts": now.attempts},
         )
     evidence = {"server": now.server, "slot": now.slot, "attempts": now.attempts}
-    if now.cancel_requested:
+    if now.cancel_requested or state is JobState.CANCELLING:
+        where = f" on {now.server}" if now.server else ""
         return Reason(
             "being_cancelled",
-            f"It runs on {now.server} and is being cancelled.",
+            f"It does not wait: it ran{where} and is being cancelled.",
             "It ends once its GPU is proven free.",
             evidence,
         )
@@ -197,7 +199,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
     if _is_paused(now):
         return
     free, busy = slots.get("free", 0), slots.get("busy", 0)
-    if now.state is not None and not line.in_line:
+    if now.state is JobState.QUEUED and not line.in_line:
         yield Reason(
             "not_in_line",
             "Its ticket is not in the line yet.",
