@@ -285,7 +285,7 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job]]] = {
     "fifo_behind": ("behind", fifo_behind),
     "lower_share": ("lower_share", lower_share),
     "no_worker": ("no_worker", no_worker),
-    "tenant_cap": ("tenant_cap", parked("c")),
+    "tenant_cap": ("tenant_cap", parked("m")),
     "quota": ("quota", parked("q")),
     "index_rebuilding": ("index_rebuilding", rebuilding),
     "index_away": ("index_away", away),
