@@ -8,9 +8,8 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
+from jobs.explain.reasons import HELD, Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
 from jobs.states import JobState, is_final
 
@@ -21,16 +20,6 @@ WAITING = frozenset({JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED})
 _AFTER_A_REST = (
     "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """code: stable. evidence: what it was decided by. change: what would change it."""
-
-    code: str
-    message: str
-    change: str
-    evidence: dict[str, Any] = field(default_factory=dict)
 
 
 def explain(now: Snapshot) -> list[Reason]:
@@ -166,27 +155,11 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
     )
 
 
-_HELD = {
-    "m": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
-    "q": (
-        "quota",
-        "Its tenant has used its GPU-seconds for today.",
-        "The quota begins anew at midnight UTC, or an operator raises it.",
-    ),
-    "r": (
-        "rate",
-        "Its tenant starts jobs as fast as it may.",
-        "Time passes, or an operator raises the rate.",
-    ),
-}
-"""By the letter of `parked` in the line. ``p`` is the operator's pause, which the pauses say."""
-
-
 def _tenant_held(now: Snapshot) -> Iterator[Reason]:
     for letter in now.outlook.parked:
         if letter == "p" and now.tenant_paused_seconds is not None:
             continue
-        code, message, change = _HELD.get(
+        code, message, change = HELD.get(
             letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
         )
         yield Reason(code, message, change, {"reason": letter})

@@ -12,8 +12,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.outlook import Outlook
 from gpus.models import Pause, Placement
 from gpus.protocol import DesiredState, Ticket
-from jobs.explain.decide import WAITING, Reason, explain
+from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import StartsIn, starts_in
+from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Servers, Snapshot
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
