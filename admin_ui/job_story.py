@@ -14,6 +14,7 @@ from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.services import ports as wiring
 from jobs.services.explaining import Explanation, explain_job
 from jobs.states import JobState, is_final
+from jobs.transitions import WAITING
 
 from .media import Media, find_media
 from .timeline import Timeline, timeline
@@ -131,6 +132,6 @@ def _value(name: str, title: str, value: Any, host: str) -> Value:
 
 def why(job: Job) -> Explanation | None:
     """Why it waits; None if it does not."""
-    if job.state not in (JobState.QUEUED, JobState.RETRYING):
+    if job.state not in WAITING:
         return None
     return explain_job(job, wiring.production_ports())

@@ -13,7 +13,7 @@ from jobs.api.representations import job_json
 from jobs.models import Attempt, Event, Job
 from jobs.services import ports as wiring
 from jobs.services.explaining import explain_job
-from jobs.states import JobState
+from jobs.transitions import WAITING
 
 MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
 _LANE = 40
@@ -63,7 +63,7 @@ def event_lines(events: Sequence[Event], paint: Paint, before: datetime | None =
 
 
 def is_waiting(job: Job) -> bool:
-    return job.state in (JobState.QUEUED, JobState.RETRYING)
+    return job.state in WAITING
 
 
 def why_lines(job: Job, paint: Paint) -> list[str]:

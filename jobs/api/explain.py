@@ -50,7 +50,8 @@ class EstimateJob(JobView):
         answers={200: "Estimate"},
         refusals=(403,),
         body="Submit",
-        description="The body of a submit, checked like one. Nothing is stored.",
+        description="The body of a submit, checked like one. Nothing is stored, and what counts jobs (rate, "
+        "lengths of lines, quotas at the door) is not asked.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
@@ -61,7 +62,8 @@ class EstimateJob(JobView):
         check_request(
             wanted, tenant=tenant_id, now=self.ports.clock.now(), key_models=principal_of(request).models
         )
-        return Response(explanation_json(estimate_job(wanted.model, tenant_id, wanted.priority, self.ports)))
+        found = estimate_job(wanted.model, tenant_id, wanted.priority, self.ports, run_at=wanted.run_at)
+        return Response(explanation_json(found))
 
 
 def explanation_json(found: Explanation) -> dict[str, Any]:

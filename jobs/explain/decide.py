@@ -8,33 +8,23 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
+from jobs.explain.reasons import HELD, Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
 from jobs.states import JobState, is_final
 
 NO_WORKER_SECONDS = 10.0
 """A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
 
+WAITING = frozenset({JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED})
 _AFTER_A_REST = (
     "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """code: stable. evidence: what it was decided by. change: what would change it."""
-
-    code: str
-    message: str
-    change: str
-    evidence: dict[str, Any] = field(default_factory=dict)
-
-
 def explain(now: Snapshot) -> list[Reason]:
     """Never empty."""
-    if now.state is not None and now.state not in (JobState.QUEUED, JobState.RETRYING):
+    if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
     found = [*_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
@@ -62,10 +52,11 @@ def _not_waiting(now: Snapshot, state: JobState) -> Reason:
             {"status": state.value, "error_code": now.error_code, "attempts": now.attempts},
         )
     evidence = {"server": now.server, "slot": now.slot, "attempts": now.attempts}
-    if now.cancel_requested:
+    if now.cancel_requested or state is JobState.CANCELLING:
+        where = f" on {now.server}" if now.server else ""
         return Reason(
             "being_cancelled",
-            f"It runs on {now.server} and is being cancelled.",
+            f"It does not wait: it ran{where} and is being cancelled.",
             "It ends once its GPU is proven free.",
             evidence,
         )
@@ -164,27 +155,11 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
     )
 
 
-_HELD = {
-    "m": ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
-    "q": (
-        "quota",
-        "Its tenant has used its GPU-seconds for today.",
-        "The quota begins anew at midnight UTC, or an operator raises it.",
-    ),
-    "r": (
-        "rate",
-        "Its tenant starts jobs as fast as it may.",
-        "Time passes, or an operator raises the rate.",
-    ),
-}
-"""By the letter of `parked` in the line. ``p`` is the operator's pause, which the pauses say."""
-
-
 def _tenant_held(now: Snapshot) -> Iterator[Reason]:
     for letter in now.outlook.parked:
         if letter == "p" and now.tenant_paused_seconds is not None:
             continue
-        code, message, change = _HELD.get(
+        code, message, change = HELD.get(
             letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
         )
         yield Reason(code, message, change, {"reason": letter})
@@ -197,7 +172,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
     if _is_paused(now):
         return
     free, busy = slots.get("free", 0), slots.get("busy", 0)
-    if now.state is not None and not line.in_line:
+    if now.state is JobState.QUEUED and not line.in_line:
         yield Reason(
             "not_in_line",
             "Its ticket is not in the line yet.",

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.explain.decide import Reason
+from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Snapshot
 
 UNKNOWABLE = frozenset(

@@ -12,8 +12,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.outlook import Outlook
 from gpus.models import Pause, Placement
 from gpus.protocol import DesiredState, Ticket
-from jobs.explain.decide import Reason, explain
+from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import StartsIn, starts_in
+from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Servers, Snapshot
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
@@ -32,7 +33,7 @@ class Explanation:
 
 def explain_job(job: Job, ports: Ports) -> Explanation:
     now = ports.clock.now()
-    if job.state not in (JobState.QUEUED, JobState.RETRYING):
+    if job.state not in WAITING:
         return _answer(_elsewhere(job))
     index, outlook = _outlook(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
     paused = _paused(job.model, job.tenant_id, now)
@@ -41,8 +42,8 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
         model=job.model,
         cancel_requested=job.cancel_requested_at is not None,
         attempts=job.attempts_made,
-        due_in_seconds=(job.due_at - now).total_seconds() if job.due_at else None,
-        later=Later.RETRY if job.attempts_made else Later.RUN_AT,
+        due_in_seconds=_seconds_to(_due_at(job), now),
+        later=Later.RUN_AT if job.state == JobState.SCHEDULED else Later.RETRY,
         waited_seconds=max(0.0, (now - job.created_at).total_seconds()),
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
@@ -54,7 +55,9 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
     return _answer(snapshot)
 
 
-def estimate_job(model: str, tenant_id: int, priority: int, ports: Ports) -> Explanation:
+def estimate_job(
+    model: str, tenant_id: int, priority: int, ports: Ports, *, run_at: datetime | None = None
+) -> Explanation:
     """The same for a job that was not submitted; the model is registered. Nothing is stored."""
     now = ports.clock.now()
     spec = registry.model_spec(model)
@@ -66,6 +69,8 @@ def estimate_job(model: str, tenant_id: int, priority: int, ports: Ports) -> Exp
         Snapshot(
             state=None,
             model=model,
+            due_in_seconds=_seconds_to(run_at, now),
+            later=Later.RUN_AT,
             system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
             model_paused_seconds=paused.get(Pause.Kind.MODEL),
             tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
@@ -74,6 +79,14 @@ def estimate_job(model: str, tenant_id: int, priority: int, ports: Ports) -> Exp
             outlook=outlook,
         )
     )
+
+
+def _due_at(job: Job) -> datetime | None:
+    return job.run_at if job.state == JobState.SCHEDULED else job.due_at
+
+
+def _seconds_to(at: datetime | None, now: datetime) -> float | None:
+    return None if at is None else (at - now).total_seconds()
 
 
 def _answer(snapshot: Snapshot) -> Explanation:

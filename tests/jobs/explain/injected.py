@@ -200,6 +200,14 @@ def later_start(scene: Scene) -> Job:
     return job
 
 
+def run_at(scene: Scene) -> Job:
+    at = scene.clock.now() + timedelta(seconds=scene.chance.uniform(1, 500))
+    job = scene.job()
+    scene.leases.remove(scene.pool.name, job.ticket)
+    Job.objects.filter(id=job.id).update(state="scheduled", run_at=at)
+    return job
+
+
 def all_busy(scene: Scene) -> Job:
     scene.fill_slots()
     return scene.job()
@@ -271,6 +279,7 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job]]] = {
     "server_circuit": ("circuit_open", server_circuit),
     "model_circuit": ("circuit_open", model_circuit),
     "later_start": ("later_start", later_start),
+    "run_at": ("later_start", run_at),
     "all_busy": ("all_busy", all_busy),
     "behind": ("behind", behind),
     "fifo_behind": ("behind", fifo_behind),

@@ -10,8 +10,9 @@ from benchmarks.explain_intervals import measure
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.outlook import Outlook
-from jobs.explain.decide import Reason, explain
+from jobs.explain.decide import explain
 from jobs.explain.interval import UNKNOWABLE, starts_in
+from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Servers, Snapshot
 
 JOBS = 1_500

@@ -16,6 +16,8 @@ from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.management.commands import doctor as command
 from dispatcher_project.terminal.doctor import examine
 from dispatcher_project.terminal.doctor.finding import Level, View
+from gpus.errors import Verdict
+from gpus.leasing.contract import DEFAULT_RULES
 from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
 from jobs.models import Callback, Job
@@ -62,6 +64,17 @@ Make = Callable[[Patient], Any]
 
 def an_old_redis(patient: Patient) -> None:
     patient.facts = {"redis_version": "6.2.1", "aof_enabled": 1}
+
+
+def a_server_that_fails_again_and_again(patient: Patient) -> None:
+    leases = patient.world.leases
+    for number in range(DEFAULT_RULES.failures):
+        patient.world.job()
+        lease = leases.claim("m", worker="w", attempt_id=f"fails-{number}")
+        assert lease is not None
+        leases.release(lease.ref, ReleaseMode.SETTLE, worker="w", gpu_seconds=1.0, verdict=Verdict.SERVER)
+        leases.settled([lease.ref])
+    Job.objects.all().delete()
 
 
 def a_job_without_lease(patient: Patient) -> None:
@@ -167,6 +180,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
             "pause system",
             Level.WARNING,
         ),
+        (a_server_that_fails_again_and_again, "server gpu-1", Level.WARNING),
         (a_job_without_lease, "running jobs", Level.ERROR),
         (a_job_without_ticket, "waiting jobs", Level.ERROR),
         (a_retry_that_nobody_takes, "retries", Level.ERROR),
