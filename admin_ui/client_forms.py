@@ -13,8 +13,7 @@ from jobs.errors import Refused
 from jobs.models import ApiKey, Tenant
 from jobs.scopes import Scope
 from jobs.services.keys import check_key
-
-LIMITS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
+from jobs.services.tenant_rules import CHANGEABLE
 
 
 def names_or_none(value: Any) -> list[str] | None:
@@ -30,7 +29,7 @@ def names_or_none(value: Any) -> list[str] | None:
 class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Tenant
-        fields = ("name", "weight", *LIMITS)
+        fields = ("name", *CHANGEABLE)
 
     def clean_allowed_models(self) -> list[str] | None:
         return names_or_none(self.cleaned_data["allowed_models"])

@@ -20,10 +20,11 @@ from jobs.errors import KeyNotActive
 from jobs.models import ApiKey, Tenant
 from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
 from jobs.services.quotas import used_seconds
+from jobs.services.tenant_rules import CHANGEABLE
 from jobs.services.tenants import renew_webhook_secret
 
 from .asking import asks_first
-from .client_forms import LIMITS, KeyForm, TenantForm
+from .client_forms import KeyForm, TenantForm
 from .live import tell_rules_after_commit
 from .marks import column, operation
 from .operating import actor
@@ -68,7 +69,7 @@ class TenantPages(OperatorAdmin):
     readonly_fields = ("signs", "used_today", "created_at")
     inlines = (KeysOfTenant,)
     form = TenantForm
-    audit_values = ("name", "weight", "highest_band", "max_running", *LIMITS)
+    audit_values = ("name", *CHANGEABLE)
     actions = ("renew_secrets", "renew_secrets_slowly")
     actions_detail = ("send_test",)
 

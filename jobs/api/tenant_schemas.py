@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpus.api.schemas import NAME, Schema
 from gpus.protocol import BANDS
-from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_RUNNING
+from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_RUNNING
 
 _RULES: Schema = {
     "weight": {
@@ -22,6 +22,36 @@ _RULES: Schema = {
         "minimum": 1,
         "maximum": MOST_RUNNING,
         "description": "Jobs at once in all pools of a fleet; null: no limit.",
+    },
+    "max_queued": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": MOST_QUEUED,
+        "description": "Jobs that may wait, more are refused; null: no limit.",
+    },
+    "submits_per_second": {
+        "type": ["number", "null"],
+        "minimum": 0.001,
+        "maximum": 1_000_000,
+        "description": "Jobs submitted per second in the long run, more are refused; null: no limit.",
+    },
+    "submit_burst": {
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": 1_000_000,
+        "description": "Jobs submitted at once after a pause; null: those of one second. Needs a rate.",
+    },
+    "daily_gpu_seconds": {
+        "type": ["number", "null"],
+        "minimum": 0.001,
+        "description": "GPU-seconds per UTC day; null: no limit.",
+    },
+    "allowed_models": {
+        "type": ["array", "null"],
+        "items": NAME,
+        "uniqueItems": True,
+        "maxItems": 1000,
+        "description": "The models that it may submit to; null: all.",
     },
 }
 

@@ -18,7 +18,7 @@ from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api.dead_letters import OperatorView
 from jobs.api.tenant_schemas import tenant_change
 from jobs.models import Tenant
-from jobs.services.tenant_rules import change_rules
+from jobs.services.tenant_rules import CHANGEABLE, change_rules
 
 TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
 
@@ -28,7 +28,7 @@ class TenantRules(OperatorView):
 
     @described(
         "get_tenant",
-        "A tenant's share, band and limit",
+        "A tenant's share, band and limits",
         answers={200: "Tenant"},
         refusals=(403, 404),
         parameters=(TENANT,),
@@ -39,7 +39,7 @@ class TenantRules(OperatorView):
 
     @described(
         "change_tenant",
-        "Change a tenant's share, band and limit",
+        "Change a tenant's share, band and limits",
         answers={200: "ChangedTenant"},
         refusals=(403, 404),
         body="TenantChange",
@@ -58,12 +58,7 @@ class TenantRules(OperatorView):
 
 
 def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    return {
-        "tenant": tenant.name,
-        "weight": tenant.weight,
-        "highest_band": tenant.highest_band,
-        "max_running": tenant.max_running,
-    }
+    return {"tenant": tenant.name, **{name: getattr(tenant, name) for name in CHANGEABLE}}
 
 
 def tenant_row(name: str) -> Tenant:

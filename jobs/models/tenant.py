@@ -8,6 +8,8 @@ from gpus.protocol import BANDS, TenantSpec
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
 MOST_RUNNING = 1_000_000
+MOST_QUEUED = 2_147_483_647
+"""What the column holds."""
 
 
 class Tenant(models.Model):

@@ -1,4 +1,5 @@
-"""What an operator grants a tenant: its weight, the highest band, how many jobs run at once. Live.
+"""What an operator grants a tenant: its weight, the highest band, how many jobs run at once; and the limits
+of the front door. Live.
 
 The row first, with its audit entry, then the lease layer of every fleet; what Redis does not take now the
 sweep tells it.
@@ -23,6 +24,10 @@ from jobs.models import Tenant
 from jobs.services.ports import Ports
 
 RULES = ("weight", "highest_band", "max_running")
+"""What the lease layer knows."""
+LIMITS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
+"""What the front door asks the row for."""
+CHANGEABLE = (*RULES, *LIMITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +42,18 @@ class RulesChanged:
 
 
 def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) -> RulesChanged:
-    """rules: any of `RULES`, the others stay. Raises Tenant.DoesNotExist, ValidationError by field."""
-    unknown = sorted(set(rules) - set(RULES))
+    """rules: any of `CHANGEABLE`, the others stay. Raises Tenant.DoesNotExist, ValidationError by field."""
+    unknown = sorted(set(rules) - set(CHANGEABLE))
     if unknown:
         raise ValueError(f"not rules of a tenant: {', '.join(unknown)}")
     with transaction.atomic():
         tenant = Tenant.objects.select_for_update().get(name=name)
-        before = {rule: getattr(tenant, rule) for rule in RULES}
+        before = {rule: getattr(tenant, rule) for rule in CHANGEABLE}
         for rule, value in rules.items():
             setattr(tenant, rule, value)
         check_rules(tenant)
-        after = {rule: getattr(tenant, rule) for rule in RULES}
-        changes = {rule: [before[rule], after[rule]] for rule in RULES if before[rule] != after[rule]}
+        after = {rule: getattr(tenant, rule) for rule in CHANGEABLE}
+        changes = {rule: [before[rule], after[rule]] for rule in CHANGEABLE if before[rule] != after[rule]}
         if changes:
             tenant.save(update_fields=list(changes))
             record(by, "change_tenant", f"tenant:{name}", values=changes)
@@ -57,8 +62,10 @@ def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) 
 
 def check_rules(tenant: Tenant) -> None:
     """Raises ValidationError by field."""
-    others = [field.name for field in Tenant._meta.fields if field.name not in RULES]
+    others = [field.name for field in Tenant._meta.fields if field.name not in CHANGEABLE]
     tenant.clean_fields(exclude=others)
+    if tenant.submit_burst is not None and tenant.submits_per_second is None:
+        raise ValidationError({"submit_burst": "A burst needs a rate."})
     try:
         TenantSpec("new", tenant.weight, tenant.highest_band, tenant.max_running)
     except ValueError as error:  # not a number: no validator of Django's sees it

@@ -159,7 +159,9 @@ def test_migrating_writes_the_groups() -> None:
 def test_a_tenants_limits_are_saved_and_told(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
     limits = {"max_queued": 5, "submits_per_second": 2.5, "submit_burst": 10, "daily_gpu_seconds": 60}
-    values = keys_form(name="acme", weight=1, allowed_models='["zimg", "flux"]', **limits)
+    values = keys_form(
+        name="acme", weight=1, highest_band="normal", allowed_models='["zimg", "flux"]', **limits
+    )
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
     assert operator.post(page, values).status_code == 302
     tenant.refresh_from_db()
@@ -177,7 +179,10 @@ def test_a_tenants_limits_are_saved_and_told(operator: Client) -> None:
 def test_a_limit_that_makes_no_sense_is_refused(operator: Client, wrong: dict[str, Any]) -> None:
     tenant = Tenant.objects.create(name="acme")
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
-    assert operator.post(page, keys_form(name="acme", weight=1, **wrong)).status_code == 200
+    assert (
+        operator.post(page, keys_form(name="acme", weight=1, highest_band="normal", **wrong)).status_code
+        == 200
+    )
     tenant.refresh_from_db()
     assert tenant.max_queued is tenant.submit_burst is tenant.allowed_models is None
 

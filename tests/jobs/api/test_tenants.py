@@ -9,10 +9,22 @@ import pytest
 from gpus.leasing.contract import Wakes
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
+from jobs.services.limits import limits_of
 
 from .conftest import Account, World
 
 PAGE = "/api/v1/admin/tenants/acme"
+NEW = {
+    "tenant": "acme",
+    "weight": 1.0,
+    "highest_band": "normal",
+    "max_running": None,
+    "max_queued": None,
+    "submits_per_second": None,
+    "submit_burst": None,
+    "daily_gpu_seconds": None,
+    "allowed_models": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +34,7 @@ def pool(db: None, acme: Account) -> Pool:
 
 def test_a_new_tenant_stands_in_the_normal_band_and_has_no_limit(operator: Account) -> None:
     answer = operator.client.get(PAGE)
-    assert (answer.status_code, answer.json()) == (
-        200,
-        {"tenant": "acme", "weight": 1.0, "highest_band": "normal", "max_running": None},
-    )
+    assert (answer.status_code, answer.json()) == (200, NEW)
 
 
 def test_what_is_changed_is_live_and_has_its_audit_entry(
@@ -34,14 +43,7 @@ def test_what_is_changed_is_live_and_has_its_audit_entry(
     answer = operator.client.patch(PAGE, {"highest_band": "urgent", "max_running": 3}, format="json")
     assert (answer.status_code, answer.json()) == (
         200,
-        {
-            "tenant": "acme",
-            "weight": 1.0,
-            "highest_band": "urgent",
-            "max_running": 3,
-            "changed": True,
-            "live": True,
-        },
+        {**NEW, "highest_band": "urgent", "max_running": 3, "changed": True, "live": True},
     )
     name = str(acme.tenant.pk)
     assert world.leases.tenants == {name: TenantSpec(name, 1.0, "urgent", 3)}
@@ -62,6 +64,23 @@ def test_what_is_so_already_leaves_no_entry(operator: Account) -> None:
 def test_a_limit_is_taken_away_with_null(operator: Account) -> None:
     operator.client.patch(PAGE, {"max_running": 3}, format="json")
     assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
+
+
+def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Account) -> None:
+    limits = {
+        "max_queued": 7,
+        "submits_per_second": 2.5,
+        "submit_burst": 10,
+        "daily_gpu_seconds": 3600.0,
+        "allowed_models": ["flux"],
+    }
+    limits_of(acme.tenant.pk)  # what is remembered must not be what counts
+    answer = operator.client.patch(PAGE, limits, format="json")
+    assert (answer.status_code, answer.json()) == (200, {**NEW, **limits, "changed": True, "live": True})
+    found = limits_of(acme.tenant.pk)
+    assert (found.max_queued, found.burst, found.allowed_models) == (7, 10, frozenset({"flux"}))
+    values = AuditEntry.objects.get(action="change_tenant").detail["values"]
+    assert values == {name: [None, value] for name, value in limits.items()}
 
 
 def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account, world: World) -> None:
@@ -87,6 +106,12 @@ def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account,
         ({"highest_band": "top"}, "/highest_band"),
         ({"highest_band": None}, "/highest_band"),
         ({"max_runing": 3}, "/max_runing"),
+        ({"max_queued": 0}, "/max_queued"),
+        ({"submits_per_second": -1}, "/submits_per_second"),
+        ({"submit_burst": 5}, "/submit_burst"),
+        ({"daily_gpu_seconds": 0}, "/daily_gpu_seconds"),
+        ({"allowed_models": "flux"}, "/allowed_models"),
+        ({"allowed_models": ["a model"]}, "/allowed_models/0"),
         ({}, ""),
     ],
 )
