@@ -23,6 +23,7 @@ def main() -> None:
     if os.environ.get("DISPATCHER_NO_BOOTSTRAP") != "1":  # set in containers and for children of `up`
         from dispatcher_project import bootstrap
 
+        bootstrap.keep_bytecode()
         try:
             python = bootstrap.environment_python(extras=("dev",) if command == "test" else ())
         except bootstrap.BootstrapError as error:

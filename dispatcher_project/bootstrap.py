@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Pa
     except OSError as error:
         raise BootstrapError(f"cannot use {folder}: {error}") from None
     return None if Path(sys.prefix).resolve() == folder.resolve() else python
+
+
+def keep_bytecode(root: Path = ROOT) -> None:
+    """Of this process and its children. Who forbids bytecode beside the sources gets it in the environment:
+    with none at all every process compiles all it imports, which costs a second or more each."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(root / ".venv" / "bytecode"))
+        sys.dont_write_bytecode = False
 
 
 def requirements(root: Path, extras: tuple[str, ...]) -> list[str]:

@@ -57,6 +57,32 @@ def installs(project: Path, monkeypatch: pytest.MonkeyPatch) -> Installs:
     return lambda: told.read_text().splitlines() if told.exists() else []
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, {}),
+        ({"PYTHONDONTWRITEBYTECODE": "1"}, {"PYTHONPYCACHEPREFIX": "{root}/.venv/bytecode"}),
+        (
+            {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/elsewhere"},
+            {"PYTHONPYCACHEPREFIX": "/elsewhere"},
+        ),
+    ],
+)
+def test_bytecode_that_is_forbidden_beside_the_sources_is_kept_in_the_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], kept: dict[str, str]
+) -> None:
+    names = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+    for name in names:
+        monkeypatch.setenv(name, given[name]) if name in given else monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", "PYTHONDONTWRITEBYTECODE" in given)
+    monkeypatch.setattr(sys, "pycache_prefix", given.get("PYTHONPYCACHEPREFIX"))
+    bootstrap.keep_bytecode(project)
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    assert found == {name: value.format(root=project) for name, value in kept.items()}
+    assert sys.pycache_prefix == found.get("PYTHONPYCACHEPREFIX")
+    assert not sys.dont_write_bytecode
+
+
 def test_a_current_environment_is_left_alone(project: Path, installs: Installs) -> None:
     assert bootstrap.environment_python(root=project) == project / ".venv" / "bin" / "python"
     assert len(installs()) == 0
