@@ -13,7 +13,7 @@ from typing import Any
 from django.db.models import Count, F, Sum
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 from gpus.models import ModelConfig, Server
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger

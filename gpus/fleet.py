@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat, SlotView
+from gpus.leasing.values import Beat, SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import CircuitState, DesiredState, slot_name, split_slot
 from gpus.services.mirror import LeasesOf, read_paused

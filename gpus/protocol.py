@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -278,11 +277,6 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"Endpoint({self.server!r}, {self.url!r})"
-
-
-def canonical_json(value: object) -> str:
-    """One text per value: sorted keys, no white space."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class Clock(Protocol):

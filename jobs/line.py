@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import PoolDepth
+from gpus.leasing.values import PoolDepth
 from gpus.models import ModelConfig, Pause, Pool
 from gpus.protocol import CircuitState
 from gpus.services.mirror import LeasesOf

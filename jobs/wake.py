@@ -18,7 +18,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 from kombu.pools import ProducerPool
 
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,8 @@ from typing import Any
 from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from jobs import transitions
 from jobs.ids import new_id

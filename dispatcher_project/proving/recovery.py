@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 
 from .fleet import Fleet
 from .ledger import Tail

@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 from dispatcher_project.laws import check_laws
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
-from gpus.leasing.contract import SlotView
 from gpus.leasing.store import redis_leases
+from gpus.leasing.values import SlotView
 from gpus.protocol import DesiredState, SystemClock, Ticket
 from gpus.services.audit import cli_actor
 from gpus.services.controls import switch_server

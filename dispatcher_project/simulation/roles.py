@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from jobs.services.commits import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
 from jobs.services.ports import Ports

@@ -18,7 +18,8 @@ from dispatcher_project.simulation.scheduler import Process, Scheduler, VirtualC
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.node import runs
 from gpus.services.registry import register_server
 from jobs import ids

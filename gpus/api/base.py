@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import unknown_model
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.leasing import wire
-from gpus.leasing.contract import Beat
+from gpus.leasing.values import Beat
 
 TELEMETRY_KEPT = 720
 """An hour of what pinned workers say every five seconds."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from itertools import chain
 
@@ -13,7 +12,11 @@ from gpus.errors import LeasingUnavailable, Verdict
 from gpus.leasing import keys, wire
 from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
-from gpus.leasing.contract import (
+from gpus.leasing.front_door import FrontDoor
+from gpus.leasing.generations import Generations
+from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
+from gpus.leasing.scripts import FAILURES, Client, Scripts
+from gpus.leasing.values import (
     DEFAULT_RULES,
     CircuitRules,
     Circuits,
@@ -21,11 +24,8 @@ from gpus.leasing.contract import (
     PoolDepth,
     Pushed,
     SlotView,
-    Tokens,
     Wakes,
 )
-from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
-from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.protocol import (
     CircuitKind,
     ExpiredLease,
@@ -40,8 +40,6 @@ from gpus.protocol import (
     Ticket,
 )
 
-REBUILD_SILENCE_SECONDS = 6.0
-"""Without a sign of life for so long, a rebuild may be taken over."""
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
@@ -49,7 +47,7 @@ _POOLS_PER_CALL = 50
 _SERVERS_PER_CALL = 5
 
 
-class RedisLeases(Beats):
+class RedisLeases(Beats, FrontDoor, Generations):
     """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
     Redis' own. head_start_seconds: what a priority level inside a band is worth."""
 
@@ -147,15 +145,6 @@ class RedisLeases(Beats):
 
     # -- the front door ------------------------------------------------------------------------------
 
-    def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
-        wire.check_names(tenant)
-        request = uuid.uuid4().hex
-        return wire.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
-
-    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
-        wire.check_names(pool, tenant, *models)
-        return [int(count) for count in self._run("spare_slots", pool, tenant, *models)]
-
     # -- the leases ----------------------------------------------------------------------------------
 
     def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
@@ -244,35 +233,6 @@ class RedisLeases(Beats):
         for first in range(0, len(pools), _POOLS_PER_CALL):
             wakes += wire.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
-
-    # -- the generation ------------------------------------------------------------------------------
-
-    def generation(self) -> str | None:
-        found = self._run("generation")
-        return None if found is None else str(found[0])
-
-    def generation_age_seconds(self) -> float | None:
-        found = self._run("generation")
-        return None if found is None else float(found[1])
-
-    def begin_rebuild(self, owner: str) -> bool:
-        return bool(self._run("begin_rebuild", owner, _us(REBUILD_SILENCE_SECONDS)))
-
-    def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
-        return bool(self._run("wipe", owner, max_keys))
-
-    def restore_lease(self, lease: Lease) -> bool:
-        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease)))
-
-    def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
-        for first in range(0, len(got), _TICKETS_PER_CALL):
-            args: list[wire.Arg] = []
-            for priority, tenant, seconds in got[first : first + _TICKETS_PER_CALL]:
-                args += (priority, tenant, seconds)
-            self._run("restore_shares", pool, *args)
-
-    def open_generation(self, owner: str) -> str:
-        return str(self._run("open_generation", owner, uuid.uuid4().hex))
 
     # -- looking -------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpus.leasing.contract import Beat, Circuit, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.leasing.values import Beat, Circuit, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.protocol import (
     BANDS,
     CircuitState,

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Circuit
+from gpus.leasing.values import Circuit
 from gpus.models import ModelConfig, Pool, Server
 from gpus.protocol import CircuitKind, CircuitState
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.utils import timezone
 
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.models import ConfigVersion, ModelConfig, Pause, Server
 from gpus.protocol import DesiredState
 

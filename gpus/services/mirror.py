@@ -15,7 +15,8 @@ from django.db.models import QuerySet
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pause, Pool, Server
 from gpus.protocol import DesiredState, ServerSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 from gpus.models import Server
 from gpus.protocol import CircuitState, DesiredState
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat, Wakes
+from gpus.leasing.values import Beat, Wakes
 from gpus.models import ModelConfig, Placement, Server
 from gpus.runners.base import Transport
 from gpus.runners.local import STARTED_HERE

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.runners.local import STARTED_HERE
 

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from gpus.api.json_body import check, compiled
 from gpus.api.openapi import described
 from gpus.api.problems import FieldError, validation_problem
-from gpus.protocol import canonical_json
+from gpus.canonical import canonical_json
 from jobs.api import schemas
 from jobs.api.base import JobView, principal_of, shown_job, tenant_of
 from jobs.api.errors import refusal_problem

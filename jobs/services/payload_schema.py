@@ -12,7 +12,7 @@ from jsonschema.exceptions import best_match
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from gpus.protocol import canonical_json
+from gpus.canonical import canonical_json
 from jobs.errors import PayloadInvalid
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 
 from gpus import queries as registry
-from gpus.leasing.contract import Pushed, Wakes
+from gpus.leasing.values import Pushed, Wakes
 from gpus.protocol import PushOutcome, PushResult
 from jobs.errors import Refused
 from jobs.models import Job

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from django.conf import settings
 
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.protocol import Clock, SystemClock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport

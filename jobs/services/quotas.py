@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Sum
 
 from gpus import queries as registry
-from gpus.leasing.contract import Leases, ParkedFor, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import ParkedFor, Wakes
 from jobs.errors import QuotaExhausted
 from jobs.models import Attempt, Rollup, Tenant
 from jobs.rollups import HOUR

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from gpus.protocol import canonical_json
+from gpus.canonical import canonical_json
 from jobs.ordering import DEFAULT, read_priority
 
 QUEUE, REJECT = "queue", "reject"

@@ -16,7 +16,7 @@ from django.db import transaction
 
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.protocol import TenantSpec
 from gpus.services.audit import record
 from gpus.services.mirror import LeasesOf

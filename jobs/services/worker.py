@@ -21,7 +21,8 @@ from django.db import DatabaseError, connection
 
 from gpus import queries as fleet
 from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeasingUnavailable
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import structlog
 from django.db import transaction
 
-from gpus.leasing.contract import Leases, SlotView
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from jobs import transitions

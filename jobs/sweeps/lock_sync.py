@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpus.leasing.contract import Leases, SlotView
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import SlotView
 from gpus.models import Server
 from gpus.protocol import slot_name
 from gpus.services.health import Health, is_restart, record_health

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from django.db.models import Count, F, Max, Q, Sum
 
 from gpus import queries as fleet_queries
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, Placement, Pool, Server
 from gpus.protocol import BANDS, TenantSpec
 from gpus.services.mirror import mirror_registry

@@ -14,9 +14,9 @@ from django.test import Client, override_settings
 from admin_ui.groups import write_groups
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Circuits, PoolDepth, SlotView, Wakes
 from gpus.leasing.outlook import Outlook
 from gpus.leasing.store import redis_leases
+from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from jobs.events import announce as announcing
 from jobs.services import ports

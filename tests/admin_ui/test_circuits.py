@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from gpus.leasing.contract import Circuit, Circuits, PoolDepth, SlotView
+from gpus.leasing.values import Circuit, Circuits, PoolDepth, SlotView
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitState
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpus.errors import LeasingUnavailable
 from gpus.fleet import CellState, Fleet, cell_of, look_at
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from tests.builders import make_model, make_server

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat, Circuits, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.leasing.outlook import Outlook
+from gpus.leasing.values import Beat, Circuits, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, TenantSpec, Ticket
 
 

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import PoolDepth
+from gpus.leasing.values import PoolDepth
 from gpus.models import Pause
 from jobs import line as line_module
 from jobs.history import WINDOWS, history

@@ -16,7 +16,7 @@ import redis
 from dispatcher_project.broker import register_transports
 from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.settings.celery import celery_settings
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from jobs import wake
 
 DEAD = "redis://127.0.0.1:1/0"

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, Server
 from jobs.models import Tenant
 from tests.admin_ui.conftest import World

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from gpus import queries
-from gpus.leasing.contract import PoolDepth
+from gpus.leasing.values import PoolDepth
 from gpus.models import Pause, Server
 from jobs import history
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant

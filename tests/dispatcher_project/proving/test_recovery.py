@@ -14,7 +14,7 @@ from dispatcher_project.proving.ports import free_ports
 from dispatcher_project.proving.records import AttemptRow
 from dispatcher_project.proving.recovery import Measurement, Recovery, RunSigns
 from dispatcher_project.proving.state import Live
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 
 from . import made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.leasing.contract import Circuit, Circuits
+from gpus.leasing.values import Circuit, Circuits
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitState
 from tests.builders import make_model, make_server

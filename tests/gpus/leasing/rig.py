@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpus.leasing import keys
-from gpus.leasing.contract import Wakes
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import Wakes
 from gpus.protocol import (
     DesiredState,
     Lease,

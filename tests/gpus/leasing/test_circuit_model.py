@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpus.errors import Verdict
-from gpus.leasing.contract import CircuitRules
 from gpus.leasing.scripts import Client
+from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitState, Lease
 
 from .rig import POOL, Rig

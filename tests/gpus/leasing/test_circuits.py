@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import Verdict
-from gpus.leasing.contract import CircuitRules
 from gpus.leasing.scripts import Client
+from gpus.leasing.values import CircuitRules
 from gpus.protocol import CircuitKind, CircuitState, ExpiryVerdict, Lease, ReleaseMode
 
 from .rig import POOL, WORKER, Rig

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from gpus.leasing.contract import ParkedFor, Tokens
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import ParkedFor, Tokens
 
 from .rig import MODEL, POOL, Rig
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.leasing.contract import SlotView
+from gpus.leasing.values import SlotView
 from gpus.models import Pool, Server
 from gpus.services.observed import observed
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpus.leasing.contract import Beat
+from gpus.leasing.values import Beat
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import DesiredState
 from gpus.services.mirror import read_paused, told_spec

@@ -10,7 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from gpus import queries as registry
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
 from jobs.api.authentication import forget_keys

@@ -23,6 +23,7 @@ from .test_jobs import make_job
 
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 JOB = {"model": "zimg", "payload": {}}
+REJECT = JOB | {"if_busy": "reject"}
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
@@ -33,6 +34,11 @@ def nothing_remembered() -> Iterator[None]:
     yield
     limits.forget()
     quotas.forget()
+
+
+@pytest.fixture
+def server(zimg: ModelConfig) -> Server:
+    return make_server(model=zimg, healthy=True)
 
 
 def limit(account: Account, **values: Any) -> None:
@@ -230,69 +236,6 @@ def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelC
 
 
 # -- whether a slot is free ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server(zimg: ModelConfig) -> Server:
-    return make_server(model=zimg, healthy=True)
-
-
-REJECT = JOB | {"if_busy": "reject"}
-
-
-def test_who_would_not_wait_is_refused_and_nothing_is_stored(
-    acme: Account, server: Server, world: World
-) -> None:
-    refused = submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k")
-    told = problem(refused, 503, "busy")
-    assert told["retryable"] is True
-    assert refused["Retry-After"]
-    assert not Job.objects.exists()
-    assert not IdempotencyKey.objects.exists()
-    world.leases.free_slots = 1
-    accepted = submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k")
-    assert (accepted.status_code, accepted.json()["outcome"]) == (202, "leased")
-
-
-@pytest.mark.parametrize("change", [
-    {"healthy": False}, {"desired": "off"}, {"desired": "draining"}, {"slots": 0},
-])  # fmt: skip
-def test_no_server_is_another_answer_than_no_free_slot(
-    acme: Account, server: Server, world: World, change: dict[str, Any]
-) -> None:
-    assert submit(acme).json()["wait_reason"] == "busy"
-    for name, value in change.items():
-        setattr(server, name, value)
-    server.save()
-    problem(submit(acme, REJECT), 503, "no_capacity")
-    told = submit(acme, JOB | {"if_busy": "queue"}).json()
-    assert (told["outcome"], told["wait_reason"]) == ("queued", "no_capacity")
-
-
-def test_a_server_that_was_not_looked_at_yet_is_no_missing_one(
-    acme: Account, zimg: ModelConfig, world: World
-) -> None:
-    make_server(model=zimg)
-    assert submit(acme).json()["wait_reason"] == "busy"
-
-
-def test_without_redis_nobody_can_say_whether_a_slot_is_free(
-    acme: Account, server: Server, world: World
-) -> None:
-    world.leases.away = True
-    refused = submit(acme, REJECT)
-    problem(refused, 503, "leasing_unavailable")
-    assert refused["Retry-After"] == "5"
-    assert submit(acme).json()["wait_reason"] is None, "nobody knows"
-    assert Job.objects.count() == 1
-
-
-def test_a_batch_that_would_not_wait_gets_as_many_as_are_free(
-    acme: Account, server: Server, world: World
-) -> None:
-    world.leases.free_slots = 2
-    answer = acme.client.post(BATCH, {"jobs": [REJECT] * 3}, format="json").json()["jobs"]
-    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "leased", "busy"]
 
 
 def test_a_redis_that_hangs_costs_a_limited_tenant_one_time_out(

@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from admin_ui.dashboard.words import measured
 from gpus.fleet import look_at
-from gpus.leasing.contract import Beat
+from gpus.leasing.values import Beat
 from gpus.models import Server
 from gpus.services.pinned import beat_of, register_pinned
 

@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from rest_framework.test import APIClient
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from gpus.leasing.contract import PoolDepth
+from gpus.leasing.values import PoolDepth
 from gpus.models import ModelConfig, Pause, QuarantinedSlot
 from gpus.protocol import ServerSpec
 from jobs import tallies

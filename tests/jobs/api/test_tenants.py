@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpus.leasing.contract import Wakes
+from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
 from jobs.services.limits import limits_of

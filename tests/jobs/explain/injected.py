@@ -11,8 +11,8 @@ from typing import Any
 
 from gpus import queries
 from gpus.errors import Verdict
-from gpus.leasing.contract import CircuitRules
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import CircuitRules
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.protocol import DesiredState, Lease, PoolSpec, QueueAlgorithm, ReleaseMode, Ticket
 from gpus.services.controls import pause, switch_server

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import requests
 
-from gpus.leasing.contract import CircuitRules
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import CircuitRules
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
 from gpus.protocol import CircuitKind, CircuitState

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Pushed
+from gpus.leasing.values import Pushed
 from gpus.protocol import Ticket
 from jobs.services import late_tickets
 from jobs.services.late_tickets import push_later

@@ -12,9 +12,10 @@ import pytest
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
-from gpus.leasing.contract import Leases, Wakes
+from gpus.leasing.contract import Leases
 from gpus.leasing.keys import prefix
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.contract import Beat
+from gpus.leasing.values import Beat
 from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.services.pinned import beat_of, register_pinned

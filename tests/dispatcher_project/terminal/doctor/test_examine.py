@@ -17,7 +17,7 @@ from dispatcher_project.management.commands import doctor as command
 from dispatcher_project.terminal.doctor import examine
 from dispatcher_project.terminal.doctor.finding import Level, View
 from gpus.errors import Verdict
-from gpus.leasing.contract import DEFAULT_RULES
+from gpus.leasing.values import DEFAULT_RULES
 from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
 from jobs.models import Callback, Job

@@ -1,0 +1,49 @@
+"""Making an index anew, and which one it is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from gpus.leasing import wire
+from gpus.protocol import Lease
+
+REBUILD_SILENCE_SECONDS = 6
+"""Without a sign of life for so long, a rebuild may be taken over."""
+_SHARES_PER_CALL = 500
+
+
+class Generations:
+    """A part of `store.RedisLeases`."""
+
+    _lease_us: int
+
+    def generation(self) -> str | None:
+        found = self._run("generation")
+        return None if found is None else str(found[0])
+
+    def generation_age_seconds(self) -> float | None:
+        found = self._run("generation")
+        return None if found is None else float(found[1])
+
+    def begin_rebuild(self, owner: str) -> bool:
+        return bool(self._run("begin_rebuild", owner, REBUILD_SILENCE_SECONDS * 1_000_000))
+
+    def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
+        return bool(self._run("wipe", owner, max_keys))
+
+    def restore_lease(self, lease: Lease) -> bool:
+        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease)))
+
+    def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
+        for first in range(0, len(got), _SHARES_PER_CALL):
+            args: list[wire.Arg] = []
+            for priority, tenant, seconds in got[first : first + _SHARES_PER_CALL]:
+                args += (priority, tenant, seconds)
+            self._run("restore_shares", pool, *args)
+
+    def open_generation(self, owner: str) -> str:
+        return str(self._run("open_generation", owner, uuid.uuid4().hex))
+
+    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+        raise NotImplementedError

@@ -1,0 +1,125 @@
+"""What the lease layer answers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from gpus.protocol import (
+    CircuitState,
+    PushResult,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wakes:
+    """How many wakes a pool needs now. host: for a pinned driver's queue, else None."""
+
+    pool: str
+    host: str | None
+    count: int
+
+
+class ParkedFor(StrEnum):
+    """Why a tenant's tickets are held back: a letter each, and it goes on when the last one is gone."""
+
+    PAUSE = "p"
+    QUOTA = "q"
+    """Its GPU-seconds of the day are used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """taken: all that were wanted, else none. left: whole ones, after this. wait_seconds: until as many as
+    wanted are there. full_seconds: until the bucket is full."""
+
+    taken: bool
+    left: int
+    wait_seconds: float
+    full_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """One result per ticket, in order, and the wakes that became useful by them."""
+
+    results: tuple[PushResult, ...]
+    wakes: tuple[Wakes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot as the lease table sees it. state: free, leased, adoptable, settling, quarantined, off.
+
+    off: above the server's slot count, or its server is draining or off, and nothing runs there.
+    warm_model: what ran there last. expires_in_seconds: of a lease, else None. circuit: of its server.
+    """
+
+    slot: str
+    pool: str
+    state: str
+    resting: bool
+    warm_model: str | None
+    job_id: str | None
+    attempt_id: str | None
+    epoch: int
+    model: str | None
+    held_seconds: float
+    expires_in_seconds: float | None
+    circuit: CircuitState = CircuitState.CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """Of a server or a model. strikes: failures in a row while it is closed; opens: how often it opened in a
+    row; left_seconds: until it is half open."""
+
+    state: CircuitState
+    strikes: int
+    opens: int
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Circuits:
+    """By name; who is not named is closed and did not fail last."""
+
+    models: Mapping[str, Circuit] = field(default_factory=dict)
+    servers: Mapping[str, Circuit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitRules:
+    """failures: in a row, that open a circuit; 0: none ever opens. It rests so long, twice as long each time
+    it opens again, up to the cap."""
+
+    failures: int = 5
+    rest_seconds: float = 10.0
+    cap_seconds: float = 600.0
+
+
+DEFAULT_RULES = CircuitRules()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDepth:
+    """waiting: tickets that a slot may take, by model; parked: those of tenants that are paused, over their
+    quota, or run as many jobs as they may. wakes_pending: wakes sent and not yet used. slots: count by state.
+    circuits: of models whose circuit is not closed."""
+
+    pool: str
+    waiting: Mapping[str, int]
+    wakes_pending: int
+    slots: Mapping[str, int]
+    parked: Mapping[str, int] = field(default_factory=dict)
+    circuits: Mapping[str, CircuitState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a pinned worker said last, and how long ago. said: JSON values by name."""
+
+    age_seconds: float
+    said: Mapping[str, Any]

@@ -1,0 +1,96 @@
+"""An attempt's steps by hand: a runner that answers from lists, a clock that the test moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
+from jobs.services.runs import AttemptRun, run_seconds
+from jobs.services.steps import Remote, Wait
+from tests.builders import ManualClock
+
+ASYNC = ModelSpec(
+    "flux",
+    "flux",
+    ModelType.ASYNC,
+    poll_endpoint_template="/status/{id}",
+    poll_interval=3.0,
+    max_poll_time=60.0,
+)
+
+
+class ScriptedRunner:
+    """Answers from lists; an exception in them is raised."""
+
+    def __init__(self, *, starts: list[Any] = (), polls: list[Any] = (), cancels: list[Any] = ()) -> None:
+        self.starts, self.polls, self.cancels = list(starts), list(polls), list(cancels)
+        self.calls: list[str] = []
+        self.on_start: Callable[[Abort], None] = lambda abort: None
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Any:
+        self.calls.append("start")
+        self.on_start(abort)
+        return _say(self.starts.pop(0))
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Any:
+        self.calls.append(f"poll {remote_id}")
+        return _say(self.polls.pop(0) if self.polls else StillRunning())
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        self.calls.append(f"cancel {remote_id}")
+        return bool(_say(self.cancels.pop(0) if self.cancels else True))
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Any:
+        return Finished(body["result"])
+
+
+def _say(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class Bench:
+    def __init__(
+        self,
+        runner: ScriptedRunner,
+        *,
+        deadline: float | None = None,
+        remote_id: str | None = None,
+        limit: float = math.inf,
+    ) -> None:
+        self.clock = ManualClock()
+        self.fresh = True
+        self.push: Mapping[str, Any] | None = None
+        self.evidence: str | None = None
+        endpoint = Endpoint("gpu-1", "http://gpu-1/generate")
+        request = RunRequest("j", "a", ASYNC, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
+        self.run = AttemptRun(
+            request,
+            runner,
+            self.clock,
+            limit_seconds=run_seconds(request),
+            deadline_seconds=deadline,
+            is_fresh=lambda: self.fresh,
+            pushed=lambda: self.push,
+            prove_free=lambda: self.evidence,
+            remote_id=remote_id,
+        )
+
+    def accept(self) -> Bench:
+        assert self.run.step() == Remote("r1")
+        self.run.remote_committed = True
+        return self
+
+    def wait_through(self) -> Any:
+        """Steps and moves the clock by each wait until something else comes."""
+        for _ in range(1000):
+            step = self.run.step()
+            if not isinstance(step, Wait):
+                return step
+            assert step.seconds > 0
+            self.clock.move(step.seconds)
+        raise AssertionError("it never ended")
