@@ -18,7 +18,7 @@ from gpus import queries as registry
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from jobs.errors import QuotaExhausted
-from jobs.models import Attempt, Rollup, Tenant
+from jobs.models import Attempt, Rollup, Tenant, prepared
 from jobs.rollups import HOUR
 from jobs.services.limits import limits_of
 
@@ -31,6 +31,11 @@ _remembered: dict[int, tuple[float, datetime, float]] = {}
 def day_of(now: datetime) -> datetime:
     """Where the UTC day begins."""
     return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+_limited = prepared.Read(
+    lambda: Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
+)
 
 
 def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
@@ -51,11 +56,9 @@ def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
 
 def exhausted(now: datetime) -> Mapping[int, float]:
     """Tenants whose day is used up, with what they used."""
-    limits = dict(
-        Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
-    )
+    limits: dict[int, float] = dict(_limited())
     used = used_seconds(limits, now) if limits else {}
-    return {tenant: seconds for tenant, seconds in used.items() if seconds >= (limits[tenant] or 0.0)}
+    return {tenant: seconds for tenant, seconds in used.items() if seconds >= (limits[tenant])}
 
 
 def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:

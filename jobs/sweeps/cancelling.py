@@ -12,7 +12,7 @@ from django.db import transaction
 
 from gpus.models import QuarantinedSlot
 from jobs import transitions
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, prepared
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState
@@ -22,14 +22,19 @@ from jobs.sweeps.losses import spec_of
 PERIOD_SECONDS = 2.0
 LIMIT = 500
 
+_cancelling = prepared.Read(
+    lambda: (
+        Job.objects.filter(state=JobState.CANCELLING.value)
+        .defer("payload", "result")
+        .order_by("place_us")[:LIMIT]
+    )
+)
+
 
 def sweep(ports: Ports) -> SweepCount:
     """repaired: jobs that are CANCELLED now."""
     now = ports.clock.now()
-    jobs = Job.objects.filter(state=JobState.CANCELLING.value).order_by("place_us")
-    return sweep_rows(
-        "cancelling", jobs.defer("payload", "result")[:LIMIT], lambda job: _finish(job, now, ports)
-    )
+    return sweep_rows("cancelling", _cancelling(), lambda job: _finish(job, now, ports))
 
 
 def _finish(job: Job, now: datetime, ports: Ports) -> bool:

@@ -9,27 +9,34 @@ from __future__ import annotations
 import structlog
 
 from gpus.leasing.contract import Leases
-from gpus.models import Server
+from gpus.models import Pool, Server
 from gpus.services.health import record_health
 from gpus.services.mirror import mirror
 from gpus.services.pinned import health_by
+from jobs.models import prepared
+from jobs.models.prepared import value
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
 log = structlog.get_logger(__name__)
+
+_any_pinned = prepared.Read(
+    lambda: (
+        Server.objects.filter(host__isnull=False, pool__fleet=value(Pool, "fleet"))
+        .order_by()
+        .values_list("pk", flat=True)[:1]
+    )
+)
 
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: pinned servers. repaired: those that became, or ceased to be, capacity."""
 
     def step(fleet: str, leases: Leases) -> SweepCount:
-        servers = list(
-            Server.objects.filter(host__isnull=False, pool__fleet=fleet)
-            .select_related("pool")
-            .order_by("name")
-        )
-        if not servers:
+        if not _any_pinned(fleet=fleet):
             return SweepCount()
+        pinned = Server.objects.filter(host__isnull=False, pool__fleet=fleet)
+        servers = list(pinned.select_related("pool").order_by("name"))
         beats = leases.beats([server.name for server in servers])
 
         def judge(server: Server) -> bool:
