@@ -205,7 +205,8 @@ class World:
         generation._under_way.clear()
         orphans._leaseless_since.clear()
         queries.forget()
-        queries.REMEMBER_SECONDS = 1e9
+        queries.REMEMBER_SECONDS = limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
+        quotas.REMEMBER_SECONDS = 0.0
         connection.execute_wrappers.clear()
         fresh_database(_register)
 

@@ -47,7 +47,8 @@ end
 
 local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
 local rank = job ~= '' and redis.call('ZRANK', line, member)
-local own = rank and rank + 1 or redis.call('ZCARD', line) + 1
+local score = rank and tonumber(redis.call('ZSCORE', line, member)) or now + level_of(member) * pool.head_start
+local own = own_place(pool, queue, asked, model, tenant, rank or redis.call('ZCARD', line), score)
 local at = position(pool, queue, own, reasons ~= '', not rank and reasons == '' and tenant or nil)
 local higher = 0
 for band = 1, queue.band do higher = higher + pool.queues[band].waiting end

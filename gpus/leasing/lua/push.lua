@@ -47,8 +47,8 @@ for i = 3, #ARGV, FIELDS do
       if avoid ~= '' then set_mark(pool, member, 0, 0, avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    local own = redis.call('ZRANK', line_of(pool, asked, model, tenant), member) + 1
-    at = position(pool, queue_of(pool, tenant, asked), own, parked)
+    local queue, rank = queue_of(pool, tenant, asked), redis.call('ZRANK', line_of(pool, asked, model, tenant), member)
+    at = position(pool, queue, own_place(pool, queue, asked, model, tenant, rank, score), parked)
     local is_next = not parked and at <= free_slots(model)
     if outcome == QUEUED and is_foretold(job) and not parked then foretell(pool, job, is_next and 0 or at) end
     if outcome == QUEUED and is_next then outcome = LEASED end

@@ -1,6 +1,19 @@
 -- Where a ticket stands in the line.
 -- include: line
 
+-- Its place, from 1, among its tenant's tickets for the same model in the queue: what asked for another band may stand
+-- before it. rank: in its own line, from 0.
+local function own_place(pool, queue, asked, model, tenant, rank, score)
+  local own, stands = rank + 1, score - head_start(pool, queue, asked)
+  for other = 0, queue.band do
+    if other ~= asked and queue_of(pool, tenant, other) == queue then
+      local before = string.format('(%.0f', stands + head_start(pool, queue, other))
+      own = own + redis.call('ZCOUNT', line_of(pool, other, model, tenant), '-inf', before)
+    end
+  end
+  return own
+end
+
 -- An estimate, from 1: all higher bands go first; in a fair queue everybody's tickets take turns. Of a parked tenant: the
 -- place it would have if it went on now. own: its place in its own line, from 1. newcomer: a tenant whose ticket is only
 -- thought of, else nil.
