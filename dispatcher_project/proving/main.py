@@ -25,12 +25,14 @@ SOUND, WRONG, BROKEN_OFF = 0, 1, 3
 _ROUND_JOBS = 60
 """What one fault may use up in later rounds, also when the jobs are used up already."""
 _SHOWN = 15
+_AGAIN_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 0 nothing is wrong, 1 something is, 2 bad arguments, 3 the trial could not be held."""
     options = read_options(arguments, tuple(FAULTS))
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _interrupted)
     trial: Trial | None = None
     try:
         trial = Trial(options)
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"prove: {error}")
         return BROKEN_OFF
     except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         say("broken off")
         return BROKEN_OFF
     finally:
@@ -121,6 +124,9 @@ def _only_load(trial: Trial, begun: float) -> None:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Raised again until somebody hears of it: a finaliser may be what runs now, and Python
+    swallows what is raised in one."""
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     raise KeyboardInterrupt
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.embedded import die_with_parent, find_valkey
+from dispatcher_project.proving import main as proving
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.worker_bench import wait_for
@@ -81,3 +83,23 @@ def test_broken_off_it_leaves_no_process(tmp_path: Path, number: signal.Signals)
     assert trial.wait(60) == (3 if number is signal.SIGINT else -number)
     wait_for(lambda: not marked_processes(f"{folder.resolve()}#"), what="an end of the dispatcher")
     wait_for(lambda: not processes_of(folder), what="an end of what the trial started")
+
+
+def test_an_interrupt_that_was_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[float] = []
+    monkeypatch.setattr(proving.signal, "setitimer", lambda which, seconds: timers.append(seconds))
+
+    def trial(options: object) -> None:
+        with contextlib.suppress(KeyboardInterrupt):  # as Python does in a finaliser
+            signal.getsignal(signal.SIGINT)(signal.SIGINT, None)  # type: ignore[operator,misc]
+        assert len(timers) == 1
+        signal.getsignal(signal.SIGALRM)(signal.SIGALRM, None)  # type: ignore[operator,misc]
+
+    monkeypatch.setattr(proving, "Trial", trial)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    try:
+        assert proving.main(["--jobs", "1"]) == proving.BROKEN_OFF
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert timers[-1] == 0
