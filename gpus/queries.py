@@ -10,7 +10,8 @@ from typing import Any
 
 from django.db.models.signals import post_delete, post_save
 
-from gpus.models import ModelConfig, Pause, Placement, Pool, Server
+from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
+from gpus.models.prepared import value
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.services.secrets import decrypt
 
@@ -44,8 +45,7 @@ def endpoint_for(server: str, model: str) -> Endpoint | None:
 
 def pools(*, fleet: str | None = None) -> list[PoolSpec]:
     """All pools by name, or those of one fleet."""
-    rows = Pool.objects.all() if fleet is None else Pool.objects.filter(fleet=fleet)
-    return [pool.spec for pool in rows]
+    return [pool.spec for pool in (_all_pools() if fleet is None else _pools_of(fleet=fleet))]
 
 
 def fleet_of(pool: str) -> str:
@@ -64,7 +64,7 @@ def fleets() -> list[str]:
 
 def pauses() -> list[Pause]:
     """What is paused now, by kind and name; never remembered."""
-    return list(Pause.objects.all())
+    return _pauses()
 
 
 def forget() -> None:
@@ -93,12 +93,24 @@ def _recent(key: tuple[str, ...], read: Callable[[], Any]) -> Any:
     return value
 
 
+_all_pools = prepared.Read(Pool.objects.all)
+_pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_pauses = prepared.Read(Pause.objects.all)
+_config = prepared.Read(lambda: ModelConfig.objects.filter(name=value(ModelConfig, "name")))
+_server = prepared.Read(lambda: Server.objects.filter(name=value(Server, "name")))
+_address = prepared.Read(
+    lambda: Placement.objects.filter(
+        server=value(Server, "name", "server"), model=value(ModelConfig, "name", "model")
+    ).values_list("endpoint", flat=True)
+)
+
+
 def _read_fleets() -> list[str]:
     return sorted({"main", *Pool.objects.order_by().values_list("fleet", flat=True).distinct()})
 
 
 def _read_model(name: str) -> ModelSpec | None:
-    config = ModelConfig.objects.filter(name=name).first()
+    config = _config.first(name=name)
     return config.spec if config else None
 
 
@@ -110,13 +122,12 @@ def _read_capacity(model: str) -> bool:
 
 
 def _read_endpoint(server: str, model: str) -> Endpoint | None:
-    placement = Placement.objects.select_related("server").filter(server_id=server, model_id=model).first()
-    if placement is None:
+    address, machine = _address.first(server=server, model=model), _server.first(name=server)
+    if address is None or machine is None:
         return None
-    machine = placement.server
     return Endpoint(
         server=machine.name,
-        url=placement.endpoint,
+        url=address,
         headers=read_headers(machine.headers_encrypted),
         ca_pem=machine.ca_pem or None,
         max_slots=machine.slots,

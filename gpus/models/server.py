@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.db import models
 
 from gpus.protocol import DesiredState, ServerSpec
@@ -48,13 +50,15 @@ class Server(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def spec(self) -> ServerSpec:
-        """Reads the placements: prefetch them in loops."""
+    def spec(self, models: Iterable[str] | None = None) -> ServerSpec:
+        """models: those it has, where the caller knows; else its placements are read (prefetch them)."""
+        if models is None:
+            models = (placement.model_id for placement in self.placements.all())
         return ServerSpec(
             name=self.name,
             pool=self.pool_id,
             slots=self.slots,
-            models=tuple(sorted(placement.model_id for placement in self.placements.all())),
+            models=tuple(sorted(models)),
             desired=DesiredState(self.desired),
             host=self.host,
         )

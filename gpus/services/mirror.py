@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
-
-from django.db.models import QuerySet
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.models import ModelConfig, Pause, Pool, Server
+from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
+from gpus.models.prepared import value
 from gpus.protocol import DesiredState, ServerSpec
 
 Told = TypeVar("Told")
@@ -44,9 +44,9 @@ def read_paused() -> Paused:
     )
 
 
-def told_spec(server: Server, paused: Paused) -> ServerSpec:
-    """Reads the placements: prefetch them in loops."""
-    spec = server.spec()
+def told_spec(server: Server, paused: Paused, models: Iterable[str] | None = None) -> ServerSpec:
+    """models: those it has, where the caller knows; else its placements are read."""
+    spec = server.spec(models)
     is_blind = server.host is not None and server.healthy is False
     stands_still = (paused.system or is_blind) and spec.desired is DesiredState.ON
     return replace(
@@ -58,10 +58,10 @@ def told_spec(server: Server, paused: Paused) -> ServerSpec:
 
 def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
     """Tells the lease layer all pools, servers and pauses of its fleet. Raises LeasingUnavailable."""
-    pools = Pool.objects.filter(fleet=fleet)
+    pools = partial(_pools_of, fleet=fleet)
     _tell_pools(leases, pools)
     wakes = _tell_tenants(leases, pools)
-    return (*wakes, *_tell_servers(leases, Server.objects.filter(pool__fleet=fleet)))
+    return (*wakes, *_tell_servers(leases, partial(_servers_of, fleet=fleet)))
 
 
 def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[tuple[Wakes, ...], bool]:
@@ -69,11 +69,11 @@ def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[
     What it did not take the sweep tells it."""
     try:
         store = leases(pool.fleet)
-        rows = Pool.objects.filter(name=pool.name)
+        rows = partial(_pool_named, name=pool.name)
         _tell_pools(store, rows)
         tenants = _tell_tenants(store, rows)
-        servers = Server.objects.filter(name=server.name) if server else Server.objects.none()
-        return (*tenants, *_tell_servers(store, servers)), True
+        servers = _tell_servers(store, partial(_server_named, name=server.name)) if server else ()
+        return (*tenants, *servers), True
     except LeasingUnavailable:
         return (), False
 
@@ -86,15 +86,14 @@ def mirror_pause(
     mirrored = True
     wakes: list[Wakes] = []
     for fleet in _fleets_with(kind, name):
-        servers = Server.objects.filter(pool__fleet=fleet)
         try:
             store = leases(fleet)
             if kind is Pause.Kind.TENANT:
-                told = _tell_tenants(store, Pool.objects.filter(fleet=fleet))
+                told = _tell_tenants(store, partial(_pools_of, fleet=fleet))
             elif kind is Pause.Kind.MODEL:
-                told = _tell_servers(store, servers.filter(placements__model=name))
+                told = _tell_servers(store, partial(_servers_with, fleet=fleet, model=name))
             else:
-                told = _tell_servers(store, servers)
+                told = _tell_servers(store, partial(_servers_of, fleet=fleet))
             wakes += store.fill() if is_over else told
         except LeasingUnavailable:
             mirrored = False
@@ -108,22 +107,45 @@ def _fleets_with(kind: Pause.Kind, name: str) -> Iterable[str]:
     return sorted(set(pools.order_by().values_list("fleet", flat=True)))
 
 
-def _tell_pools(leases: Leases, pools: QuerySet[Pool]) -> None:
-    _tell(lambda: {pool.name: pool.spec for pool in pools.all()}, leases.configure_pool)
+def _servers_with(*, fleet: str, model: str) -> list[Server]:
+    return list(Server.objects.filter(pool__fleet=fleet, placements__model=model))
 
 
-def _tell_tenants(leases: Leases, pools: QuerySet[Pool]) -> tuple[Wakes, ...]:
+_pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_pool_named = prepared.Read(lambda: Pool.objects.filter(name=value(Pool, "name")))
+_servers_of = prepared.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")))
+_server_named = prepared.Read(lambda: Server.objects.filter(name=value(Server, "name")))
+_still_there = prepared.ReadAmong(
+    Server, "name", lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
+)
+_placed_on = prepared.ReadAmong(
+    Server,
+    "name",
+    lambda names: (
+        Placement.objects.filter(server__name__in=names).order_by().values_list("server_id", "model_id")
+    ),
+)
+
+
+def _tell_pools(leases: Leases, pools: Callable[[], list[Pool]]) -> None:
+    _tell(lambda: {pool.name: pool.spec for pool in pools()}, leases.configure_pool)
+
+
+def _tell_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wakes, ...]:
     def read() -> dict[str, tuple[str, tuple[str, ...]]]:
         tenants = read_paused().tenants
-        return {pool: (pool, tenants) for pool in pools.values_list("name", flat=True)}
+        return {pool.name: (pool.name, tenants) for pool in pools()}
 
     return _tell(read, lambda told: leases.set_paused_tenants(*told))
 
 
-def _tell_servers(leases: Leases, servers: QuerySet[Server]) -> tuple[Wakes, ...]:
+def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[Wakes, ...]:
     def read() -> dict[str, ServerSpec]:
-        paused = read_paused()
-        return {one.name: told_spec(one, paused) for one in servers.prefetch_related("placements")}
+        paused, rows = read_paused(), servers()
+        models: dict[str, list[str]] = {one.name: [] for one in rows}
+        for server, model in _placed_on(list(models)):
+            models[server].append(model)
+        return {one.name: told_spec(one, paused, models[one.name]) for one in rows}
 
     told: set[str] = set()
 
@@ -133,7 +155,7 @@ def _tell_servers(leases: Leases, servers: QuerySet[Server]) -> tuple[Wakes, ...
 
     wakes = _tell(read, tell)
     # one that was removed meanwhile must not stay behind as told
-    for gone in told - set(Server.objects.filter(name__in=told).values_list("name", flat=True)):
+    for gone in told - set(_still_there(sorted(told))):
         leases.forget_server(gone)
     return wakes
 
@@ -145,8 +167,8 @@ def _tell(
     them and told it, and the older state must not stand in the lease layer after the newer one."""
     told: dict[str, Told] = {}
     wakes: list[Wakes] = []
-    while news := {name: value for name, value in read().items() if told.get(name) != value}:
-        for value in news.values():
-            wakes += tell(value) or ()
+    while news := {name: now for name, now in read().items() if told.get(name) != now}:
+        for one in news.values():
+            wakes += tell(one) or ()
         told |= news
     return tuple(wakes)

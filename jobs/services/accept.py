@@ -10,9 +10,10 @@ import structlog
 from django.db import transaction
 
 from gpus import queries as registry
+from gpus.models import prepared
 from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
-from jobs.models import IdempotencyKey, Job, prepared
+from jobs.models import IdempotencyKey, Job
 from jobs.services.capacity import Capacity
 from jobs.services.quotas import quota_refusal
 from jobs.services.replays import EarlierBatch, complete_batch, known_keys, remembered, replayed

@@ -13,11 +13,12 @@ from django.db import DatabaseError, transaction
 from gpus import queries as fleet
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.ids import new_id
-from jobs.models import Attempt, Job, prepared
-from jobs.models.prepared import value
+from jobs.models import Attempt, Job
 from jobs.services import finish
 from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome

@@ -18,6 +18,8 @@ from django.conf import settings
 from django.db import connection
 
 from gpus.errors import ConnectFailed, GpuBusy, Interrupted
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import RunRequest
 from gpus.services.health import evidence_for
@@ -51,6 +53,13 @@ class WorkReport:
     outcome: str
     seconds: float
     error_code: str = ""
+
+
+_pushed = prepared.Read(
+    lambda: PushedResult.objects.filter(attempt_id=value(PushedResult, "attempt_id")).values_list(
+        "body", flat=True
+    )
+)
 
 
 def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[Claimed | None, WorkReport]:
@@ -109,9 +118,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
         deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
         is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
-        pushed=lambda: (
-            PushedResult.objects.filter(attempt_id=lease.attempt_id).values_list("body", flat=True).first()
-        ),
+        pushed=lambda: _pushed.first(attempt_id=lease.attempt_id),
         prove_free=lambda: evidence_for(
             lease.server,
             lease.attempt_id,

@@ -17,8 +17,9 @@ from django.db.models import Sum
 from gpus import queries as registry
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
+from gpus.models import prepared
 from jobs.errors import QuotaExhausted
-from jobs.models import Attempt, Rollup, Tenant, prepared
+from jobs.models import Attempt, Rollup, Tenant
 from jobs.rollups import HOUR
 from jobs.services.limits import limits_of
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from django.db import IntegrityError
 
+from gpus.models import prepared
+from gpus.models.prepared import value
 from jobs.errors import IdempotencyConflict, Refused
-from jobs.models import IdempotencyKey, Job, prepared
-from jobs.models.prepared import value
+from jobs.models import IdempotencyKey, Job
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submitted import Item, Submitted, outcome_of
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpus.models import Server
+from gpus.models import Server, prepared
 from gpus.protocol import DesiredState, Lease
 from gpus.queries import forget
-from jobs.models import prepared
 from jobs.services.runs import AttemptRun
 from jobs.services.steps import Order
 

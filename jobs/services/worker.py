@@ -23,11 +23,12 @@ from gpus import queries as fleet
 from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
+from gpus.models import prepared
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for
 from jobs.ids import new_id
-from jobs.models import Job, PushedResult, prepared
+from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from gpus.models import QuarantinedSlot
+from gpus.models import QuarantinedSlot, prepared
 from jobs import transitions
-from jobs.models import Attempt, Job, prepared
+from jobs.models import Attempt, Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState

@@ -13,10 +13,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from gpus.errors import LeasingUnavailable
+from gpus.models import prepared
+from gpus.models.prepared import value
 from jobs import transitions
 from jobs.errors import DEADLINE_EXCEEDED
-from jobs.models import Job, prepared
-from jobs.models.prepared import value
+from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.services.standing import take_out_of_line

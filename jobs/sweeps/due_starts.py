@@ -6,10 +6,11 @@ from collections import defaultdict
 
 from django.db import transaction
 
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import Ticket
 from jobs import transitions
-from jobs.models import Job, prepared
-from jobs.models.prepared import value
+from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState

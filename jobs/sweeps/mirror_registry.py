@@ -10,7 +10,8 @@ from django.db.models import Count, F, Max, Q, Sum
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.models import AuditEntry, Placement, Pool, Server
+from gpus.models import AuditEntry, Placement, Pool, Server, prepared
+from gpus.models.prepared import value
 from gpus.protocol import BANDS, TenantSpec
 from gpus.services.mirror import mirror_registry
 from jobs.models import Tenant
@@ -81,13 +82,25 @@ def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
         last = int(page[-1].name)
 
 
-def _read(fleet: str, generation: str) -> _Known:
-    pools = Pool.objects.filter(fleet=fleet).values_list("name", "algorithm", "affinity_patience_seconds")
-    servers = list(
-        Server.objects.filter(pool__fleet=fleet).values_list("name", "pool_id", "slots", "desired", "host")
+_pools = prepared.Read(
+    lambda: Pool.objects.filter(fleet=value(Pool, "fleet")).values_list(
+        "name", "algorithm", "affinity_patience_seconds"
     )
-    blind = Server.objects.filter(pool__fleet=fleet, host__isnull=False, healthy=False)
-    placed = Placement.objects.filter(server__pool__fleet=fleet).values_list("server_id", "model_id")
+)
+_servers = prepared.Read(
+    lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")).values_list(
+        "name", "pool_id", "slots", "desired", "host", "healthy"
+    )
+)
+_placed = prepared.Read(
+    lambda: Placement.objects.filter(server__pool__fleet=value(Pool, "fleet")).values_list(
+        "server_id", "model_id"
+    )
+)
+
+
+def _read(fleet: str, generation: str) -> _Known:
+    servers = _servers(fleet=fleet)
     tenants = Tenant.objects.aggregate(
         Count("pk"),
         Max("pk"),
@@ -102,10 +115,12 @@ def _read(fleet: str, generation: str) -> _Known:
         AuditEntry.objects.aggregate(last=Max("pk"))["last"],
         frozenset(
             [
-                *(("pool", *row) for row in pools),
-                *(("server", *row) for row in servers),
-                *placed,
-                *(("blind", name) for name in blind.values_list("name", flat=True)),
+                *(("pool", *row) for row in _pools(fleet=fleet)),
+                *(
+                    ("server", *row, host, host is not None and healthy is False)
+                    for *row, host, healthy in servers
+                ),
+                *_placed(fleet=fleet),
                 *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
             ]
         ),

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from gpus.leasing.contract import Leases
+from gpus.models import prepared
 from gpus.protocol import LeaseRef, slot_name
-from jobs.models import Attempt, Job, prepared
+from jobs.models import Attempt, Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import AttemptState, JobState

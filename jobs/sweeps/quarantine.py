@@ -17,12 +17,12 @@ from django.db.models import F
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import QuarantinedSlot, Server, prepared
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 from gpus.services.health import health_url, health_urls, is_restart, record_health
 from gpus.services.pinned import ask_all
-from jobs.models import Attempt, prepared
+from jobs.models import Attempt
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 

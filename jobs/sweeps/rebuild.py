@@ -18,7 +18,8 @@ from django.db import transaction
 
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import QuarantinedSlot, Server, prepared
+from gpus.models.prepared import value
 from gpus.protocol import Lease, slot_name
 from jobs import transitions
 from jobs.ids import new_id
@@ -178,10 +179,17 @@ def _live_leases(fleet: str) -> Iterator[Lease]:
         last = page[-1].id
 
 
+_last_of_slot = prepared.Read(
+    lambda: Attempt.objects.filter(server=value(Attempt, "server"), slot=value(Attempt, "slot")).order_by(
+        "-started_at"
+    )[:1]
+)
+
+
 def _write_missing_quarantine(server: Server, slot: int) -> None:
     """A slot whose last attempt ended without proof, and nobody wrote it down (its server was not registered
     then): nobody vouches for it."""
-    last = Attempt.objects.filter(server=server.name, slot=slot).order_by("-started_at").first()
+    last = _last_of_slot.first(server=server.name, slot=slot)
     if last is None or last.slot_freed or last.state in LIVE_ATTEMPT_STATES:
         return
     if QuarantinedSlot.objects.filter(server=server, slot=slot, attempt_id=last.id).exists():

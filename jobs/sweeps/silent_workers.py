@@ -9,12 +9,11 @@ from __future__ import annotations
 import structlog
 
 from gpus.leasing.contract import Leases
-from gpus.models import Pool, Server
+from gpus.models import Pool, Server, prepared
+from gpus.models.prepared import value
 from gpus.services.health import record_health
 from gpus.services.mirror import mirror
 from gpus.services.pinned import health_by
-from jobs.models import prepared
-from jobs.models.prepared import value
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 

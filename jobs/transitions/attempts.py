@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from gpus.errors import GpuError
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import split_slot
-from jobs.models import Attempt, Job, prepared
-from jobs.models.prepared import value
+from jobs.models import Attempt, Job
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from gpus.models import prepared
+from gpus.models.prepared import value
 from jobs.callbacks.outbox import callback_for
 from jobs.fingerprints import fingerprint_of
-from jobs.models import Event, Job, prepared
-from jobs.models.prepared import value
+from jobs.models import Event, Job
 from jobs.states import JobState, is_final, move_between
 
 _locked = prepared.Read(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpus.models import prepared
 from jobs.errors import CANCELLED
-from jobs.models import DEAD_LETTER, Event, Job, JobTag, prepared
+from jobs.models import DEAD_LETTER, Event, Job, JobTag
 from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job

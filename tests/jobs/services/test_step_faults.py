@@ -17,7 +17,7 @@ from jobs.services.settlement import EndWritten, Settlement, Unreleased
 from jobs.services.steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, ManualClock, make_ports
-from tests.jobs.services.test_runs import ASYNC, Bench, ScriptedRunner
+from tests.jobs.services.run_bench import ASYNC, Bench, ScriptedRunner
 
 
 def away():

@@ -9,8 +9,9 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
-from jobs.models import Attempt, Event, Job, prepared
-from jobs.models.prepared import value
+from gpus.models import prepared
+from gpus.models.prepared import value
+from jobs.models import Attempt, Event, Job
 from jobs.states import AttemptState, JobState
 from tests.builders import make_job
 
