@@ -27,15 +27,17 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction."""
+    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction; made
+    before it, for none must be held while the day's GPU-seconds are summed up."""
 
     def __init__(self, tenant_id: int, now: datetime, capacity: Capacity | None) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity
         self._room = Room(tenant_id, now)
+        self._quota = quota_refusal(tenant_id, now)
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
-        refused: Refused | None = quota_refusal(self.tenant_id, self.now)
+        refused: Refused | None = self._quota
         if refused is None and request.reject_if_busy and self._capacity is not None:
             refused = self._capacity.refusal(request.model)
         return refused or self._room.refusal(request.model)
