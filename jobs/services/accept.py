@@ -27,8 +27,8 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction; made
-    before it, for none must be held while the day's GPU-seconds are summed up."""
+    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction, and
+    made before it: none must be held while the day's GPU-seconds are summed up."""
 
     def __init__(self, tenant_id: int, now: datetime, capacity: Capacity | None) -> None:
         self.tenant_id, self.now = tenant_id, now

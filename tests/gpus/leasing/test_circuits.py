@@ -265,3 +265,41 @@ def test_the_same_end_sent_twice_is_one_strike(rig: Rig) -> None:
     for _ in range(3):
         rig.leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, verdict=SERVER)
     assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].strikes == 1
+
+
+def test_a_server_that_is_registered_again_begins_anew(rig: Rig) -> None:
+    """Its circuit opened, it was removed while a run of its old life went on, and it comes back."""
+    rig.server(slots=3)
+    rig.push(*jobs("j", 9))
+    rig.must_claim("old")
+    fail(rig, 3, SERVER)
+    assert server(rig) is CircuitState.OPEN
+    rig.leases.forget_server("s1")
+    rig.wait(10.1)
+    rig.leases.fill()
+    assert rig.claim() is None
+    rig.server(slots=3)
+    assert server(rig) is CircuitState.CLOSED
+    assert [rig.claim() is not None for _ in range(3)] == [True, True, False]
+
+
+def test_a_server_that_is_registered_again_does_not_rest_on(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push(*jobs("j", 4))
+    rig.must_claim("old")
+    rig.leases.rest_server("s1", 60.0)
+    rig.leases.forget_server("s1")
+    rig.server(slots=2)
+    assert rig.claim() is not None
+
+
+def test_who_tries_is_looked_for_also_if_nobody_remembered_to(rig: Rig) -> None:
+    """As an index looks in which an earlier release took the entry away."""
+    rig.server(slots=2)
+    rig.push(*jobs("j", 9))
+    fail(rig, 3, SERVER)
+    rig.client.zrem(f"{rig.prefix}resting", "s1")
+    rig.wait(10.1)
+    assert rig.claim() is None
+    rig.server(slots=3)
+    assert rig.claim() is not None
