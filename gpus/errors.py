@@ -15,7 +15,7 @@ class Verdict(StrEnum):
     NOTHING = ""
     """Busy, cancelled, interrupted, never sent."""
     ANSWERED = "answered"
-    """Bad input: the server was reached and judged it. Enough for one that is tried, and no praise of others."""
+    """Bad input: the server was there and judged it. Enough for one that is tried, no praise of others."""
     WELL = "well"
     SERVER = "server"
     MODEL = "model"

@@ -32,15 +32,19 @@ class Gate:
 
     def __init__(self, tenant_id: int, now: datetime, capacity: Capacity | None) -> None:
         self.tenant_id, self.now = tenant_id, now
-        self._capacity = capacity
+        self._capacity = capacity.anew() if capacity else None
         self._room = Room(tenant_id, now)
         self._quota = quota_refusal(tenant_id, now)
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
+        """None: it is in, and has taken its place and its slot."""
         refused: Refused | None = self._quota
-        if refused is None and request.reject_if_busy and self._capacity is not None:
-            refused = self._capacity.refusal(request.model)
-        return refused or self._room.refusal(request.model)
+        if refused is None and self._capacity is not None:
+            refused = self._capacity.refusal(request)
+        refused = refused or self._room.refusal(request.model)
+        if refused is None and self._capacity is not None:
+            self._capacity.take(request)
+        return refused
 
 
 def store(

@@ -119,8 +119,8 @@ def _checked(request: SubmitRequest, may: _Allowed, now: datetime) -> SubmitRequ
 
 def _capacity(requests: Sequence[SubmitRequest | Refused], tenant_id: int, ports: Ports) -> Capacity | None:
     """Looked at before the transaction, which is never held over Redis."""
-    models = [one.model for one in requests if isinstance(one, SubmitRequest) and one.reject_if_busy]
-    return Capacity(models, tenant_id, ports) if models else None
+    asked = [one for one in requests if isinstance(one, SubmitRequest) and one.reject_if_busy]
+    return Capacity(asked, tenant_id, ports) if asked else None
 
 
 def check_request(

@@ -46,6 +46,8 @@ for host in pairs(hosts) do
 end
 
 local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
+-- one that is only thought of would be parked when it came
+if job == '' and not reasons:find(FULL, 1, true) and is_full(tenant) then reasons = reasons .. FULL end
 local rank = job ~= '' and redis.call('ZRANK', line, member)
 local own = rank and rank + 1 or redis.call('ZCARD', line) + 1
 local at = position(pool, queue, own, reasons ~= '', not rank and reasons == '' and tenant or nil)

@@ -321,7 +321,7 @@ def test_a_server_that_is_tried_needs_no_success_but_an_answer(
 
 
 def test_a_server_that_is_tried_with_a_model_that_rests_is_closed_by_its_answer(rig: Rig) -> None:
-    """The model's own try fails on it: that is the model's failure once more, and no word against the server."""
+    """The model's own try fails on it: the failure is the model's, and the server was there."""
     rig.server()
     rig.push(*jobs("j", 20))
     fail(rig, 3, MODEL)
