@@ -48,10 +48,14 @@ class Gate:
 
 
 def store(
-    requests: Sequence[SubmitRequest | Refused], gate: Gate, batch_key: str | None, batch_fingerprint: str
+    requests: Sequence[SubmitRequest | Refused],
+    known: dict[str, IdempotencyKey],
+    gate: Gate,
+    batch_key: str | None,
+    batch_fingerprint: str,
 ) -> list[Item]:
-    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
-    known = known_keys(gate.tenant_id, requests)
+    """One transaction; raises IntegrityError if one of the keys was taken meanwhile. known: keys that were
+    used before; those used now are added."""
     is_new = any(isinstance(one, SubmitRequest) and one.idempotency_key not in known for one in requests)
     # what only repeats, or is wrong in itself, must not wait for its turn to write
     with transaction.atomic() if is_new or batch_key is not None else nullcontext():
