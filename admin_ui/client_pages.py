@@ -19,7 +19,7 @@ from jobs.callbacks.tenant_secret import renew_secret
 from jobs.errors import KeyNotActive
 from jobs.models import ApiKey, Tenant
 from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
-from jobs.services.quotas import used_seconds
+from jobs.services.spent import used_seconds
 from jobs.services.tenant_rules import CHANGEABLE
 from jobs.services.tenants import renew_webhook_secret
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Count, F, Sum
@@ -19,10 +20,13 @@ from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.services.ports import Ports
 from jobs.states import FINAL_JOB_STATES, JOB_MOVES, JobState
+from jobs.sweeps.cancelling import proof
 
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
 _PAGE = 500
+_LONG = timedelta(minutes=1)
+"""Much more than any sweep that repairs each second or two needs."""
 _MOVES = {(move.source.value, move.target.value): move.event for move in JOB_MOVES}
 
 
@@ -111,6 +115,12 @@ def _reachable(ports: Ports) -> Iterator[str]:
     yield from (f"(5) job {job_id} is retrying and never due" for job_id in no_due)
     no_time = Job.objects.filter(state=JobState.SCHEDULED.value, run_at=None).values_list("id", flat=True)
     yield from (f"(5) job {job_id} is scheduled for no time" for job_id in no_time)
+    before = ports.clock.now() - _LONG
+    late = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before).values_list("id", "run_at")
+    yield from (f"(5) job {job_id} should have stood in line since {run_at}" for job_id, run_at in late)
+    for job in Job.objects.filter(state=JobState.CANCELLING.value).defer("payload", "result"):
+        if evidence := proof(job, before):
+            yield f"(5) job {job.id} is being cancelled although its GPU is free: {evidence}"
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for job in Job.objects.filter(state=JobState.QUEUED.value).defer("payload", "result"):
         lines[job.fleet, job.pool].append(job.ticket)

@@ -13,7 +13,9 @@ class Verdict(StrEnum):
     """What the end of an attempt says of the server and the model that ran it."""
 
     NOTHING = ""
-    """Bad input, busy, cancelled, interrupted, never sent."""
+    """Busy, cancelled, interrupted, never sent."""
+    ANSWERED = "answered"
+    """Bad input: the server was there and judged it. Enough for one that is tried, no praise of others."""
     WELL = "well"
     SERVER = "server"
     MODEL = "model"
@@ -134,6 +136,7 @@ class BadInput(GpuError):
 
     code = "bad_input"
     retryable = False
+    blames = Verdict.ANSWERED
 
 
 class RunTimedOut(GpuError):

@@ -15,9 +15,12 @@ from jobs.models import Attempt, Event, Job
 from jobs.rollups import Closing
 from jobs.states import FINAL_JOB_STATES, JOB_MOVES, JobState
 
-_CLOSE = sorted(
+CURSOR = "rollups.cursor"
+"""No sweep, but a line in their table: how far `rollups` has come in the event log."""
+CLOSE = sorted(
     {move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES or move.source is JobState.RUNNING}
 )
+"""Types of events that end an attempt or a job."""
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 
 
@@ -59,7 +62,7 @@ def closings(after: int, until: int, limit: int) -> tuple[list[Closing], int]:
 
     A round begins when it is accepted: by the submit (of a job for later: when its time comes), or by the
     operator who retried the dead letter."""
-    rows = Event.objects.filter(id__gt=after, id__lte=until, type__in=_CLOSE).order_by("id")
+    rows = Event.objects.filter(id__gt=after, id__lte=until, type__in=CLOSE).order_by("id")
     events = list(rows.values_list("id", "job_id", "seq", "type", "at", "data")[:limit])
     last = events[-1][0] if len(events) == limit else until
     stories = _stories({job_id for _, job_id, *_ in events})

@@ -24,8 +24,8 @@ from jobs.history import History, Line, Share, shares
 from jobs.models import Attempt, Job
 from jobs.states import JobState
 
-MOST_RETRYING = 5000
-"""More jobs between two attempts are not counted out."""
+MOST_COUNTED = 5000
+"""More jobs that are neither in line nor run are not counted out."""
 _LOOKED_AT_IN_LINE = 200
 """Tickets at the head of a pool's line, whose tenants have work."""
 _NOT_WORKING = frozenset({"off", "quarantined"})
@@ -34,10 +34,10 @@ _NOT_WORKING = frozenset({"off", "quarantined"})
 @dataclass(frozen=True, slots=True)
 class ModelLine:
     """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run
-    as many jobs as they may. oldest_seconds:
-    since the job at the head of the line was accepted. drain_seconds: until the pool's line is empty if
-    nothing more comes; None while no slot works. pause: of the model; circuit: its breaker. past: what ended
-    in the window."""
+    as many jobs as they may. scheduled: for later; cancelling: until their GPU is proven free.
+    oldest_seconds: since the job at the head of the line was accepted, or its time came. drain_seconds: until
+    the pool's line is empty if nothing more comes; None while no slot works. pause: of the model; circuit:
+    its breaker. past: what ended in the window."""
 
     model: str
     pool: str
@@ -45,6 +45,8 @@ class ModelLine:
     parked: int
     running: int
     retrying: int
+    scheduled: int
+    cancelling: int
     oldest_seconds: float | None
     drain_seconds: float | None
     pause: Pause | None
@@ -59,14 +61,15 @@ class ModelLine:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """away: pools whose Redis does not answer. slots: count by state, over all pools."""
+    """away: pools whose Redis does not answer. slots: count by state, over all pools. more: states of which
+    there are more jobs than were counted."""
 
     lines: tuple[ModelLine, ...]
     system_pause: Pause | None
     tenant_pauses: tuple[Pause, ...]
     slots: Mapping[str, int]
     away: tuple[str, ...]
-    retrying_is_more: bool
+    more: frozenset[str]
 
     @property
     def waiting(self) -> int:
@@ -103,11 +106,7 @@ def queue_snapshot(
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
-    retrying = Counter(
-        Job.objects.filter(state=JobState.RETRYING.value)
-        .order_by()
-        .values_list("model", flat=True)[:MOST_RETRYING]
-    )
+    beside = {state: _count(state) for state in (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)}
     full = {pool for pool, depth in depths.items() if depth.waiting or depth.parked}
     oldest = _oldest(full | set(away))
     drains = {pool: _drain_seconds(leases, depths[pool]) for pool in full}
@@ -123,7 +122,9 @@ def queue_snapshot(
                 waiting=depth.waiting.get(model, 0) if depth else None,
                 parked=depth.parked.get(model, 0) if depth else 0,
                 running=running.get(model, 0),
-                retrying=retrying[model],
+                retrying=beside[JobState.RETRYING][model],
+                scheduled=beside[JobState.SCHEDULED][model],
+                cancelling=beside[JobState.CANCELLING][model],
                 oldest_seconds=max(0.0, (now - waits_since).total_seconds()) if waits_since else None,
                 drain_seconds=drains.get(pool) if depth and depth.waiting.get(model) else None,
                 pause=pauses.get((Pause.Kind.MODEL, model)),
@@ -141,8 +142,14 @@ def queue_snapshot(
         tuple(one for (kind, _), one in pauses.items() if kind == Pause.Kind.TENANT),
         slots,
         tuple(away),
-        sum(retrying.values()) >= MOST_RETRYING,
+        frozenset(state.value for state, found in beside.items() if found.total() >= MOST_COUNTED),
     )
+
+
+def _count(state: JobState) -> Counter[str]:
+    """By model; the order of its index, so that no other one is read."""
+    rows = Job.objects.filter(state=state.value).order_by()
+    return Counter(rows.values_list("model", flat=True)[:MOST_COUNTED])
 
 
 def working(slots: Mapping[str, int]) -> int:

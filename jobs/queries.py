@@ -8,14 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min, Prefetch, Q, QuerySet
+from django.db.models.functions import Coalesce
 
 from gpus.models import Pause
 from jobs.job_filter import JobFilter
 from jobs.models import Attempt, Job, JobTag, Tenant
 from jobs.scopes import ALL, Scope
-from jobs.states import JobState
+from jobs.states import FINAL_JOB_STATES, JobState
 
 VIEW_PAYLOAD = "jobs.view_payload"
+UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,16 @@ def named(pauses: Sequence[Pause]) -> list[tuple[Pause, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What one tenant has of one model: queued counts, the oldest one's birth, running, retrying."""
+    """What one tenant has of one model: counts by state, and since when the oldest queued one
+    may start."""
 
     model: str
     tenant_id: int
+    scheduled: int
     queued: int
     running: int
     retrying: int
+    cancelling: int
     oldest_queued_at: datetime | None
 
 
@@ -124,17 +129,23 @@ def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
     queued = Q(state=JobState.QUEUED)
     rows = (
         jobs_visible_to(principal)
-        .filter(state__in=[JobState.QUEUED, JobState.RUNNING, JobState.RETRYING])
+        .filter(state__in=[state.value for state in UNFINISHED])
         .order_by()
         .values("model", "tenant_id")
         .annotate(
-            queued=Count("id", filter=queued),
-            running=Count("id", filter=Q(state=JobState.RUNNING)),
-            retrying=Count("id", filter=Q(state=JobState.RETRYING)),
-            oldest_queued_at=Min("created_at", filter=queued),
+            scheduled=_count(JobState.SCHEDULED),
+            queued=_count(JobState.QUEUED),
+            running=_count(JobState.RUNNING),
+            retrying=_count(JobState.RETRYING),
+            cancelling=_count(JobState.CANCELLING),
+            oldest_queued_at=Min(Coalesce("run_at", "created_at"), filter=queued),
         )
     )
     return [Waiting(**row) for row in rows]
+
+
+def _count(state: JobState) -> Count:
+    return Count("id", filter=Q(state=state))
 
 
 def _attempts() -> Prefetch[Any]:

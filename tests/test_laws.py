@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from jobs import transitions
@@ -81,6 +83,27 @@ def test_5_a_waiting_job_out_of_reach(running: World) -> None:
 def test_5_a_retrying_job_that_is_never_due(running: World) -> None:
     Job.objects.filter(state=JobState.QUEUED).update(state=JobState.RETRYING)
     assert "(5)" in laws(running)
+
+
+def test_5_a_job_for_later_whose_time_is_long_past(running: World) -> None:
+    job = running.job(push=False, state="scheduled", run_at=running.clock.now())
+    running.clock.advance(10)
+    assert laws(running) == [], "the sweep may be about to"
+    running.clock.advance(60)
+    assert [line for line in check_laws(drained=True, ports=running.ports) if job.id in line]
+
+
+def test_5_a_cancel_that_nobody_finishes_although_the_gpu_is_free(running: World) -> None:
+    job = running.job(push=False)
+    Job.objects.filter(id=job.id).update(state="cancelling")
+    attempt = Attempt.objects.create(
+        id="lost", job=job, number=1, state="lost", server="gpu-9", slot=0, model="m",
+        started_at=running.clock.now(), finished_at=running.clock.now(),
+    )  # fmt: skip
+    running.clock.advance(300)
+    assert not [line for line in check_laws(drained=True, ports=running.ports) if "being cancelled" in line]
+    Attempt.objects.filter(pk=attempt.pk).update(finished_at=running.clock.now() - timedelta(hours=9))
+    assert [line for line in check_laws(drained=True, ports=running.ports) if "being cancelled" in line]
 
 
 def test_6_more_counted_attempts_than_the_budget(running: World) -> None:

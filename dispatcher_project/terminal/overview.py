@@ -79,6 +79,8 @@ def _queue(line: ModelLine) -> dict[str, Any]:
         "parked": line.parked,
         "running": line.running,
         "retrying": line.retrying,
+        "scheduled": line.scheduled,
+        "cancelling": line.cancelling,
         "oldest_seconds": line.oldest_seconds,
         "drain_seconds": line.drain_seconds,
         "completed_1h": line.past.total.completed,

@@ -26,6 +26,7 @@ _CELLS = {
 _STATES = {"drained": "dim", "draining": "yellow", "stopping": "yellow", "off": "dim", "unknown": "yellow",
            "paused": "yellow"}  # fmt: skip
 
+_ALWAYS = ("waiting", "running", "retrying")
 _QUEUE_HEAD = (
     *("model", "waiting", "parked", "oldest", "drains in", "running", "retrying"),
     *("done 1h", "failed 1h", "wait p50", "wait p95", "run p50"),
@@ -55,11 +56,15 @@ def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
     beat = paint(
         "beat never ticked" if tick is None else f"beat {age(tick)} ago", "red" if silent else "green"
     )
-    waiting, running, retrying = (_sum(seen, name) for name in ("waiting", "running", "retrying"))
+    counts = "  ".join(
+        f"{number} {name}"
+        for name in ("waiting", "running", "retrying", "scheduled", "cancelling")
+        if (number := _sum(seen, name)) or name in _ALWAYS
+    )
     letters, pending = seen["dead_letters"], seen["callbacks_pending"]
     lines = [
         f"{paint('GPU dispatcher', 'bold')}  {at:%Y-%m-%d %H:%M:%S} UTC  {redis}  {beat}",
-        f"{waiting} waiting  {running} running  {retrying} retrying  "
+        f"{counts}  "
         + _red_if(letters, f"{_bounded(letters)} dead letters", paint)
         + f"  {_bounded(pending)} callbacks pending",
     ]

@@ -20,6 +20,7 @@ from gpus.leasing.values import (
     PoolDepth,
     Pushed,
     SlotView,
+    SpareSlots,
     Tokens,
     Wakes,
 )
@@ -84,8 +85,8 @@ class Leases(Protocol):
         generation."""
         ...
 
-    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
-        """By model: free slots that no waiting ticket could take; what a job that came now would find."""
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
+        """What a job that came now would find."""
         ...
 
     # -- the leases ----------------------------------------------------------------------------------

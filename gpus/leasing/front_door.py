@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 from gpus.leasing import wire
-from gpus.leasing.values import Tokens
+from gpus.leasing.values import SpareSlots, Tokens
 
 
 class FrontDoor:
@@ -17,9 +17,10 @@ class FrontDoor:
         request = uuid.uuid4().hex
         return wire.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
 
-    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
         wire.check_names(pool, tenant, *models)
-        return [int(count) for count in self._run("spare_slots", pool, tenant, *models)]
+        *counts, most = map(int, self._run("spare_slots", pool, tenant, *models))
+        return SpareSlots(counts, None if most < 0 else most)
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         raise NotImplementedError

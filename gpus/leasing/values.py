@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -69,6 +69,15 @@ class SlotView:
     held_seconds: float
     expires_in_seconds: float | None
     circuit: CircuitState = CircuitState.CLOSED
+
+
+@dataclass(frozen=True, slots=True)
+class SpareSlots:
+    """by_model: free slots that no waiting ticket could take, in the order that was asked for. most: how many
+    more jobs of whatever model the tenant may run now; None: no limit."""
+
+    by_model: Sequence[int]
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

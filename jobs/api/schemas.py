@@ -185,11 +185,16 @@ def _stats() -> Schema:
         {
             "model": {"type": "string"},
             "pool": _TEXT_OR_NULL,
+            "scheduled": {"type": "integer", "description": "For later: not in line yet."},
             "queued": {"type": "integer"},
             "oldest_queued_seconds": number,
             "queued_gpu_seconds": number,
             "running": {"type": "integer"},
             "retrying": {"type": "integer"},
+            "cancelling": {
+                "type": "integer",
+                "description": "Cancelled, and it is not proven yet that their GPU is free.",
+            },
             "slots": {**counts, "description": "Of the model's pool, by state; null: Redis is away."},
             "drain_seconds": {**number, "description": "Estimate: queued GPU-seconds over the pool's slots."},
         }

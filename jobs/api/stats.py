@@ -53,11 +53,13 @@ def _model(
     return {
         "model": name,
         "pool": pool,
+        "scheduled": sum(line.scheduled for line in lines),
         "queued": sum(line.queued for line in lines),
         "oldest_queued_seconds": (ports.clock.now() - oldest).total_seconds() if oldest else None,
         "queued_gpu_seconds": queued_seconds,
         "running": sum(line.running for line in lines),
         "retrying": sum(line.retrying for line in lines),
+        "cancelling": sum(line.cancelling for line in lines),
         "slots": dict(counts) if counts is not None else None,
         "drain_seconds": drain,
     }

@@ -28,25 +28,35 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction."""
+    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction, and
+    made before it: none must be held while the day's GPU-seconds are summed up."""
 
     def __init__(self, tenant_id: int, now: datetime, capacity: Capacity | None) -> None:
         self.tenant_id, self.now = tenant_id, now
-        self._capacity = capacity
+        self._capacity = capacity.anew() if capacity else None
         self._room = Room(tenant_id, now)
+        self._quota = quota_refusal(tenant_id, now)
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
-        refused: Refused | None = quota_refusal(self.tenant_id, self.now)
-        if refused is None and request.reject_if_busy and self._capacity is not None:
-            refused = self._capacity.refusal(request.model)
-        return refused or self._room.refusal(request.model)
+        """None: it is in, and has taken its place and its slot."""
+        refused: Refused | None = self._quota
+        if refused is None and self._capacity is not None:
+            refused = self._capacity.refusal(request)
+        refused = refused or self._room.refusal(request.model)
+        if refused is None and self._capacity is not None:
+            self._capacity.take(request)
+        return refused
 
 
 def store(
-    requests: Sequence[SubmitRequest | Refused], gate: Gate, batch_key: str | None, batch_fingerprint: str
+    requests: Sequence[SubmitRequest | Refused],
+    known: dict[str, IdempotencyKey],
+    gate: Gate,
+    batch_key: str | None,
+    batch_fingerprint: str,
 ) -> list[Item]:
-    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
-    known = known_keys(gate.tenant_id, requests)
+    """One transaction; raises IntegrityError if one of the keys was taken meanwhile. known: keys that were
+    used before; those used now are added."""
     is_new = any(isinstance(one, SubmitRequest) and one.idempotency_key not in known for one in requests)
     # what only repeats, or is wrong in itself, must not wait for its turn to write
     with transaction.atomic() if is_new or batch_key is not None else nullcontext():

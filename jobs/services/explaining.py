@@ -44,7 +44,7 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
         attempts=job.attempts_made,
         due_in_seconds=_seconds_to(_due_at(job), now),
         later=Later.RUN_AT if job.state == JobState.SCHEDULED else Later.RETRY,
-        waited_seconds=max(0.0, (now - job.created_at).total_seconds()),
+        waited_seconds=max(0.0, (now - (job.run_at or job.created_at)).total_seconds()),
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
         tenant_paused_seconds=paused.get(Pause.Kind.TENANT),

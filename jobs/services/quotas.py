@@ -1,8 +1,5 @@
-"""GPU-seconds of a tenant's UTC day, counted from what ended (rollups) and what runs (live attempts).
-
-Nothing is kept beside them. An attempt counts on the day on which it ends; while it runs, with what it has
-run today. The rollups are some seconds behind, so a tenant may go over by what ends in that time, and by what
-it runs when the last second is used: a run is not broken off for a quota.
+"""The quota of a tenant's UTC day, in GPU-seconds (`jobs.services.spent`). A tenant goes over it by what it
+runs when the last second is used: a run is not broken off for a quota.
 """
 
 from __future__ import annotations
@@ -10,18 +7,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-
-from django.db.models import Sum
+from datetime import datetime, timedelta
 
 from gpus import queries as registry
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.models import prepared
 from jobs.errors import QuotaExhausted
-from jobs.models import Attempt, Rollup, Tenant
-from jobs.rollups import HOUR
+from jobs.models import Tenant
 from jobs.services.limits import limits_of
+from jobs.services.spent import day_of, used_seconds
 
 REMEMBER_SECONDS = 2.0
 
@@ -29,37 +24,16 @@ _lock = threading.Lock()
 _remembered: dict[int, tuple[float, datetime, float]] = {}
 
 
-def day_of(now: datetime) -> datetime:
-    """Where the UTC day begins."""
-    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
 _limited = prepared.Read(
     lambda: Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
 )
-
-
-def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
-    """By tenant; two queries."""
-    day, chosen = day_of(now), list(tenants)
-    ended = (
-        Rollup.objects.filter(span_seconds=HOUR, at__gte=day, tenant__in=chosen)
-        .order_by()
-        .values_list("tenant")
-        .annotate(Sum("gpu_seconds"))
-    )
-    used = dict.fromkeys(chosen, 0.0) | dict(ended)
-    running = Attempt.objects.filter(state__in=Attempt.LIVE, job__tenant__in=chosen).order_by()
-    for tenant, started_at in running.values_list("job__tenant", "started_at"):
-        used[tenant] += max(0.0, (now - max(started_at, day)).total_seconds())
-    return used
 
 
 def exhausted(now: datetime) -> Mapping[int, float]:
     """Tenants whose day is used up, with what they used."""
     limits: dict[int, float] = dict(_limited())
     used = used_seconds(limits, now) if limits else {}
-    return {tenant: seconds for tenant, seconds in used.items() if seconds >= (limits[tenant])}
+    return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
 
 
 def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:

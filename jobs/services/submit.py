@@ -7,7 +7,7 @@ reconciler pushes what is missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,14 +17,14 @@ from django.db import IntegrityError
 from gpus import queries as registry
 from jobs.callbacks.guard import check_callback_url
 from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
-from jobs.models import Tenant
+from jobs.models import IdempotencyKey, Tenant
 from jobs.services.accept import Gate, complete, store
 from jobs.services.capacity import Capacity
 from jobs.services.limits import limits_of
 from jobs.services.payload_schema import check_payload
 from jobs.services.placing import placed
 from jobs.services.ports import Ports
-from jobs.services.replays import earlier_batch
+from jobs.services.replays import earlier_batch, known_keys
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submit_times import check_times
 from jobs.services.submitted import Submitted, SubmittedBatch
@@ -59,15 +59,15 @@ def submit_batch(
     key may submit to; None: all of the tenant's. idempotency_key and fingerprint: of the batch as a whole.
     Raises IdempotencyConflict for it, and OperationalError."""
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
-    now = ports.clock.now()
     may = _Allowed(limits_of(tenant_id).allowed_models, key_models)
-    checked = [
-        request if isinstance(request, Refused) else _checked(request, may, now) for request in requests
-    ]
-    capacity = _capacity(checked, tenant_id, ports)
+    capacity: Capacity | None = None
     for race in range(_RACES):
         try:
-            gate = Gate(tenant_id, ports.clock.now(), capacity)
+            now = ports.clock.now()
+            known = known_keys(tenant_id, requests)
+            checked = [_checked_unless_known(request, known, may, now) for request in requests]
+            capacity = capacity or _capacity(checked, known, tenant_id, ports)
+            gate = Gate(tenant_id, now, capacity)
             earlier = None
             if idempotency_key is not None:
                 earlier = earlier_batch(tenant_id, idempotency_key, fingerprint)
@@ -76,7 +76,7 @@ def submit_batch(
                 if not earlier.is_complete:
                     items = complete(checked, earlier, gate)
                 return SubmittedBatch(placed(items, ports), replayed=True)
-            items = store(checked, gate, idempotency_key, fingerprint)
+            items = store(checked, known, gate, idempotency_key, fingerprint)
             return SubmittedBatch(placed(items, ports), replayed=False)
         except IntegrityError:  # somebody used one of these keys meanwhile: the next look finds it
             if race == _RACES - 1:
@@ -98,6 +98,19 @@ class _Allowed:
                 raise ModelNotAllowed(f"This {who} may not submit to {model!r}.", pointer="/model")
 
 
+def _checked_unless_known(
+    request: SubmitRequest | Refused, known: Mapping[str, IdempotencyKey], may: _Allowed, now: datetime
+) -> SubmitRequest | Refused:
+    """What repeats an accepted request was right when it came: that its time is past by now, or that its
+    tenant may no longer submit such a job, must not keep the answer from who lost it."""
+    if isinstance(request, Refused):
+        return request
+    used = known.get(request.idempotency_key or "")
+    if used is not None and used.fingerprint == request.fingerprint:
+        return request
+    return _checked(request, may, now)
+
+
 def _checked(request: SubmitRequest, may: _Allowed, now: datetime) -> SubmitRequest | Refused:
     """What is wrong with the request whatever else goes on."""
     try:
@@ -117,10 +130,16 @@ def _checked(request: SubmitRequest, may: _Allowed, now: datetime) -> SubmitRequ
     return request
 
 
-def _capacity(requests: Sequence[SubmitRequest | Refused], tenant_id: int, ports: Ports) -> Capacity | None:
+def _capacity(
+    requests: Sequence[SubmitRequest | Refused],
+    known: Mapping[str, IdempotencyKey],
+    tenant_id: int,
+    ports: Ports,
+) -> Capacity | None:
     """Looked at before the transaction, which is never held over Redis."""
-    models = [one.model for one in requests if isinstance(one, SubmitRequest) and one.reject_if_busy]
-    return Capacity(models, tenant_id, ports) if models else None
+    new = [one for one in requests if isinstance(one, SubmitRequest) and one.idempotency_key not in known]
+    asked = [one for one in new if one.reject_if_busy]
+    return Capacity(asked, tenant_id, ports) if asked else None
 
 
 def check_request(

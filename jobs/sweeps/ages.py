@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from jobs import tallies
+from jobs.closings import CURSOR
 from jobs.models import SweepRun
 from jobs.sweeps.base import SweepCount
-
-CURSOR = "rollups.cursor"
-"""No sweep, but a line in their table: how far `rollups` has come in the event log."""
 
 
 def sweep_ages(now: datetime | None = None) -> dict[str, float]:

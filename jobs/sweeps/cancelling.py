@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from gpus.models import QuarantinedSlot, prepared
 from jobs import transitions
@@ -38,7 +39,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _finish(job: Job, now: datetime, ports: Ports) -> bool:
-    evidence = _proof(job, now)
+    evidence = proof(job, now)
     if evidence is None:
         return False
     with transaction.atomic():
@@ -47,13 +48,13 @@ def _finish(job: Job, now: datetime, ports: Ports) -> bool:
     return ended.won
 
 
-def _proof(job: Job, now: datetime) -> str | None:
-    """What proved the slot of its last attempt free; None: nothing yet."""
+def proof(job: Job, now: datetime) -> str | None:
+    """What had proved the slot of its last attempt free by then; None: nothing."""
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None or attempt.finished_at is None:
         return None
     of_slot = QuarantinedSlot.objects.filter(server=attempt.server, slot=attempt.slot)
-    if of_slot.filter(freed_at=None).exists():
+    if of_slot.filter(Q(freed_at=None) | Q(freed_at__gt=now)).exists():
         return None
     freed = of_slot.filter(freed_at__gte=attempt.finished_at).order_by("-freed_at").first()
     if freed is not None:

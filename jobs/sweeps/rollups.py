@@ -14,11 +14,10 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from jobs import tallies
-from jobs.closings import closings
+from jobs.closings import CURSOR, closings
 from jobs.models import Rollup, SweepRun, Tenant
 from jobs.rollups import BEGINNING, EVER, KEPT_SECONDS, Closing, Key, Sums, sum_up
 from jobs.services.ports import Ports
-from jobs.sweeps.ages import CURSOR
 from jobs.sweeps.base import SweepCount
 from jobs.sweeps.decided import Decided
 

@@ -33,18 +33,20 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
     rows = ran.values_list("job__priority", "job__tenant_id").annotate(Sum("gpu_seconds"), Max("gpu_seconds"))
     got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
     longest = [0.0 for _ in BANDS]
-    granted = dict(Tenant.objects.values_list("pk", "highest_band"))
-    for priority, tenant, seconds, most in rows.order_by():
-        band = standing_band(priority, granted[tenant])
-        got[band][tenant] += seconds
-        longest[band] = max(longest[band], most)
-    waiting: list[set[int]] = [set() for _ in BANDS]
-    for priority, tenant in (
+    served = list(rows.order_by())
+    queued = list(
         Job.objects.filter(pool=pool, state=JobState.QUEUED.value)
         .order_by()
         .values_list("priority", "tenant_id")
         .distinct()
-    ):
+    )
+    granted = dict(Tenant.objects.values_list("pk", "highest_band"))  # last: one may be new
+    for priority, tenant, seconds, most in served:
+        band = standing_band(priority, granted[tenant])
+        got[band][tenant] += seconds
+        longest[band] = max(longest[band], most)
+    waiting: list[set[int]] = [set() for _ in BANDS]
+    for priority, tenant in queued:
         waiting[standing_band(priority, granted[tenant])].add(tenant)
     weights = dict(
         Tenant.objects.filter(pk__in={one for band in got for one in band}).values_list("pk", "weight")

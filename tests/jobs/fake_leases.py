@@ -7,7 +7,17 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.outlook import Outlook
-from gpus.leasing.values import Beat, Circuits, ParkedFor, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.leasing.values import (
+    Beat,
+    Circuits,
+    ParkedFor,
+    PoolDepth,
+    Pushed,
+    SlotView,
+    SpareSlots,
+    Tokens,
+    Wakes,
+)
 from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, TenantSpec, Ticket
 
 
@@ -18,6 +28,7 @@ class FakeLeases:
     def __init__(self) -> None:
         self.away = False
         self.free_slots = 0
+        self.most_running: int | None = None
         self.line: list[Ticket] = []
         self.pools: dict[str, PoolSpec] = {}
         self.servers: dict[str, ServerSpec] = {}
@@ -88,9 +99,9 @@ class FakeLeases:
             taken, left, 0.0 if taken else (tokens - left) / per_second, (burst - left) / per_second
         )
 
-    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> list[int]:
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
         self._answer()
-        return [self.free_slots for _ in models]
+        return SpareSlots([self.free_slots for _ in models], self.most_running)
 
     def fill(self) -> tuple[Wakes, ...]:
         self._answer()

@@ -15,8 +15,9 @@ from gpus.errors import (
     RunTimedOut,
     ServerFailed,
     ServerLost,
+    Verdict,
 )
-from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds
+from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
 from jobs.states import AttemptState, JobState
 
 POLICY = RetryPolicy(max_retries=2)
@@ -127,3 +128,15 @@ def test_delays_double_up_to_the_cap_with_ten_percent_jitter():
     assert retry_delay_seconds(0, POLICY, chance=lambda: 0.0) == pytest.approx(0.9)
     assert retry_delay_seconds(0, POLICY, chance=lambda: 1.0) == pytest.approx(1.1)
     assert retry_delay_seconds(10_000, POLICY, chance=middle) == 30
+
+
+@pytest.mark.parametrize(("ending", "verdict"), [
+    (Ending(), Verdict.WELL),
+    (Ending(BadInput()), Verdict.ANSWERED),
+    (Ending(BadInput(), sent=False), Verdict.NOTHING),
+    (Ending(GpuBusy()), Verdict.NOTHING),
+    (Ending(Interrupted()), Verdict.NOTHING),
+    (Ending(ConnectFailed()), Verdict.SERVER),
+])  # fmt: skip
+def test_what_an_end_says_of_server_and_model(ending: Ending, verdict: Verdict) -> None:
+    assert verdict_of(ending) is verdict

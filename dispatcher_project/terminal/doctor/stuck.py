@@ -66,6 +66,14 @@ def overdue(view: View) -> Iterator[Finding]:
         "The sweep `due_retries` does that every second.",
         "see beat and the sweeps above",
     )
+    scheduled = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before)
+    yield from _told(
+        _ids(scheduled),
+        "later starts",
+        "were asked for by now and the jobs are not in the line",
+        "The sweep `due_starts` puts them there every second.",
+        "see beat and the sweeps above",
+    )
     late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(
         state__in=[JobState.RUNNING.value, JobState.CANCELLING.value]
     )
@@ -85,6 +93,17 @@ def overdue(view: View) -> Iterator[Finding]:
         "were asked for long ago and the jobs still run",
         "Their GPU does not stop, or cannot be asked to; they end with the run at the latest.",
         "give the model a cancel_endpoint_template, or restart its server",
+        level=Level.WARNING,
+    )
+    cancelling = Job.objects.filter(
+        state=JobState.CANCELLING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
+    )
+    yield from _told(
+        _ids(cancelling),
+        "cancelling jobs",
+        "were cancelled long ago, and nothing proves that their GPU is free",
+        "Their slots are in quarantine; a restart of the GPU server or the model's run limit is the proof.",
+        "see the quarantined slots above; free one by hand if you know that nothing runs there",
         level=Level.WARNING,
     )
 

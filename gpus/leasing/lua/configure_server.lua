@@ -13,6 +13,9 @@ local old = read_server(name)
 if old and not old.gone and old.pool == pool and old.host == host and old.slots == count
   and old.desired == desired and old.models == models then return {} end
 
+-- A server that is registered again is a new one: what its old life failed at, and that it was busy, says nothing of
+-- it, and what still runs there from before tries nothing.
+local past = old and not old.gone and old or {}
 local were_free = 0
 if old then
   each_slot(old, function(slot)
@@ -26,13 +29,15 @@ if old then
 end
 local server = {
   name = name, pool = pool, host = host, models = models, class = class_of(models), slots = count,
-  top = math.max(count, old and old.top or 0), desired = desired, rests_until = old and old.rests_until or 0,
-  gone = false, strikes = old and old.strikes or 0, struck = old and old.struck or '', opens = old and old.opens or 0,
-  probe = old and old.probe,
+  top = math.max(count, old and old.top or 0), desired = desired, rests_until = past.rests_until or 0,
+  gone = false, strikes = past.strikes or 0, struck = past.struck or '', opens = past.opens or 0, probe = past.probe,
 }
 redis.call('SADD', key('pools'), pool)
 save_server(server)
 enlist_server(server)
+if server.opens > 0 then  -- whatever became of its entry: without one nobody would look for who tries
+  redis.call('ZADD', key('resting'), math.max(server.rests_until, now), server.name)
+end
 
 for index = 0, server.top - 1 do
   local slot = read_slot(name .. '/' .. index)

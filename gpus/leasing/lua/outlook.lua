@@ -46,6 +46,8 @@ for host in pairs(hosts) do
 end
 
 local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
+-- one that is only thought of would be parked when it came
+if job == '' and not reasons:find(FULL, 1, true) and is_full(tenant) then reasons = reasons .. FULL end
 local rank = job ~= '' and redis.call('ZRANK', line, member)
 local score = rank and tonumber(redis.call('ZSCORE', line, member)) or now + level_of(member) * pool.head_start
 local own = own_place(pool, queue, asked, model, tenant, rank or redis.call('ZCARD', line), score)

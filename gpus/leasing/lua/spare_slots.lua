@@ -1,7 +1,8 @@
 -- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, tenant, then models
--- Returns: per model, how many free slots no waiting ticket could take; 0 for a tenant that is parked
+-- Returns: per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
+--   jobs as it may; then how many more jobs of any model it may run, -1: no limit
 -- include: gate
 -- include: line
 -- include: pick
@@ -10,7 +11,8 @@ local pool_name, tenant = ARGV[2], ARGV[3]
 
 if not is_whole() then return refuse() end
 local pool, classes, spare = load_pool(pool_name), read_classes(pool_name), {}
-local parked = is_parked(pool, tenant)
+-- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
+local parked = is_parked(pool, tenant) or is_full(tenant)
 
 local function free_of(class)
   local flat, free = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0
@@ -27,4 +29,6 @@ for i = 4, #ARGV do
   end
   spare[#spare + 1] = count
 end
+local cap = rules_of(tenant).cap
+spare[#spare + 1] = cap and math.max(0, cap - redis.call('SCARD', key('running', tenant))) or -1
 return spare

@@ -11,9 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from jobs import tallies
 from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
-from jobs.queries import Principal, waiting_by_model_and_tenant
+from jobs.queries import UNFINISHED, Principal, waiting_by_model_and_tenant
 from jobs.rollups import BOUNDS_SECONDS, EVER, Sums
-from jobs.states import JobState
 
 MOST_DEAD_LETTERS = 10_000
 """More are not counted out; the newest are."""
@@ -33,14 +32,13 @@ def _unfinished(now: datetime) -> Iterator[Metric]:
         "dispatcher_jobs", "Jobs that are not over, by state.", labels=["model", "state"]
     )
     oldest = GaugeMetricFamily(
-        "dispatcher_oldest_waiting_seconds", "Since the oldest waiting job was accepted.", labels=["model"]
+        "dispatcher_oldest_waiting_seconds", "Since the oldest job in line may start.", labels=["model"]
     )
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[str, datetime] = {}
     for line in waiting_by_model_and_tenant(_EVERYTHING):
-        counts[line.model, JobState.QUEUED.value] += line.queued
-        counts[line.model, JobState.RUNNING.value] += line.running
-        counts[line.model, JobState.RETRYING.value] += line.retrying
+        for one in UNFINISHED:
+            counts[line.model, one.value] += getattr(line, one.value)
         if line.oldest_queued_at is not None:
             first[line.model] = min(line.oldest_queued_at, first.get(line.model, line.oldest_queued_at))
     for (model, state), count in sorted(counts.items()):

@@ -58,7 +58,7 @@ class PlainServers(PlainLine):
     def configure(self, name: str, slots: int, models: tuple[str, ...], desired: str, host: str) -> None:
         old = self.servers.get(name)
         new = Server(name, slots, tuple(sorted(models)), desired, host)
-        if old is not None:
+        if old is not None and not old.gone:
             new.rests_until, new.rests = old.rests_until, old.rests
             if old == new:
                 return

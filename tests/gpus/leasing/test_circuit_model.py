@@ -125,7 +125,7 @@ class World:
             next_attempt_id=f"n{self.number}" if self.chance.random() < 0.5 else None,
         )
         self.rig.leases.settled([lease.ref])
-        if not self.model_judged(lease, verdict):
+        if not self.model_judged(lease, verdict) or verdict is Verdict.MODEL:
             self.judge_server(lease, verdict)
         if following is not None:
             self.take(following)
@@ -157,7 +157,7 @@ class World:
         circuit = self.servers[lease.server]
         if circuit.opens:
             if circuit.probe == lease.attempt_id:
-                if verdict is Verdict.WELL:
+                if verdict in (Verdict.WELL, Verdict.ANSWERED, Verdict.MODEL):
                     circuit.close()
                 elif verdict in BLAMES_SERVER:
                     circuit.open(self.now)

@@ -8,7 +8,7 @@ import pytest
 
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
-from gpus.leasing.values import ParkedFor, Tokens
+from gpus.leasing.values import ParkedFor, SpareSlots, Tokens
 
 from .rig import MODEL, POOL, Rig
 
@@ -79,7 +79,7 @@ def test_at_once_from_many_threads_no_token_is_given_twice(client: Client, fleet
 
 
 def spare(leases: RedisLeases, *models: str, tenant: str = "t1") -> list[int]:
-    return leases.spare_slots(POOL, tenant, models or (MODEL,))
+    return list(leases.spare_slots(POOL, tenant, models or (MODEL,)).by_model)
 
 
 def test_a_slot_is_spare_while_no_ticket_could_take_it(rig: Rig) -> None:
@@ -105,6 +105,36 @@ def test_nothing_is_spare_for_a_tenant_that_is_held_back(rig: Rig) -> None:
     rig.leases.set_paused_tenants(POOL, ["t1"], reason=ParkedFor.QUOTA)
     assert spare(rig.leases) == [0]
     assert spare(rig.leases, tenant="t2") == [1]
+
+
+def test_nothing_is_spare_for_a_tenant_that_runs_as_many_jobs_as_it_may(rig: Rig) -> None:
+    """Also if nothing of it waits in the pool: then it is not parked there yet."""
+    rig.server(slots=5)
+    rig.tenant("t1", most=2)
+    assert rig.leases.spare_slots(POOL, "t1", [MODEL]) == SpareSlots([5], most=2)
+    rig.push("one")
+    lease = rig.must_claim()
+    assert rig.leases.spare_slots(POOL, "t1", [MODEL]) == SpareSlots([4], most=1)
+    rig.push("two")
+    rig.must_claim()
+    assert rig.leases.spare_slots(POOL, "t1", [MODEL]) == SpareSlots([0], most=0)
+    assert rig.leases.spare_slots(POOL, "t2", [MODEL]) == SpareSlots([3])
+    rig.release(lease)
+    assert rig.leases.spare_slots(POOL, "t1", [MODEL]).most == 1
+
+
+def test_who_thinks_of_a_job_hears_that_its_tenant_runs_as_many_as_it_may(rig: Rig) -> None:
+    rig.server(slots=5)
+    rig.tenant("t1", most=1)
+    thought_of = rig.ticket("")
+    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == ""
+    rig.push("one")
+    rig.must_claim()
+    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "m"
+    rig.leases.set_paused_tenants(POOL, ["t1"])
+    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "pm"
+    rig.push("two")
+    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "pm"
 
 
 def test_a_tenant_goes_on_when_the_last_reason_is_gone(rig: Rig) -> None:

@@ -293,3 +293,26 @@ def test_shares_of_before_are_restored_once_per_tenant(rig: Rig) -> None:
     rig.push("m1", "m2", "m3", "m4", "m5", tenant="modest")
     rig.leases.open_generation("again")
     assert rig.run_all(seconds=1.0) == ["m1", "m2", "m3", "g1", "m4", "g2", "m5", "g3"]
+
+
+def test_what_was_foretold_of_a_job_that_turns_out_to_run_is_forgotten(rig: Rig) -> None:
+    rig.server()
+    rig.push("job0")
+    running = rig.must_claim()
+    begin(rig)
+    rig.server()
+    rig.push("job0")
+    assert rig.client.hkeys(f"{rig.prefix}foretold:{POOL}"), "one job in four, of which this is one"
+    assert rig.leases.restore_lease(running)
+    assert not rig.client.hkeys(f"{rig.prefix}foretold:{POOL}")
+
+
+def test_a_second_ticket_that_is_dropped_leaves_no_forecast(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("job0")
+    running = rig.must_claim()
+    rig.client.hdel(f"{rig.prefix}held", "job0")
+    rig.push("job0", priority=6)
+    rig.client.hset(f"{rig.prefix}held", "job0", running.attempt_id)
+    assert rig.claim() is None
+    assert not rig.client.hkeys(f"{rig.prefix}foretold:{POOL}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -47,6 +48,17 @@ def test_a_job_that_runs_or_is_over_gets_a_plain_answer(acme, model) -> None:
     acme.client.post(f"{URL}/jobs/{cancelled}/cancel")
     found = acme.client.get(f"{URL}/jobs/{cancelled}/explain").json()
     assert found["reasons"][0]["code"] == "finished"
+
+
+def test_a_job_for_later_waits_since_its_time(acme, model, world) -> None:
+    job_id = submit(acme)
+    now = world.clock.now()
+    at = {"created_at": now - timedelta(days=1), "run_at": now - timedelta(seconds=5)}
+    Job.objects.filter(id=job_id).update(**at)
+    world.leases.line.clear()
+    found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()["reasons"]
+    told = next(reason for reason in found if reason["code"] == "not_in_line")
+    assert 5 <= told["evidence"]["waited_seconds"] < 60
 
 
 def test_another_tenant_s_job_does_not_exist(acme, other, model) -> None:

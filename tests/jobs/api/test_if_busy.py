@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
+from django.utils import timezone
 
-from gpus.models import ModelConfig, Server
+from gpus.models import ModelConfig, Server, prepared
 from jobs.models import IdempotencyKey, Job
 from tests.builders import make_server
 
-from .conftest import Account, World
+from .conftest import Account, World, make_model
 from .test_bad_input import problem
-from .test_limits import BATCH, JOB, REJECT, nothing_remembered, server, submit
+from .test_limits import BATCH, JOB, REJECT, limit, nothing_remembered, server, submit
 
 __all__ = ["nothing_remembered", "server"]
 
@@ -70,3 +73,56 @@ def test_a_batch_that_would_not_wait_gets_as_many_as_are_free(
     world.leases.free_slots = 2
     answer = acme.client.post(BATCH, {"jobs": [REJECT] * 3}, format="json").json()["jobs"]
     assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "leased", "busy"]
+
+
+def test_a_tenant_that_may_run_no_more_is_refused_whatever_is_free(
+    acme: Account, server: Server, world: World
+) -> None:
+    world.leases.free_slots, world.leases.most_running = 9, 1
+    answer = acme.client.post(BATCH, {"jobs": [REJECT] * 2}, format="json").json()["jobs"]
+    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "busy"]
+
+
+def test_who_would_wait_takes_a_slot_from_who_would_not(acme: Account, server: Server, world: World) -> None:
+    world.leases.free_slots = 1
+    answer = acme.client.post(BATCH, {"jobs": [JOB, REJECT]}, format="json").json()["jobs"]
+    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "busy"]
+
+
+def test_of_a_job_for_later_it_is_not_asked(acme: Account, server: Server, world: World) -> None:
+    later = (timezone.now() + timedelta(hours=1)).isoformat()
+    accepted = submit(acme, REJECT | {"run_at": later})
+    assert (accepted.status_code, accepted.json()["outcome"]) == (202, "scheduled")
+    world.leases.free_slots = 1
+    answer = acme.client.post(BATCH, {"jobs": [REJECT | {"run_at": later}, REJECT]}, format="json")
+    assert [item["outcome"] for item in answer.json()["jobs"]] == ["scheduled", "leased"]
+
+
+def test_who_is_refused_for_want_of_room_takes_no_slot(
+    acme: Account, server: Server, world: World, zimg: ModelConfig
+) -> None:
+    make_model("flux", max_queued=0)
+    make_server("gpu-2", model=ModelConfig.objects.get(name="flux"), healthy=True)
+    limit(acme, max_queued=1)
+    world.leases.free_slots, world.leases.most_running = 1, 1
+    answer = acme.client.post(BATCH, {"jobs": [REJECT | {"model": "flux"}, REJECT]}, format="json")
+    told = [item.get("outcome", item.get("code")) for item in answer.json()["jobs"]]
+    assert told == ["model_queue_full", "leased"]
+
+
+def test_a_race_for_a_key_takes_one_slot(
+    acme: Account, server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try finds its key taken when it commits; the second one counts anew."""
+    world.leases.free_slots = 1
+    insert, raced = prepared.insert_all, []
+
+    def race(rows: Any) -> None:
+        if rows and not raced:
+            raced.append(True)
+            raise IntegrityError("taken meanwhile")
+        insert(rows)
+
+    monkeypatch.setattr(prepared, "insert_all", race)
+    assert submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k").json().get("outcome") == "leased"
+    assert raced

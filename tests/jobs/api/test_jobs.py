@@ -142,11 +142,12 @@ def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object
     from gpus.protocol import ServerSpec
 
     world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
-    for state in ("queued", "queued", "running", "retrying", "completed"):
+    for state in ("queued", "queued", "running", "retrying", "completed", "scheduled", "cancelling"):
         make_job(acme.tenant, state)
     make_job(account("third").tenant)
     (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (told["queued"], told["running"], told["retrying"]) == (2, 1, 1)
+    assert (told["scheduled"], told["cancelling"]) == (1, 1)
     assert (told["queued_gpu_seconds"], told["drain_seconds"]) == (4.0, 2.0)
     assert told["slots"] == {"free": 2}
     assert told["oldest_queued_seconds"] >= 0

@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
@@ -233,6 +235,16 @@ def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelC
     world.clock = ManualClock(midnight + timedelta(seconds=101))
     quotas.forget()
     problem(submit(acme), 429, "quota_exhausted")
+
+
+def test_the_day_is_summed_up_before_the_transaction(acme: Account, zimg: ModelConfig) -> None:
+    limit(acme, daily_gpu_seconds=100.0)
+    with CaptureQueriesContext(connection) as asked:
+        assert submit(acme).status_code == 202
+    said = [query["sql"] for query in asked.captured_queries]
+    sums = [place for place, sql in enumerate(said) if "jobs_rollup" in sql]
+    assert sums
+    assert max(sums) < next(place for place, sql in enumerate(said) if "SAVEPOINT" in sql)
 
 
 # -- whether a slot is free ------------------------------------------------------------------------

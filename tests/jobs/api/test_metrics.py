@@ -21,6 +21,7 @@ from gpus.protocol import ServerSpec
 from jobs import tallies
 from jobs.api.metrics import DispatcherCollector
 from jobs.models import Callback, Job
+from jobs.queries import UNFINISHED
 from jobs.sweeps import rollups
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
@@ -60,6 +61,21 @@ def test_the_line_and_what_is_not_over(
     assert found['dispatcher_waiting{model="zimg",pool="zimg"}'] == 1
     assert found['dispatcher_slots{pool="zimg",state="free"}'] == 3
     assert found['dispatcher_index_whole{fleet="main"}'] == 1
+
+
+def test_every_state_that_is_not_over_is_counted_and_waiting_begins_when_a_job_may_start(
+    anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
+) -> None:
+    now = world.clock.now()
+    came = make_job(acme.tenant)
+    day = now - timedelta(days=1)
+    Job.objects.filter(id=came.id).update(created_at=day, run_at=now - timedelta(seconds=7))
+    make_job(acme.tenant, "scheduled", run_at=now + timedelta(hours=1))
+    make_job(acme.tenant, "cancelling")
+    found = scrape(anonymous)
+    counts = {state: found.get(f'dispatcher_jobs{{model="zimg",state="{state}"}}') for state in UNFINISHED}
+    assert counts == {"queued": 1, "scheduled": 1, "cancelling": 1, "running": 0, "retrying": 0}
+    assert 7 <= found['dispatcher_oldest_waiting_seconds{model="zimg"}'] < 30
 
 
 def test_a_running_job_without_a_lease_is_drift(

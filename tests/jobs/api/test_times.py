@@ -97,3 +97,33 @@ def test_what_contradicts_the_clock_or_itself_is_told_so(
 def test_what_just_fits_is_accepted(acme: Account, fields: dict[str, Any]) -> None:
     make_model("zimg", max_run_seconds=30.0)
     assert submit(acme, **fields).status_code == 202
+
+
+def test_a_repetition_finds_its_job_although_the_time_is_past_by_now(
+    acme: Account, zimg: ModelConfig, noon: ManualClock
+) -> None:
+    body = JOB | {"run_at": (NOON + timedelta(seconds=5)).isoformat()}
+
+    def send(body: dict[str, Any]) -> Any:
+        return acme.client.post(SUBMIT, body, format="json", HTTP_IDEMPOTENCY_KEY="k")
+
+    first = send(body)
+    assert first.status_code == 202
+    noon.move(3600)
+    again = send(body)
+    assert again["Idempotency-Replayed"] == "true"
+    assert again.json()["job_id"] == first.json()["job_id"]
+    problem(send(body | {"priority": 9}), 422, "run_at_in_past")
+    problem(send(JOB), 422, "idempotency_conflict")
+    problem(acme.client.post(SUBMIT, body, format="json"), 422, "run_at_in_past")
+
+
+def test_a_repetition_finds_its_job_although_the_tenant_may_no_longer_submit_it(
+    acme: Account, zimg: ModelConfig
+) -> None:
+    first = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k")
+    acme.tenant.allowed_models = ["flux"]
+    acme.tenant.save()
+    again = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k")
+    assert again.json()["job_id"] == first.json()["job_id"]
+    problem(acme.client.post(SUBMIT, JOB, format="json"), 403, "model_not_allowed")

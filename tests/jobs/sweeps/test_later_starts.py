@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs import transitions
 from jobs.models import Event, Job
 from jobs.states import JobState
 from jobs.sweeps import deadlines, due_starts, reconcile
+from jobs.sweeps.base import SweepCount
 from tests.jobs.sweeps.conftest import World
 
 
@@ -84,3 +90,66 @@ def test_a_job_that_never_started_says_so_and_costs_nothing(world: World) -> Non
     assert (job.state, job.error_code, job.started_at) == (JobState.FAILED, "deadline_exceeded", None)
     assert "never started" in job.error_message
     assert (job.attempts.count(), job.tries) == (0, 0)
+
+
+def test_many_of_one_moment_share_transactions_and_stand_in_their_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    monkeypatch.setattr(due_starts, "BATCH", 4)
+    jobs = [later(world, second).id for second in range(10)]
+    world.clock.advance(20)
+    with CaptureQueriesContext(connection) as asked:
+        assert due_starts.sweep(world.ports) == SweepCount(10, 10)
+    said = [query["sql"].split()[0] for query in asked.captured_queries]
+    assert said.count("RELEASE") == 3, "transactions"
+    assert world.announced == jobs
+    assert sum(world.leases.depth("m").waiting.values()) == 10
+
+
+def test_many_of_one_moment_do_not_keep_the_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.server()
+    monkeypatch.setattr(due_starts, "BATCH", 2)
+    for _ in range(10):
+        later(world, 0.0)
+    real = transitions.queue_at_its_time
+
+    def slowly(job_id: str, now: datetime) -> Job | None:
+        world.clock.advance(0.2)
+        return real(job_id, now)
+
+    monkeypatch.setattr(transitions, "queue_at_its_time", slowly)
+    assert [due_starts.sweep(world.ports).repaired for _ in range(3)] == [4, 4, 2]
+
+
+def test_one_that_cannot_be_moved_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.server()
+    first, bad, last = (later(world, 0.0).id for _ in range(3))
+    real = transitions.queue_at_its_time
+
+    def move(job_id: str, now: datetime) -> Job | None:
+        if job_id == bad:
+            raise ValueError("bad")
+        return real(job_id, now)
+
+    monkeypatch.setattr(transitions, "queue_at_its_time", move)
+    assert due_starts.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert sorted(world.announced) == sorted([first, last])
+    assert sum(world.leases.depth("m").waiting.values()) == 2
+
+
+def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    for _ in range(3):
+        later(world, 0.0)
+    asked: list[str] = []
+
+    def busy(job_id: str, now: datetime) -> Job | None:
+        asked.append(job_id)
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(transitions, "queue_at_its_time", busy)
+    assert due_starts.sweep(world.ports) == SweepCount(3, 0, 3)
+    assert len(asked) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.models import Rollup
 from jobs.services import limits, quotas
-from jobs.services.quotas import day_of
+from jobs.services.spent import day_of
 from jobs.sweeps import quotas as sweep
 from jobs.sweeps.rebuild import Progress, Rebuild
 from tests.jobs.sweeps.conftest import World

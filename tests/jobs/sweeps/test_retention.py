@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from jobs import transitions
+from jobs.closings import CURSOR
 from jobs.ids import new_id
 from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, SweepRun, Tenant
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.sweeps import retention
-from jobs.sweeps.ages import CURSOR
 from tests.builders import START
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 

@@ -13,6 +13,7 @@ from django.db.models import Max
 
 from jobs import closings as reading
 from jobs import tallies
+from jobs.closings import CURSOR
 from jobs.models import Event, Rollup, SweepRun
 from jobs.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import ages, rollups
@@ -128,8 +129,8 @@ def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
 
 def test_the_cursor_is_no_sweep() -> None:
     sweep()
-    assert SweepRun.objects.filter(name=ages.CURSOR).exists()
-    assert ages.CURSOR not in ages.sweep_ages()
+    assert SweepRun.objects.filter(name=CURSOR).exists()
+    assert CURSOR not in ages.sweep_ages()
 
 
 def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:

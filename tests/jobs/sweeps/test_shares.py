@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.db import connection
+
 from gpus.protocol import ReleaseMode
 from jobs.ids import new_id
 from jobs.models import Attempt, Tenant
@@ -88,3 +92,21 @@ def test_one_that_was_idle_gets_no_more_than_one_run_ahead() -> None:
 
 def test_without_anybody_waiting_nobody_owes() -> None:
     assert debts({1: 500.0}, set(), {}, longest=20.0) == {}
+
+
+def test_a_tenant_that_comes_while_we_look_is_one_like_any_other(world: World) -> None:
+    world.server()
+    served(world, world.tenant, 9.0)
+    came: list[Tenant] = []
+
+    def come(execute: Any, *query: Any) -> Any:
+        answer = execute(*query)
+        if not came:
+            came.append(world.tenant)
+            came.append(Tenant.objects.create(name="new"))
+            world.job(tenant=came[-1], push=False)
+        return answer
+
+    with connection.execute_wrapper(come):
+        shares = recent_shares("m", world.clock.now())
+    assert [(one.tenant, one.seconds) for one in shares] == [(str(world.tenant.pk), 9.0)]

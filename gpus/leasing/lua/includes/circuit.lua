@@ -1,6 +1,7 @@
 -- Circuit breakers: a server, or a model, that fails again and again by its own fault rests, twice as long each time, up
 -- to a cap; then it is half open and exactly one job tries: if that ends well the circuit closes. A verdict is what an
--- attempt's end says: 'well', 'server', 'model', 'either', or '' (nothing: bad input, busy, cancelled, interrupted).
+-- attempt's end says: 'well', 'server', 'model', 'either', 'answered' (bad input), or '' (nothing: busy, cancelled,
+-- interrupted). A server that is tried needs no success: 'answered' and 'model' say that it is there and works.
 -- 'either' counts for the model first, and for the server only while the model's circuit is closed.
 -- rules: {failures, rest µs, cap µs}; failures 0: no circuit ever opens. Ends of attempts that began before a circuit
 -- opened say nothing about it. An open server rests (rest.lua); an open model is kept back (kept.lua).
@@ -30,13 +31,15 @@ local function strike_server(server, job, rules)
   if server.strikes >= rules.failures then open_server(server, rules) else save_server(server) end
 end
 
+local CLOSES = { well = true, answered = true, model = true }  -- a server that is half open
+
 -- slot: in which the attempt ended.
 local function judge_server(server, slot, job, verdict, rules)
   if server.gone then return end
   local is_blamed = verdict == 'server' or verdict == 'either'
   if server.opens > 0 then
     if slot.name ~= server.probe then return end
-    if verdict == 'well' then close_server(server) end
+    if CLOSES[verdict] then close_server(server) end
     if is_blamed then open_server(server, rules) end
   elseif verdict == 'well' then
     if server.strikes > 0 then close_server(server) end
@@ -117,5 +120,5 @@ end
 local function judge(server, slot, pool, model, attempt, job, verdict, rules)
   if verdict == '' or rules.failures == 0 then return end
   local is_model = judge_model(pool, model, server, attempt, job, verdict, rules)
-  if not is_model then judge_server(server, slot, job, verdict, rules) end
+  if not is_model or verdict == 'model' then judge_server(server, slot, job, verdict, rules) end
 end

@@ -13,6 +13,7 @@ local function give(slot, server, pool, ticket, attempt, worker, lease_us)
   local job = job_of(ticket.member)
   if redis.call('HSETNX', key('held'), job, attempt) == 0 then
     withdraw_ticket(pool, ticket.model, ticket.tenant, priority_of(ticket), job)
+    forget_forecast(pool.name, job)
     save_pool(pool)
     return nil, true
   end

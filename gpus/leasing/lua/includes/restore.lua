@@ -1,6 +1,7 @@
 -- Puts a lease back into an index that is being rebuilt, told by the database or by its living holder. Of two
 -- attempts on one slot the one that was leased later is right: the other one's end is on its way.
 -- include: line
+-- include: forecast
 -- include: lists
 -- include: charge
 -- include: caps
@@ -54,6 +55,7 @@ local function restore_lease(claim, lease_us)
   redis.call('SADD', key('pools'), claim.pool)
   local pool = load_pool(claim.pool)
   withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
+  forget_forecast(pool.name, claim.job)  -- it did not start now: nothing is learnt from that
   put_claim(slot, claim, server)
   correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
   save_pool(pool)

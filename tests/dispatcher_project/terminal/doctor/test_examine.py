@@ -96,6 +96,17 @@ def a_retry_that_nobody_takes(patient: Patient) -> None:
     later(patient, 100)
 
 
+def a_start_that_nobody_makes(patient: Patient) -> None:
+    patient.world.job(push=False, state="scheduled", run_at=patient.world.clock.now())
+    later(patient, 100)
+
+
+def a_cancel_without_proof(patient: Patient) -> None:
+    job = patient.world.job(push=False)
+    Job.objects.filter(id=job.id).update(state="cancelling", cancel_requested_at=patient.world.clock.now())
+    later(patient, 700)
+
+
 def a_deadline_that_nobody_keeps(patient: Patient) -> None:
     patient.world.job(deadline_at=patient.world.clock.now())
     later(patient, 100)
@@ -184,6 +195,8 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_job_without_lease, "running jobs", Level.ERROR),
         (a_job_without_ticket, "waiting jobs", Level.ERROR),
         (a_retry_that_nobody_takes, "retries", Level.ERROR),
+        (a_start_that_nobody_makes, "later starts", Level.ERROR),
+        (a_cancel_without_proof, "cancelling jobs", Level.WARNING),
         (a_deadline_that_nobody_keeps, "deadlines", Level.ERROR),
         (a_cancel_without_end, "cancels", Level.WARNING),
         (a_late_callback, "callbacks", Level.ERROR),

@@ -1,0 +1,87 @@
+"""GPU-seconds of a tenant's UTC day, from what ended (rollups, and ends that are in none yet) and what runs.
+
+Nothing is kept beside them. An attempt counts on the day on which it ends; while it runs, with what it has
+run today.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from django.db.models import Sum
+
+from jobs.closings import CLOSE, CURSOR
+from jobs.models import Attempt, Event, Job, Rollup, SweepRun
+from jobs.rollups import HOUR
+from jobs.states import JobState
+
+MOST_EVENTS = 20_000
+"""Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""
+LOOKS = 3
+
+
+def day_of(now: datetime) -> datetime:
+    """Where the UTC day begins."""
+    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
+    """By tenant; six short queries."""
+    day, chosen = day_of(now), list(tenants)
+    used = dict.fromkeys(chosen, 0.0)
+    if not chosen:
+        return used
+    for _ in range(LOOKS):
+        cursor = _summed_up_to()
+        by_attempt = _running(chosen, day, now)  # first: what ends meanwhile is an end, counted once
+        by_attempt |= _ended_since(cursor, chosen, day)
+        summed_up = _summed_up(chosen, day)
+        if _summed_up_to() == cursor:
+            break  # else what was summed up meanwhile may be on both sides
+    for tenant, seconds in [*by_attempt.values(), *summed_up]:
+        used[tenant] += seconds
+    return used
+
+
+def _summed_up(chosen: list[int], day: datetime) -> list[tuple[int, float]]:
+    rows = Rollup.objects.filter(span_seconds=HOUR, at__gte=day, tenant__in=chosen)
+    return list(rows.order_by().values_list("tenant").annotate(Sum("gpu_seconds")))
+
+
+def _summed_up_to() -> int:
+    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
+    return int(note or 0)
+
+
+def _running(chosen: list[int], day: datetime, now: datetime) -> dict[str, tuple[int, float]]:
+    """Tenant and seconds of today by attempt. The jobs first: "not over" is the condition of their index that
+    SQLite can prove whatever the values are; "live", the attempts' own, it cannot with bound ones."""
+    jobs = Job.objects.filter(tenant__in=chosen, state=JobState.RUNNING.value, finished_at=None).order_by()
+    rows = Attempt.objects.filter(pk__in=jobs.values("live_attempt")).order_by()
+    return {
+        attempt: (tenant, max(0.0, (now - max(started_at, day)).total_seconds()))
+        for attempt, tenant, started_at in rows.values_list("pk", "job__tenant", "started_at")
+    }
+
+
+def _ended_since(cursor: int, chosen: list[int], day: datetime) -> dict[str, tuple[int, float]]:
+    """The same of attempts that ended today and are not summed up yet. Without them a day that is used up
+    would be open again for as long as the rollups are behind, at each end."""
+    events = Event.objects.filter(
+        id__gt=cursor, id__lte=cursor + MOST_EVENTS, type__in=CLOSE, job__tenant__in=chosen
+    )
+    ends: dict[tuple[str, int], int] = {}
+    for job, tenant, at, data in events.order_by("id").values_list("job_id", "job__tenant", "at", "data"):
+        if at >= day and (number := data.get("attempt")) is not None:
+            ends[job, number] = tenant
+    by_job: dict[str, set[int]] = defaultdict(set)
+    for job, number in ends:
+        by_job[job].add(number)
+    rows = Attempt.objects.filter(job__in=list(by_job)).order_by() if by_job else Attempt.objects.none()
+    return {
+        attempt: (ends[job, number], seconds or 0.0)
+        for attempt, job, number, seconds in rows.values_list("pk", "job_id", "number", "gpu_seconds")
+        if number in by_job[job]
+    }
