@@ -24,6 +24,7 @@ from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
 from gpus.local.output import remove_old
 from gpus.local.running import Running
 from gpus.local.shelf import Shelf
+from gpus.local.telling import quietly
 
 _SLICE_SECONDS = 0.5
 
@@ -47,6 +48,7 @@ class LocalGpu:
         happened: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.knobs = knobs or Knobs()
+        hear, output, happened = quietly(hear), quietly(output), quietly(happened)
         self._lock = threading.Condition()
         self._holder = Holder(
             paths,
@@ -237,7 +239,10 @@ class LocalGpu:
             return None if self._table.running else self._moves.replace
         if self._shelf.is_warm(order.model):
             return self._table.begin(order, process.send) if self._shelf.has_place(order.model) else None
-        plan = self._shelf.plan(order.model)
+        try:
+            plan = self._shelf.plan(order.model)
+        except OSError as error:
+            raise GpuBusy(f"The device can't be read: {error}") from error
         if isinstance(plan, NoRoom):
             raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
         return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
@@ -254,7 +259,7 @@ class LocalGpu:
         }
         try:
             run.send(frame)
-        except ValueError as error:
+        except (TypeError, ValueError, RecursionError) as error:
             with self._lock:
                 self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
 

@@ -37,6 +37,9 @@ class Moves:
         except (ProcessGone, Overdue) as error:
             self._holder.end()
             raise _not_started(f"The model process does not start: {error}") from error
+        except OSError as error:  # no memory for a process, or a device that can't be read
+            self._holder.end()
+            raise _not_started(f"The model process can't be started: {error}") from error
         except CannotStart as error:
             raise _not_started(f"The models can't be imported: {error}") from error
         self._happened("model_process_started", session=self._holder.session)
@@ -76,6 +79,8 @@ class Moves:
             late = RunTimedOut(f"{model} was not loaded in time: {error}")
             late.suspect, late.process_died = False, True
             raise late from error
+        except OSError as error:
+            raise GpuBusy(f"The device can't be read: {error}") from error
         if failure is None:
             return
         if failure.sticky:

@@ -52,6 +52,7 @@ class ModelProcess:
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
+        self._unheard = ""
         try:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "gpus.local.child", str(theirs.fileno()), str(end_of_life), *paths],
@@ -115,7 +116,12 @@ class ModelProcess:
                 frame = self._pipe.receive()
             except PipeBroken:
                 return
-            self._hear(frame)
+            try:
+                self._hear(frame)
+            except Exception as error:  # a process that nobody listens to would hold its runs for ever
+                self._unheard = f"what it said broke its worker: {type(error).__name__}: {error}"
+                self.kill(wait=False)
+                return
 
     def _wait(self) -> None:
         status = self._popen.wait()
@@ -125,7 +131,7 @@ class ModelProcess:
         self._printer.join(0.2)  # what it wrote last may say why
         self._pipe.close()
         self.kill(wait=False)
-        self._gone(_in_words(status))
+        self._gone(self._unheard or _in_words(status))
 
     def _print(self) -> None:
         """Models may write without end: what is too much is counted, not kept."""

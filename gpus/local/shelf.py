@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpus.handlers.declared import Declared
@@ -48,7 +49,8 @@ class Shelf:
         self._sampled_at = -1e9
 
     def begin(self) -> None:
-        """A new process is there."""
+        """A new process is there. Raises OSError if the device can't be read."""
+        self.clear()  # the one before may have died between a load and its entry here
         self._base = self._gauge.read(self._holder.session).own
 
     def clear(self) -> None:
@@ -92,18 +94,23 @@ class Shelf:
         now = time.monotonic()
         if alone and now - self._sampled_at >= self._knobs.sample_seconds:  # reading costs milliseconds
             self._sampled_at = now
-            self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
+            with suppress(OSError):  # a sample less: what ended here has its end either way
+                self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
 
     # -- loads ----------------------------------------------------------------------------------------------
 
     def load(self, model: str) -> Failure | None:
-        """None: it is warm. Raises ProcessGone, Overdue."""
+        """None: it is warm. Raises ProcessGone, Overdue, OSError if the device can't be read."""
         declared, before = self._holder.models[model], self._own()
         said = self._holder.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
         self.loads += 1
         if said["failure"] is not None:
             return Failure(**said["failure"])
-        took = max(0.0, self._own() - before)
+        try:
+            took = max(0.0, self._own() - before)
+        except OSError as error:
+            self.tainted = f"{model} was loaded and can't be measured: {error}"
+            raise
         self._measured[model] = max(took, self._measured.get(model, 0.0))
         self._after_runs.clear()
         self.warm[model] = self._placed(declared, float(said["seconds"]))
@@ -120,11 +127,16 @@ class Shelf:
         self._after_runs.clear()
         expected = self._base + sum(self._measured.get(model, 0.0) for model in self.warm)
         until = time.monotonic() + self._knobs.back_seconds
-        while not is_back(own := self._own(), expected, self._knobs.back_mb):
+        while True:
+            try:
+                own = self._own()
+                why = f"{own - expected:.0f} MB did not come back"
+                if is_back(own, expected, self._knobs.back_mb):
+                    return
+            except OSError as error:
+                why = f"the device can't be read ({error})"
             if time.monotonic() >= until:
-                self.tainted = (
-                    f"{own - expected:.0f} MB did not come back after the unload of {', '.join(models)}"
-                )
+                self.tainted = f"{why} after the unload of {', '.join(models)}"
                 return
             time.sleep(_LOOK_SECONDS)
 
