@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,21 @@ def main() -> int:
             "models": [model.declared.as_json() for model in models.values()],
         }
     )
-    child.serve()
+    threading.Thread(target=or_die, args=(child.move,), name="loads", daemon=True).start()
+    or_die(child.serve)
     return 0
+
+
+def or_die(work: Callable[..., None], *arguments: Any) -> None:
+    """A thread that ended unseen would leave its run, or all loads, without an answer: the worker hears of a
+    process that ends at once."""
+    try:
+        work(*arguments)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            sys.stderr.write(f"the model process can't go on: {failure_of(error).trace}\n")
+            sys.stderr.flush()
+        os._exit(1)
 
 
 class Child:
@@ -64,7 +77,6 @@ class Child:
 
     def serve(self) -> None:
         """Until the worker closes the pipe."""
-        threading.Thread(target=self._move, name="loads", daemon=True).start()
         while True:
             try:
                 frame = self._pipe.receive()
@@ -76,7 +88,7 @@ class Child:
         if frame["do"] == "run":
             ctx = self._context(frame)
             self._runs[frame["attempt"]] = ctx
-            threading.Thread(target=self._run, args=(frame, ctx), name="run", daemon=True).start()
+            threading.Thread(target=or_die, args=(self._run, frame, ctx), name="run", daemon=True).start()
         elif frame["do"] == "cancel":
             running = self._runs.get(frame["attempt"])
             if running is not None:
@@ -94,7 +106,8 @@ class Child:
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def _move(self) -> None:
+    def move(self) -> None:
+        """Loads, unloads and probes, one after the other; never returns."""
         while True:
             frame = self._moves.get()
             if frame["do"] == "load":
@@ -124,11 +137,11 @@ class Child:
         self._say("unloaded", model=model.name)
 
     def _forget(self, model: ModelCode) -> None:
-        try:
-            model.unload()
-        except BaseException as error:
-            sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
-        give_back_memory()
+        for step in (model.unload, give_back_memory):
+            try:
+                step()
+            except BaseException as error:
+                sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
 
     # -- runs -------------------------------------------------------------------------------------------
 
@@ -164,8 +177,8 @@ class Child:
         del self._runs[frame["attempt"]]
         try:
             self._say("ended", **ended, result=result)
-        except (TypeError, ValueError, RecursionError) as error:
-            bad = failure_of(TypeError(f"the result is not JSON: {error}"))
+        except Exception as error:  # also what objects of an author's do when they are written
+            bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
             self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
 
 

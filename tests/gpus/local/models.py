@@ -9,10 +9,12 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from gpus.handlers import BadInput, OutOfMemory, RunContext, TransientGpuError
+from gpus.handlers import BadInput, Cancelled, OutOfMemory, RunContext, TransientGpuError
 from gpus.handlers.code import ModelCode
+from gpus.local.wire import Pipe
 
 _MIB = 1024 * 1024
 _leaked: list[bytearray] = []
@@ -124,6 +126,31 @@ class BadLoad:
         return None
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unspeakable(dict[str, int]):
+    def items(self) -> Any:
+        raise OSError("nothing to say")
+
+
+def _broken(*arguments: Any) -> None:
+    raise RuntimeError("can't be sent")
+
+
+class LateFault:
+    """Loses its GPU at some time after its run; the library says so when its memory is to go back."""
+
+    vram_mb = 10
+    warm_seconds = 0
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=_broken)
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]
+
+
 class Wild:
     """Does what it is told to: one name after `do`."""
 
@@ -183,6 +210,19 @@ class Wild:
     def not_json(self, payload: Any, ctx: RunContext) -> Any:
         return {1, 2}
 
+    def mute(self, payload: Any, ctx: RunContext) -> Any:
+        raise Mute
+
+    def end_mute(self, payload: Any, ctx: RunContext) -> Any:
+        return Unspeakable({"a": 1})
+
+    def spoil(self, payload: Any, ctx: RunContext) -> Any:
+        """The process can't tell its worker anything about the end of this run."""
+        Pipe.send = _broken  # type: ignore[method-assign]
+
+    def cancels_itself(self, payload: Any, ctx: RunContext) -> Any:
+        raise Cancelled
+
     def forks(self, payload: Any, ctx: RunContext) -> Any:
         """One child that comes back out of here, and one that leaves its session and stays."""
         if os.fork() == 0:
@@ -211,4 +251,5 @@ MODELS = {
     "twice": Twice,
     "bad_load": BadLoad,
     "wild": Wild,
+    "late_fault": LateFault,
 }

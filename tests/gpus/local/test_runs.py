@@ -65,6 +65,24 @@ def test_a_result_that_is_no_json_fails_the_run(bench: Bench):
         bench.wild("not_json")
 
 
+def test_an_error_without_words_has_its_class(bench: Bench):
+    pid = bench.wild("echo")
+    with pytest.raises(RunFailed, match="Mute"):
+        bench.wild("mute")
+    assert bench.wild("echo") == pid
+
+
+def test_a_result_that_fails_while_it_is_written_fails_the_run(bench: Bench):
+    with pytest.raises(RunFailed, match="not JSON: OSError: nothing to say"):
+        bench.wild("end_mute")
+
+
+def test_a_process_that_can_say_nothing_more_ends(bench: Bench):
+    with pytest.raises(ProcessDied, match="status 1"):
+        bench.wild("spoil")
+    assert bench.wild("echo")
+
+
 @pytest.mark.parametrize(
     ("do", "words"), [("crashes", "SIGSEGV"), ("is_killed", "SIGKILL"), ("exits", "status 3")]
 )

@@ -82,6 +82,15 @@ def test_memory_that_does_not_come_back_replaces_the_process(bench: Bench):
     )
 
 
+def test_a_gpu_that_fails_while_memory_goes_back_ends_no_thread(bench: Bench):
+    bench.run("late_fault")
+    session = bench.gpu.session
+    bench.gpu.tick()
+    assert bench.gpu.warm() == []
+    assert bench.gpu.session == session
+    assert bench.gpu.rest()
+
+
 def test_a_context_that_outlives_its_run_does_not_hold_the_model(bench: Bench):
     bench.run("keeps_context")
     session = bench.gpu.session
