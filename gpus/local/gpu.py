@@ -101,6 +101,7 @@ class LocalGpu:
             run = self._table.running.get(attempt)
             if run is None or run.over:
                 return Stopped.NOT_RUNNING
+            run.cancel_sent = True
         run.send({"do": "cancel", "attempt": attempt})
         with self._lock:
             if self._lock.wait_for(lambda: run.over, timeout=self.knobs.cancel_seconds):

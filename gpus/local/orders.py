@@ -35,13 +35,14 @@ class Stopped(StrEnum):
 @dataclass(eq=False, slots=True)
 class Run:
     """A run in a process. send: to that very process. error, result: its end, once `over`. last_sign: when it
-    was last heard."""
+    was last heard. cancel_sent: it was asked to stop."""
 
     order: Order
     send: Callable[[Frame], None]
     began: float
     last_sign: float = 0.0
     progress: float | None = None
+    cancel_sent: bool = False
     over: bool = False
     result: Any = None
     error: GpuError | None = None
@@ -60,11 +61,14 @@ class Verdicts:
     others: GpuError | None = None
 
 
-def error_of(failure: Mapping[str, Any] | Failure) -> GpuError:
-    """A handler's failure at its price."""
+def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -> GpuError:
+    """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having
+    been asked would come back for ever if it cost nothing."""
     said = failure if isinstance(failure, Failure) else Failure(**failure)
     if said.code == "cancelled":
-        return let_go("The handler stopped as if it had been cancelled.")
+        if cancelled:
+            return let_go("It heeded its cancel.")
+        said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
     kind = {"bad_input": BadInput, "gpu_fault": GpuFault, "out_of_memory": OutOfMemory}.get(
         said.code, RunFailed
     )

@@ -52,7 +52,7 @@ class Running:
             return
         if failure["sticky"]:
             self._shelf.tainted = failure["text"]
-        self.end(run, error=error_of(failure))
+        self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
 
     def gone(self, why: str) -> None:
         verdicts = self.verdicts

@@ -121,6 +121,12 @@ def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench
     assert bench.wild("echo") == pid
 
 
+def test_a_handler_that_cancels_itself_fails_its_run(bench: Bench):
+    with pytest.raises(RunFailed, match="nobody had cancelled it") as raised:
+        bench.wild("cancels_itself")
+    assert raised.value.counts
+
+
 def test_a_run_that_ignores_its_cancel_is_killed_and_a_bystander_pays_nothing(bench: Bench):
     here, open_gate, beside = bench.path(), bench.path(), bench.path()
     bystander = bench.begin(bench.order("twice", {"here": str(beside), "until": str(open_gate)}))
