@@ -70,16 +70,21 @@ def failure_of(error: BaseException) -> Failure:
     return Failure("run_failed", text, trace)
 
 
+def storable(text: str) -> str:
+    """No database takes a NUL or half a surrogate pair: escaped, so that the error can be told."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
 def _text_of(error: BaseException) -> str:
     """An author's `__str__` may raise too."""
     try:
-        return str(error)
+        return storable(str(error))
     except BaseException as worse:
         return f"<its text can't be told: {type(worse).__name__}>"
 
 
 def _trace_of(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+        return storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
     except BaseException as worse:
         return f"<its traceback can't be told: {type(worse).__name__}>"

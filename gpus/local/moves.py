@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from gpus.errors import GpuBusy, ProcessDied, RunTimedOut
-from gpus.handlers.errors import Failure
+from gpus.handlers.errors import Failure, storable
 from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
 from gpus.local.orders import Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
@@ -99,4 +99,4 @@ class Moves:
 
 def _not_started(why: str) -> GpuBusy:
     """No job's fault: it goes back to its place, and the server rests."""
-    return GpuBusy(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
+    return GpuBusy(storable(why), retry_after_seconds=NOT_STARTED_REST_SECONDS)

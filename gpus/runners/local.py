@@ -9,6 +9,7 @@ from gpus.errors import RunFailed
 from gpus.local.gpu import LocalGpu
 from gpus.local.orders import Order
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.json_body import check_storable
 
 STARTED_HERE = "local"
 """Scheme of the endpoint that such a server's models have."""
@@ -27,13 +28,14 @@ class LocalRunner:
                 job=run.job_id,
                 model=run.model.name,
                 payload=run.payload,
-                limit_seconds=run.model.run_limit_seconds,
+                limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             ),
             abort,
         )
         size = len(json.dumps(result, separators=(",", ":")))
         if size > run.model.max_response_bytes:
             raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
+        check_storable(result)
         return Finished(result)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:

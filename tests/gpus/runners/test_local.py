@@ -48,6 +48,20 @@ def test_a_result_that_is_too_large_fails_the_run():
         runner(Gpu()).start(small, abort=Abort())
 
 
+def test_a_jobs_own_lower_limit_counts():
+    gpu = Gpu()
+    runner(gpu).start(dataclasses.replace(REQUEST, limit_seconds=3.0), abort=Abort())
+    assert gpu.orders[0].limit_seconds == 3.0
+
+
+@pytest.mark.parametrize("result", ["a\0b", {"deep": ["\ud800"]}, {"\0": 1}])
+def test_a_result_that_no_database_takes_fails_the_run(result):
+    gpu = Gpu()
+    gpu.result = result
+    with pytest.raises(RunFailed, match="can be stored"):
+        runner(gpu).start(REQUEST, abort=Abort())
+
+
 def test_a_cancel_is_always_a_proof():
     gpu = Gpu()
     assert runner(gpu).cancel(REQUEST, None) is True
