@@ -145,10 +145,11 @@ class LocalGpu:
     def end_process(self, verdicts: Verdicts) -> None:
         """With all its runs, each of which ends by its verdict. The next run starts a new one."""
         with self._lock:
-            self._table.verdicts = verdicts
-        self._holder.end()
-        with self._lock:
-            self._table.verdicts = None
+            process = self._holder.process
+            if process is None:
+                return
+            self._table.expect_end(verdicts)
+        self._holder.end(process)
 
     def probe(self, seconds: float) -> str:
         """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or

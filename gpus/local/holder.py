@@ -90,11 +90,12 @@ class Holder:
         process.send(frame)
         return self._await(said, seconds)
 
-    def end(self) -> None:
-        """Without the lock; returns once it and all that it started are gone and `gone` was told."""
+    def end(self, only: ModelProcess | None = None) -> None:
+        """Without the lock; returns once it and all that it started are gone and `gone` was told. only: do
+        nothing if it is another by now."""
         with self._lock:
             process = self.process
-            if process is None:
+            if process is None or (only is not None and only is not process):
                 return
             self._ended = self.spawned
         process.kill()

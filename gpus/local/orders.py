@@ -60,6 +60,10 @@ class Verdicts:
     named: dict[str, GpuError] = field(default_factory=dict)
     others: GpuError | None = None
 
+    def joined(self, later: Verdicts) -> Verdicts:
+        """What was said first of a run holds."""
+        return Verdicts({**later.named, **self.named}, self.others or later.others)
+
 
 def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -> GpuError:
     """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having

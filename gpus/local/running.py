@@ -14,8 +14,7 @@ from gpus.local.wire import Frame
 
 
 class Running:
-    """running: by attempt. verdicts: what an end of the process means for its runs, while it is being ended;
-    None: it died by itself."""
+    """running: by attempt."""
 
     def __init__(
         self,
@@ -26,7 +25,8 @@ class Running:
         happened: Callable[..., None],
     ) -> None:
         self.running: dict[str, Run] = {}
-        self.verdicts: Verdicts | None = None
+        self._verdicts: Verdicts | None = None
+        """What the end of the process means for its runs, while it is being ended."""
         self._shelf, self._lock, self._hear, self._happened = shelf, lock, hear, happened
 
     def begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
@@ -54,8 +54,12 @@ class Running:
             self._shelf.tainted = failure["text"]
         self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
 
+    def expect_end(self, verdicts: Verdicts) -> None:
+        """The process is being ended. Several may want that at once, each for its reason."""
+        self._verdicts = verdicts if self._verdicts is None else self._verdicts.joined(verdicts)
+
     def gone(self, why: str) -> None:
-        verdicts = self.verdicts
+        verdicts, self._verdicts = self._verdicts, None
         self._shelf.clear()
         if verdicts is None:
             self._happened("model_process_died", why=why, runs=len(self.running))

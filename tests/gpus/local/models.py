@@ -116,6 +116,24 @@ class Twice:
         return payload["here"]
 
 
+class Deaf:
+    """Twice at a time, and heeds no cancel."""
+
+    at_once = 2
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        if payload:
+            Path(payload["here"]).touch()
+            while not Path(payload.get("until", "")).is_file():
+                time.sleep(0.02)
+            if payload.get("crash"):
+                ctypes.string_at(0)
+            return os.getpid()
+        while True:
+            time.sleep(0.05)
+
+
 class BadLoad:
     vram_mb = 10
 
@@ -251,5 +269,6 @@ MODELS = {
     "twice": Twice,
     "bad_load": BadLoad,
     "wild": Wild,
+    "deaf": Deaf,
     "late_fault": LateFault,
 }

@@ -20,7 +20,7 @@ from gpus.errors import (
 )
 from gpus.local.gpu import LocalGpu
 from gpus.local.memory import RamGauge, members
-from gpus.local.orders import Stopped
+from gpus.local.orders import Stopped, Verdicts
 from gpus.runners.base import Abort
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
@@ -150,6 +150,22 @@ def test_a_run_that_hangs_past_its_limit_is_killed_and_counts_as_a_death(bench: 
         bench.run("wild", {"do": "hangs"}, limit_seconds=0.2)
     assert raised.value.process_died
     assert not raised.value.suspect
+
+
+def test_two_runs_that_are_killed_at_once_each_have_their_own_verdict(bench: Bench):
+    bench.gpu.rest()
+    going = [bench.begin(bench.order("deaf", limit_seconds=0.5)) for _ in range(2)]
+    for one in going:
+        with pytest.raises(RunTimedOut, match="killed"):
+            one.end()
+
+
+def test_a_verdict_is_of_one_process_only(bench: Bench):
+    bench.wild("echo")
+    assert bench.gpu.rest()
+    bench.gpu.end_process(Verdicts(others=BadInput("of no process")))
+    with pytest.raises(ProcessDied):
+        bench.wild("crashes")
 
 
 def test_a_run_past_its_limit_that_heeds_its_cancel_is_only_late(bench: Bench):
