@@ -66,6 +66,7 @@ class LocalGpu:
             self._lock,
             busy=lambda: bool(self._table.running),
             end_process=self.end_process,
+            death=self._table.death,
             happened=happened,
         )
         self._line: list[Order] = []
@@ -230,8 +231,10 @@ class LocalGpu:
         for other in self._line:
             if other is order:
                 break
-            if not self._shelf.is_warm(other.model):
+            if not self._shelf.is_warm(other.model) or other.job in self._table.suspects:
                 return None  # it waits for room: who passed it would take that away
+        if self._table.is_alone or (self._table.running and order.job in self._table.suspects):
+            return None
         process = self._holder.process
         if process is None:
             return self._moves.spawn
@@ -247,7 +250,14 @@ class LocalGpu:
             raise GpuBusy(f"The device can't be read: {error}") from error
         if isinstance(plan, NoRoom):
             raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
+        return (lambda: self._load(order, plan.evict)) if isinstance(plan, Load) else None
+
+    def _load(self, order: Order, evict: Sequence[str]) -> None:
+        self._table.loading = order
+        try:
+            self._moves.load(order, evict)
+        finally:
+            self._table.loading = None
 
     def _send(self, run: Run) -> None:
         order = run.order

@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from gpus.errors import GpuBusy, ProcessDied, RunTimedOut
+from gpus.errors import GpuBusy, GpuError, RunTimedOut
 from gpus.handlers.errors import Failure, storable
 from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
-from gpus.local.orders import Verdicts, error_of, let_go
+from gpus.local.orders import Order, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
 
 NOT_STARTED_REST_SECONDS = 30.0
 
 
 class Moves:
-    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs."""
+    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs. death:
+    what it costs to have been in a process that died."""
 
     def __init__(
         self,
@@ -25,10 +26,12 @@ class Moves:
         *,
         busy: Callable[[], bool],
         end_process: Callable[[Verdicts], None],
+        death: Callable[[Order, str], GpuError],
         happened: Callable[..., None],
     ) -> None:
         self._holder, self._shelf, self._lock = holder, shelf, lock
         self._busy, self._end_process, self._happened = busy, end_process, happened
+        self._death = death
 
     def spawn(self) -> None:
         try:
@@ -59,8 +62,9 @@ class Moves:
         if must_replace:
             self.replace()
 
-    def load(self, model: str, evict: Sequence[str]) -> None:
+    def load(self, order: Order, evict: Sequence[str]) -> None:
         """Raises the GpuError that a failed load is for the run that asked for it."""
+        model = order.model
         if evict:
             self.unload(evict)
             if self._shelf.tainted:
@@ -72,7 +76,7 @@ class Moves:
         except ProcessGone as error:
             if error.ours:
                 raise let_go("The process was ended while it loaded the model.") from error
-            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
+            raise self._death(order, f"while it loaded {model}: {error}") from error
         except Overdue as error:
             bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
             self._end_process(Verdicts(others=bystanders))

@@ -10,6 +10,7 @@ from typing import Any
 from gpus.errors import GpuError, ProcessDied
 from gpus.local.orders import Order, Run, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
+from gpus.local.suspects import Suspects
 from gpus.local.wire import Frame
 
 
@@ -25,6 +26,11 @@ class Running:
         happened: Callable[..., None],
     ) -> None:
         self.running: dict[str, Run] = {}
+        self.suspects = Suspects()
+        self.loading: Order | None = None
+        """Whose model is being loaded: it may be its code that ends the process."""
+        self._in_company: set[str] = set()
+        """The jobs of the last process that died by itself, if there were several."""
         self._verdicts: Verdicts | None = None
         """What the end of the process means for its runs, while it is being ended."""
         self._shelf, self._lock, self._hear, self._happened = shelf, lock, hear, happened
@@ -61,17 +67,38 @@ class Running:
     def gone(self, why: str) -> None:
         verdicts, self._verdicts = self._verdicts, None
         self._shelf.clear()
+        there = [run.order for run in self.running.values()]
+        there += [self.loading] if self.loading is not None else []
         if verdicts is None:
-            self._happened("model_process_died", why=why, runs=len(self.running))
+            self._happened("model_process_died", why=why, runs=len(there))
+            self._in_company = {order.job for order in there} if len(there) > 1 else set()
+            for job in self._in_company:
+                self.suspects.add(job)
         for run in list(self.running.values()):
             if verdicts is None:
-                error: GpuError = ProcessDied(f"The model's process died: {why}")
+                error = self.death(run.order, why)
             else:
                 error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
+            error.unfinished = True
             self.end(run, error=error)
+
+    def death(self, order: Order, why: str) -> GpuError:
+        """What it costs to have been in a process that ended by itself: a death for who was alone."""
+        if order.job in self._in_company:
+            return let_go(
+                f"The model's process died with several runs in it ({why}): this one runs alone next."
+            )
+        return ProcessDied(f"The model's process died: {why}")
+
+    @property
+    def is_alone(self) -> bool:
+        """A suspect runs: nobody may join it."""
+        return any(run.order.job in self.suspects for run in self.running.values())
 
     def end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
         run.end(result=result, error=error)
+        if error is None or (error.counts and not error.process_died):
+            self.suspects.clear(run.order.job)
         self.running.pop(run.order.attempt, None)
         self._shelf.leave_place(run.order.model, alone=not self.running)
         self._lock.notify_all()

@@ -257,7 +257,13 @@ class Wild:
         return "from the parent"
 
 
+class BadLoadCrashes(BadLoad):
+    def load(self) -> None:
+        ctypes.string_at(0)
+
+
 MODELS = {
+    "bad_load_crashes": BadLoadCrashes,
     "a": A,
     "b": B,
     "c": C,
