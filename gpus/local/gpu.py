@@ -10,14 +10,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, RunTimedOut, ServerFailed
+from gpus.errors import GpuError, Interrupted, RunTimedOut, ServerFailed
 from gpus.handlers.declared import Declared
-from gpus.local.cache import Load, NoRoom
-from gpus.local.holder import Holder, Overdue, ProcessGone
+from gpus.local.holder import GivenUp, Holder, Overdue, ProcessGone, never
 from gpus.local.knobs import Knobs, Patience
+from gpus.local.line import Line
 from gpus.local.memory import Gauge
 from gpus.local.moves import Moves
 from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
@@ -69,11 +70,9 @@ class LocalGpu:
             death=self._table.death,
             happened=happened,
         )
-        self._line: list[Order] = []
+        self._line = Line(self._holder, self._shelf, self._table, self._moves)
         self._moving = False
         self._output_root, self._happened = output_root, happened
-        self.sick = ""
-        """Why it takes nothing; empty while it does."""
 
     def start(self) -> Mapping[str, Declared]:
         """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
@@ -83,6 +82,15 @@ class LocalGpu:
     def stop(self) -> None:
         """Ends the process with everything in it."""
         self.end_process(Verdicts(others=let_go("Its worker stopped.")))
+
+    @property
+    def sick(self) -> str:
+        """Why it takes nothing; empty while it does."""
+        return self._line.sick
+
+    @sick.setter
+    def sick(self, why: str) -> None:
+        self._line.sick = why
 
     # -- runs ---------------------------------------------------------------------------------------------
 
@@ -173,7 +181,7 @@ class LocalGpu:
     def rest(self) -> bool:
         """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
         with self._lock:
-            if self._table.running or self._line or self._moving:
+            if self._table.running or self._line.waiting or self._moving:
                 return False
             if self._holder.process is None:
                 return True
@@ -186,7 +194,7 @@ class LocalGpu:
         replaced."""
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
-            if self._line or self._moving or self._holder.process is None:
+            if self._line.waiting or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
             leaking = not self._table.running and self._shelf.leaking()
@@ -199,65 +207,40 @@ class LocalGpu:
 
     def _admit(self, order: Order, patience: Patience) -> Run:
         with self._lock:
-            self._line.append(order)
+            self._line.waiting.append(order)
         try:
             while True:
                 with self._lock:
                     if patience.fired:
                         raise let_go("It was let go before it began.")
-                    step = self._next_step(order)
+                    step = None if self._moving else self._line.next_step(order)
                     if step is None:
                         self._lock.wait(_SLICE_SECONDS)
                         continue
                     if isinstance(step, Run):
-                        self._line.remove(order)
+                        self._line.waiting.remove(order)
                         break
                     self._moving = True
-                self._move_on(step)
+                self._move_on(partial(self._heeding, step, patience))
         except BaseException:
             with self._lock:
-                self._line.remove(order)
+                self._line.waiting.remove(order)
                 self._lock.notify_all()
             raise
         self._send(step)
         return step
 
-    def _next_step(self, order: Order) -> Run | Callable[[], None] | None:
-        """A run: it may begin. A move: do it, then ask again. None: wait. With the lock held."""
-        if self._moving:
-            return None
-        if self.sick:
-            raise GpuBusy(f"The GPU takes no runs: {self.sick}", retry_after_seconds=5.0)
-        for other in self._line:
-            if other is order:
-                break
-            if not self._shelf.is_warm(other.model) or other.job in self._table.suspects:
-                return None  # it waits for room: who passed it would take that away
-        if self._table.is_alone or (self._table.running and order.job in self._table.suspects):
-            return None
-        process = self._holder.process
-        if process is None:
-            return self._moves.spawn
-        if order.model not in self._holder.models:
-            raise ServerFailed(f"This process has no model {order.model}.")
-        if self._shelf.tainted:
-            return None if self._table.running else self._moves.replace
-        if self._shelf.is_warm(order.model):
-            return self._table.begin(order, process.send) if self._shelf.has_place(order.model) else None
+    def _heeding(self, step: Callable[[], None], patience: Patience) -> None:
+        """A move ends with the patience of who makes it, and the process with it unless others run there: a
+        spawn or a load can't be stopped otherwise, and may take minutes."""
+        self._holder.give_up = lambda: patience.fired and not self._table.running
         try:
-            plan = self._shelf.plan(order.model)
-        except OSError as error:
-            raise GpuBusy(f"The device can't be read: {error}") from error
-        if isinstance(plan, NoRoom):
-            raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._load(order, plan.evict)) if isinstance(plan, Load) else None
-
-    def _load(self, order: Order, evict: Sequence[str]) -> None:
-        self._table.loading = order
-        try:
-            self._moves.load(order, evict)
+            step()
+        except GivenUp as error:
+            self.end_process(Verdicts())
+            raise let_go("It was let go before it began.") from error
         finally:
-            self._table.loading = None
+            self._holder.give_up = never
 
     def _send(self, run: Run) -> None:
         order = run.order

@@ -15,6 +15,13 @@ SPAWN_SECONDS = 300.0
 """Importing the models' modules may load gigabytes of libraries from a slow disk."""
 
 
+_SLICE_SECONDS = 0.5
+
+
+def never() -> bool:
+    return False
+
+
 class ProcessGone(Exception):
     """The process ended. The message says why. ours: it was ended by `Holder.end`."""
 
@@ -25,6 +32,10 @@ class ProcessGone(Exception):
 
 class Overdue(Exception):
     """The process did not answer in time."""
+
+
+class GivenUp(Exception):
+    """Whoever moves does not want it any more."""
 
 
 class CannotStart(Exception):
@@ -52,6 +63,8 @@ class Holder:
         self.spawned = 0
         self._paths, self._lock, self._environment = paths, lock, environment
         self._hear_run, self._tell_gone, self._output = hear, gone, output
+        self.give_up: Callable[[], bool] = never
+        """Asked with the lock held while an answer is awaited: whether to wait no longer."""
         self._answers: dict[str, Frame] = {}
         self._broken = ""
         self._last_words = "it was never started"
@@ -62,7 +75,7 @@ class Holder:
         return None if self.process is None else self.process.session
 
     def spawn(self) -> None:
-        """Without the lock. Raises CannotStart, ProcessGone, Overdue."""
+        """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
         with self._lock:
             self._answers.clear()
             self._broken = ""
@@ -81,7 +94,7 @@ class Holder:
             self.models = {one.name: one for one in models}
 
     def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
-        """Without the lock; one question at a time. Raises ProcessGone, Overdue."""
+        """Without the lock; one question at a time. Raises ProcessGone, Overdue, GivenUp."""
         with self._lock:
             process = self.process
             self._answers.pop(said, None)
@@ -102,6 +115,12 @@ class Holder:
         with self._lock:
             self._lock.wait_for(lambda: self.process is not process, timeout=10.0)
 
+    def heed(self) -> None:
+        """Without the lock. Raises GivenUp."""
+        with self._lock:
+            if self.give_up():
+                raise GivenUp
+
     def _await(self, said: str, seconds: float) -> Frame:
         until = time.monotonic() + seconds
         with self._lock:
@@ -110,10 +129,12 @@ class Holder:
                     if self._broken:
                         raise CannotStart(self._broken)
                     raise ProcessGone(self._last_words, ours=self._ended == self.spawned)
+                if self.give_up():
+                    raise GivenUp
                 left = until - time.monotonic()
                 if left <= 0:
                     raise Overdue(f"the model process did not say {said!r} in {seconds:.0f} s")
-                self._lock.wait(left)
+                self._lock.wait(min(left, _SLICE_SECONDS))
             return self._answers.pop(said)
 
     def _hear(self, number: int, frame: Frame) -> None:

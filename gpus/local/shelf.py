@@ -138,6 +138,7 @@ class Shelf:
             if time.monotonic() >= until:
                 self.tainted = f"{why} after the unload of {', '.join(models)}"
                 return
+            self._holder.heed()
             time.sleep(_LOOK_SECONDS)
 
     # -- memory ---------------------------------------------------------------------------------------------

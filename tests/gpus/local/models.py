@@ -257,6 +257,19 @@ class Wild:
         return "from the parent"
 
 
+class SlowLoad(BadLoad):
+    def load(self) -> None:
+        wait_in("loading")
+
+
+def wait_in(name: str) -> None:
+    """Says that it is there, and waits for ``go``."""
+    folder = Path(os.environ["TEST_FOLDER"])
+    (folder / name).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
 class BadLoadCrashes(BadLoad):
     def load(self) -> None:
         ctypes.string_at(0)
@@ -264,6 +277,7 @@ class BadLoadCrashes(BadLoad):
 
 MODELS = {
     "bad_load_crashes": BadLoadCrashes,
+    "slow_load": SlowLoad,
     "a": A,
     "b": B,
     "c": C,

@@ -37,7 +37,7 @@ def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     eventually(lambda: len(bench.gpu.running()) == 2)
     third = bench.begin(bench.order("c"))
     behind = bench.begin(bench.order("a"))
-    eventually(lambda: len(bench.gpu._line) == 2)
+    eventually(lambda: len(bench.gpu._line.waiting) == 2)
     assert "c" not in bench.gpu.warm()
     gate.touch()
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
@@ -52,10 +52,10 @@ def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
     ]
     eventually(lambda: len(bench.gpu.running()) == 3)
     waiting = bench.begin(bench.order("c"))
-    eventually(lambda: [order.model for order in bench.gpu._line] == ["c"])
+    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c"])
     behind = bench.begin(bench.order("twice", {"here": str(late), "until": str(gate)}))
-    eventually(lambda: [order.model for order in bench.gpu._line] == ["c", "twice"])
-    assert bench.gpu._next_step(behind.order) is None
+    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c", "twice"])
+    assert bench.gpu._line.next_step(behind.order) is None
     assert not late.exists()
     gate.touch()
     for going in (*holding, waiting, behind):
