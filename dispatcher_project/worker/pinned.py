@@ -114,6 +114,7 @@ def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Pat
         wishes.models,
         gauge=gauge,
         environment=device.environment(),
+        is_gpu=device.is_gpu,
         output_root=output_root,
         knobs=Knobs(budget_mb=wishes.budget_mb),
         hear=_hear,

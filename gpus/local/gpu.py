@@ -10,17 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpus.errors import GpuError, Interrupted, RunTimedOut, ServerFailed
 from gpus.handlers.declared import Declared
-from gpus.local.holder import GivenUp, Holder, Overdue, ProcessGone, never
+from gpus.local.holder import GivenUp, Holder, never
 from gpus.local.knobs import Knobs, Patience
 from gpus.local.line import Line
 from gpus.local.memory import Gauge
-from gpus.local.moves import Moves
+from gpus.local.moves import DoesNotCompute, Moves
 from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
 from gpus.local.output import remove_old
 from gpus.local.running import Running
@@ -32,7 +33,8 @@ _SLICE_SECONDS = 0.5
 
 class LocalGpu:
     """paths: see `gpus.handlers.code.find_models`. environment: what pins the process to its GPU.
-    output_root: a run's files go to a folder named after its attempt. hear: what a run says of itself
+    is_gpu: a small kernel must run in each new process. output_root: a run's files go to a folder named after
+    its attempt. hear: what a run says of itself
     (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
     None of them may block."""
 
@@ -43,6 +45,7 @@ class LocalGpu:
         gauge: Gauge,
         environment: Mapping[str, str],
         output_root: Path,
+        is_gpu: bool = False,
         knobs: Knobs | None = None,
         hear: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
@@ -66,17 +69,21 @@ class LocalGpu:
             self._shelf,
             self._lock,
             busy=lambda: bool(self._table.running),
+            is_gpu=is_gpu,
             end_process=self.end_process,
             death=self._table.death,
             happened=happened,
         )
         self._line = Line(self._holder, self._shelf, self._table, self._moves)
-        self._moving = False
+        self._moving = self._resting = False
+        self.kernel_why = ""
+        """Why a small kernel did not run when one was last tried; empty: it did."""
         self._output_root, self._happened = output_root, happened
 
     def start(self) -> Mapping[str, Declared]:
         """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
-        self._move(self._moves.spawn)
+        with suppress(DoesNotCompute):  # it is there, and says why it takes nothing
+            self._move(self._moves.spawn)
         return dict(self._holder.models)
 
     def stop(self) -> None:
@@ -160,27 +167,24 @@ class LocalGpu:
             self._table.expect_end(verdicts)
         self._holder.end(process)
 
-    def probe(self, seconds: float) -> str:
-        """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or
-        it is busy loading. Else why not."""
+    def probe(self) -> str | None:
+        """Whether a small kernel really runs, asked while nothing else does: a busy GPU is judged by its
+        runs. None: not asked. A process that fails at it is replaced; why not, if a new one fails too."""
         with self._lock:
-            if self._moving or self._holder.process is None:
-                return ""
+            gone = self._holder.process is None
+            if self._moving or self._table.running or self._resting or (gone and not self.kernel_why):
+                return None
             self._moving = True
-        said: dict[str, Any] = {"why": ""}
-        try:
-            said = self._holder.ask({"do": "probe", "gpu": True}, "probed", seconds)
-        except ProcessGone:
-            pass  # what ran in it is told why
-        except Overdue:
-            said = {"why": f"a small kernel did not end in {seconds:.0f} s"}
-        finally:
-            self._move_on(lambda: None)
-        return str(said["why"])
+        said: list[str] = []
+        self._move_on(lambda: said.append(self._moves.prove()))
+        (self.kernel_why,) = said
+        return self.kernel_why
 
     def rest(self) -> bool:
-        """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
+        """Gives all memory back, if nothing runs or waits, and spawns nothing by itself until the next
+        `tick`. True: it did, or had none."""
         with self._lock:
+            self._resting = True
             if self._table.running or self._line.waiting or self._moving:
                 return False
             if self._holder.process is None:
@@ -194,6 +198,7 @@ class LocalGpu:
         replaced."""
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
+            self._resting = False
             if self._line.waiting or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
@@ -243,17 +248,8 @@ class LocalGpu:
             self._holder.give_up = never
 
     def _send(self, run: Run) -> None:
-        order = run.order
-        frame = {
-            "do": "run",
-            "attempt": order.attempt,
-            "job": order.job,
-            "model": order.model,
-            "payload": order.payload,
-            "output_dir": str(self._output_root / order.attempt),
-        }
         try:
-            run.send(frame)
+            run.send(run.order.frame(self._output_root))
         except (TypeError, ValueError, RecursionError) as error:
             with self._lock:
                 self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
@@ -290,6 +286,9 @@ class LocalGpu:
     def _move_on(self, move: Callable[[], None]) -> None:
         try:
             move()
+        except DoesNotCompute as error:
+            self.kernel_why = self.sick = error.message
+            raise
         finally:
             with self._lock:
                 self._moving = False

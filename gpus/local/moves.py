@@ -12,6 +12,11 @@ from gpus.local.orders import Order, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
 
 NOT_STARTED_REST_SECONDS = 30.0
+KERNEL_LIMIT_SECONDS = 30.0
+
+
+class DoesNotCompute(GpuBusy):
+    """A new process could not run a small kernel either: it is the GPU."""
 
 
 class Moves:
@@ -25,17 +30,19 @@ class Moves:
         lock: threading.Condition,
         *,
         busy: Callable[[], bool],
+        is_gpu: bool,
         end_process: Callable[[Verdicts], None],
         death: Callable[[Order, str], GpuError],
         happened: Callable[..., None],
     ) -> None:
         self._holder, self._shelf, self._lock = holder, shelf, lock
         self._busy, self._end_process, self._happened = busy, end_process, happened
-        self._death = death
+        self._death, self._is_gpu = death, is_gpu
 
     def spawn(self) -> None:
         try:
             self._holder.spawn()
+            why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's
             self._shelf.begin()
         except (ProcessGone, Overdue) as error:
             self._holder.end()
@@ -45,7 +52,37 @@ class Moves:
             raise _not_started(f"The model process can't be started: {error}") from error
         except CannotStart as error:
             raise _not_started(f"The models can't be imported: {error}") from error
+        if why:
+            self._holder.end()
+            why = f"The GPU does not compute, in a new process: {why}"
+            raise DoesNotCompute(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
         self._happened("model_process_started", session=self._holder.session)
+
+    def prove(self) -> str:
+        """Whether a small kernel runs here: in this process, or, if not, in a new one. Empty: it does."""
+        why = "there was none"
+        if self._holder.process is not None:
+            try:
+                why = self._run_a_kernel()
+            except ProcessGone as error:
+                why = str(error)
+        if not why:
+            return ""
+        self._shelf.tainted = f"a small kernel could not run: {why}"
+        try:
+            self.replace()
+        except GpuBusy as error:
+            return error.message
+        return ""
+
+    def _run_a_kernel(self) -> str:
+        """Empty: it works, or there is no GPU. Raises ProcessGone."""
+        if not self._is_gpu:
+            return ""
+        try:
+            return str(self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS)["why"])
+        except Overdue:
+            return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
 
     def replace(self) -> None:
         self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")

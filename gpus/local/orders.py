@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed
@@ -22,6 +23,17 @@ class Order:
     payload: Any
     limit_seconds: float
     max_result_bytes: int = 16 * 1024 * 1024
+
+    def frame(self, output_root: Path) -> Frame:
+        """As the process is told to run it."""
+        return {
+            "do": "run",
+            "attempt": self.attempt,
+            "job": self.job,
+            "model": self.model,
+            "payload": self.payload,
+            "output_dir": str(output_root / self.attempt),
+        }
 
 
 class Stopped(StrEnum):
