@@ -12,7 +12,7 @@ from pathlib import Path
 from gpus.errors import GpuError, GpuFault
 from gpus.local.device import Device
 from gpus.local.gpu import LocalGpu
-from gpus.local.knobs import Knobs
+from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
 from gpus.local.memory import Gauge
 from gpus.local.orders import Order
 
@@ -50,7 +50,10 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
         environment={**device.environment(), "GPU_CHECK_MB": str(model_mb)},
         output_root=output_root,
         is_gpu=device.is_gpu,
-        knobs=Knobs(budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB)),
+        knobs=Knobs(
+            budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB),
+            library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0,
+        ),
     )
     try:
         gpu.start()

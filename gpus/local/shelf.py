@@ -42,7 +42,7 @@ class Shelf:
         self.tainted = ""
         self.loads = 0
         self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
-        self._base = 0.0
+        self._base = self._for_libraries = 0.0
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
@@ -50,6 +50,7 @@ class Shelf:
 
     def begin(self) -> None:
         """A new process is there. Raises OSError if the device can't be read."""
+        self._for_libraries = self._knobs.library_mb
         self.clear()  # the one before may have died between a load and its entry here
         self._base = self._gauge.read(self._holder.session).own
 
@@ -125,9 +126,10 @@ class Shelf:
             self._holder.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
             self._happened("model_unloaded", model=model)
         self._after_runs.clear()
-        expected = self._base + sum(self._measured.get(model, 0.0) for model in self.warm)
+        expected = self._base + sum(self._held_by(one) for one in self.warm.values())
         until = time.monotonic() + self._knobs.back_seconds
         while True:
+            own = 0.0
             try:
                 own = self._own()
                 why = f"{own - expected:.0f} MB did not come back"
@@ -136,6 +138,10 @@ class Shelf:
             except OSError as error:
                 why = f"the device can't be read ({error})"
             if time.monotonic() >= until:
+                if 0.0 < own - expected <= self._for_libraries:
+                    self._for_libraries -= own - expected
+                    self._base += own - expected
+                    return
                 self.tainted = f"{why} after the unload of {', '.join(models)}"
                 return
             self._holder.heed()
@@ -155,6 +161,11 @@ class Shelf:
             warm_seconds=declared.warm_seconds,
             min_resident=declared.min_resident,
         )
+
+    def _held_by(self, one: Warm) -> float:
+        """At least so much may be in use by it now."""
+        loaded = self._measured.get(one.name, 0.0)
+        return max(loaded, one.reserved) if one.running else loaded
 
     def _needs(self, model: str) -> float | None:
         declared, measured = self._holder.models[model].vram_mb, self._measured.get(model)

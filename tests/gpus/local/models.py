@@ -63,6 +63,12 @@ class Keeps(Sized):
         _leaked.append(self.weights)
 
 
+class LargeRuns(Sized):
+    """Needs far more to run than to be loaded."""
+
+    vram_mb = 800
+
+
 class KeepsContext(Sized):
     """Keeps what it was given for a run, as a cache of an author's might."""
 
@@ -278,6 +284,7 @@ class BadLoadCrashes(BadLoad):
 MODELS = {
     "bad_load_crashes": BadLoadCrashes,
     "slow_load": SlowLoad,
+    "large_runs": LargeRuns,
     "a": A,
     "b": B,
     "c": C,
