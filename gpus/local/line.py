@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpus.errors import DoesNotFit, GpuBusy, ServerFailed
-from gpus.local.cache import Load, NoRoom
+from gpus.local.cache import Load, NoRoom, Replace, Unload
 from gpus.local.holder import Holder
 from gpus.local.moves import Moves
 from gpus.local.orders import Order, Run
@@ -45,9 +45,17 @@ class Line:
             plan = self._shelf.plan(order.model)
         except OSError as error:
             raise GpuBusy(f"The device can't be read: {error}") from error
-        if isinstance(plan, NoRoom):
-            raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._load(order, plan.evict)) if isinstance(plan, Load) else None
+        match plan:
+            case NoRoom(why, for_ever):
+                raise DoesNotFit(why) if for_ever else GpuBusy(why)
+            case Load(evict):
+                return lambda: self._load(order, evict)
+            case Unload(models):
+                return lambda: self._moves.unload(models)
+            case Replace(why):
+                self._shelf.tainted = why
+                return self._moves.replace
+        return None
 
     def _load(self, order: Order, evict: Sequence[str]) -> None:
         self._table.loading = order

@@ -12,7 +12,9 @@ from gpus.handlers.errors import Failure
 from gpus.local.cache import (
     Load,
     NoRoom,
+    Replace,
     Room,
+    Unload,
     WaitForRuns,
     Warm,
     cooled,
@@ -68,7 +70,7 @@ class Shelf:
     def has_place(self, model: str) -> bool:
         return self.warm[model].running < self._holder.models[model].at_once
 
-    def plan(self, model: str) -> Load | WaitForRuns | NoRoom:
+    def plan(self, model: str) -> Load | Unload | Replace | WaitForRuns | NoRoom:
         return make_room(model, self._needs(model), list(self.warm.values()), self._room(), time.monotonic())
 
     def idle(self) -> list[str]:

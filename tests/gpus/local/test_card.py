@@ -102,3 +102,14 @@ def test_what_libraries_keep_is_granted_once_and_not_again_and_again(card: Card,
         card.more = kept
         card.gpu.tick()
         assert ("model_process_replaced" in card.events) is replaced
+
+
+def test_memory_that_our_process_keeps_is_taken_back_for_a_model_that_needs_it(card: Card, bench: Bench):
+    run(card, bench, "a")
+    session = card.gpu.session
+    card.more = 1200.0
+    gate = bench.path()
+    gate.touch()
+    run(card, bench, "large_runs", {"until": str(gate)})
+    assert card.gpu.session != session
+    assert "model_unloaded" in card.events
