@@ -24,12 +24,10 @@ from typing import Any
 from gpus.handlers import RunContext
 from gpus.handlers.code import ModelCode, find_models
 from gpus.handlers.errors import ContractError, Failure, failure_of
+from gpus.local.faucet import Faucet
 from gpus.local.kernel import run_a_kernel
 from gpus.local.warden import stand_between
 from gpus.local.wire import Pipe, PipeBroken
-
-_PROGRESS_SECONDS = 0.1
-"""Progress more often than this is not worth a frame."""
 
 
 def main() -> int:
@@ -146,16 +144,11 @@ class Child:
     # -- runs -------------------------------------------------------------------------------------------
 
     def _context(self, frame: Mapping[str, Any]) -> RunContext:
-        last = 0.0
-        attempt = frame["attempt"]
+        attempt, faucet = frame["attempt"], Faucet()
 
         def tell(kind: str, value: Any) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if kind == "progress" and now - last < _PROGRESS_SECONDS and value < 1.0:
-                return
-            last = now
-            self._say("heard", attempt=attempt, kind=kind, value=value)
+            for let_kind, let_value in faucet.let(kind, value, time.monotonic()):
+                self._say("heard", attempt=attempt, kind=let_kind, value=let_value)
 
         return RunContext(
             model_name=frame["model"],

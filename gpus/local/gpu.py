@@ -130,16 +130,16 @@ class LocalGpu:
         return Stopped.KILLED
 
     def running(self) -> list[Order]:
-        with self._lock:
-            return [run.order for run in self._table.running.values()]
+        """Never waits."""
+        return list(self._table.now)
 
     def runs(self) -> list[Run]:
         with self._lock:
             return list(self._table.running.values())
 
     def warm(self) -> list[str]:
-        with self._lock:
-            return list(self._shelf.warm)
+        """Never waits."""
+        return list(self._shelf.warm)
 
     @property
     def models(self) -> Mapping[str, Declared]:

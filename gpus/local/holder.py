@@ -11,6 +11,7 @@ from gpus.handlers.declared import Declared, read_declared
 from gpus.local.process import ModelProcess
 from gpus.local.wire import Frame
 
+Telling = Callable[[], None] | None
 SPAWN_SECONDS = 300.0
 """Importing the models' modules may load gigabytes of libraries from a slow disk."""
 
@@ -46,6 +47,7 @@ class Holder:
     """lock: of all state here and in whoever uses it; notified at every change.
 
     hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
+    What they return is called without it: others who are told may be slow.
     """
 
     def __init__(
@@ -53,8 +55,8 @@ class Holder:
         paths: Sequence[str],
         *,
         lock: threading.Condition,
-        hear: Callable[[Frame], None],
-        gone: Callable[[str], None],
+        hear: Callable[[Frame], Telling],
+        gone: Callable[[str], Telling],
         output: Callable[[str], None],
         environment: Mapping[str, str],
     ) -> None:
@@ -72,7 +74,8 @@ class Holder:
 
     @property
     def session(self) -> int | None:
-        return None if self.process is None else self.process.session
+        process = self.process  # asked without the lock
+        return None if process is None else process.session
 
     def spawn(self) -> None:
         """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
@@ -138,17 +141,20 @@ class Holder:
             return self._answers.pop(said)
 
     def _hear(self, number: int, frame: Frame) -> None:
+        tell: Telling = None
         with self._lock:
             if number != self.spawned:
                 return
             said: Any = frame.get("said")
             if said in ("ended", "heard"):
-                self._hear_run(frame)
+                tell = self._hear_run(frame)
             elif said == "broken":
                 self._broken = str(frame.get("why"))
             else:
                 self._answers[str(said)] = frame
             self._lock.notify_all()
+        if tell is not None:
+            tell()
 
     def _gone(self, number: int, why: str) -> None:
         with self._lock:
@@ -156,5 +162,7 @@ class Holder:
                 return
             self.process = None
             self._last_words = why
-            self._tell_gone(why)
+            tell = self._tell_gone(why)
             self._lock.notify_all()
+        if tell is not None:
+            tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -111,5 +112,28 @@ def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
         with pytest.raises(ProcessDied):
             gpu.run(bench.order("wild", {"do": "crashes"}), Abort())
         assert gpu.run(bench.order("wild", {"do": "garbage"}), Abort()) == "clean"
+    finally:
+        gpu.stop()
+
+
+def test_others_are_told_without_the_lock(bench: Bench, tmp_path):
+    free: list[bool] = []
+    gpu: LocalGpu
+
+    def look(*arguments: Any, **values: Any) -> None:
+        def take() -> None:
+            taken = gpu._lock.acquire(timeout=5)
+            free.append(taken)
+            if taken:
+                gpu._lock.release()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+
+    gpu = LocalGpu([MODELS], gauge=RamGauge(), environment={}, output_root=tmp_path, hear=look)
+    try:
+        gpu.run(bench.order("wild", {"do": "tells"}), Abort())
+        assert free == [True] * 4
     finally:
         gpu.stop()
