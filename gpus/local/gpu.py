@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import GpuError, Interrupted, RunTimedOut, ServerFailed
+from gpus.errors import GpuError, Interrupted, ServerFailed
 from gpus.handlers.declared import Declared
 from gpus.local.holder import GivenUp, Holder, never
 from gpus.local.knobs import Knobs, Patience
 from gpus.local.line import Line
 from gpus.local.memory import Gauge
 from gpus.local.moves import DoesNotCompute, Moves
-from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
+from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go, too_late
 from gpus.local.output import remove_old
 from gpus.local.running import Running
 from gpus.local.shelf import Shelf
@@ -127,7 +127,7 @@ class LocalGpu:
         self.end_process(
             Verdicts({attempt: why or let_go("It was killed, because it would not stop.")}, others)
         )
-        return Stopped.KILLED
+        return Stopped.KILLED if run.over else Stopped.NOT_GONE
 
     def running(self) -> list[Order]:
         """Never waits."""
@@ -265,12 +265,13 @@ class LocalGpu:
                     break
                 self._lock.wait(min(left, _SLICE_SECONDS))
         if not run.over:
-            late = RunTimedOut(f"The run took longer than {run.order.limit_seconds:.0f} s.")
-            late.suspect = False
-            killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
-            killed.suspect, killed.process_died = False, True
-            if self.stop_run(run.order.attempt, why=killed) is Stopped.OBEYED:
+            late, killed = too_late(run.order)
+            stopped = self.stop_run(run.order.attempt, why=killed)
+            if stopped is Stopped.OBEYED:
                 raise late
+            if stopped is Stopped.NOT_GONE:
+                killed.suspect = True
+                raise killed
         if run.error is not None:
             raise run.error
         return run.result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,9 @@ _SLICE_SECONDS = 0.5
 
 def never() -> bool:
     return False
+
+
+STUCK_SECONDS = 10.0
 
 
 class ProcessGone(Exception):
@@ -71,11 +75,22 @@ class Holder:
         self._broken = ""
         self._last_words = "it was never started"
         self._ended = 0
+        self._end_by = math.inf
 
     @property
     def session(self) -> int | None:
         process = self.process  # asked without the lock
         return None if process is None else process.session
+
+    @property
+    def is_ending(self) -> bool:
+        """It was killed and is not gone yet: nothing begins in it, and nothing takes its place."""
+        return self.process is not None and self._ended == self.spawned
+
+    @property
+    def is_stuck(self) -> bool:
+        """It should be gone by now. A process that hangs in the driver can't be killed."""
+        return self.is_ending and time.monotonic() >= self._end_by
 
     def spawn(self) -> None:
         """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
@@ -107,16 +122,17 @@ class Holder:
         return self._await(said, seconds)
 
     def end(self, only: ModelProcess | None = None) -> None:
-        """Without the lock; returns once it and all that it started are gone and `gone` was told. only: do
-        nothing if it is another by now."""
+        """Without the lock; returns once it and all that it started are gone and `gone` was told, or after
+        `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if it is another by now."""
         with self._lock:
             process = self.process
             if process is None or (only is not None and only is not process):
                 return
             self._ended = self.spawned
+            self._end_by = min(self._end_by, time.monotonic() + STUCK_SECONDS)
         process.kill()
         with self._lock:
-            self._lock.wait_for(lambda: self.process is not process, timeout=10.0)
+            self._lock.wait_for(lambda: self.process is not process, timeout=STUCK_SECONDS)
 
     def heed(self) -> None:
         """Without the lock. Raises GivenUp."""
@@ -160,7 +176,7 @@ class Holder:
         with self._lock:
             if number != self.spawned:
                 return
-            self.process = None
+            self.process, self._end_by = None, math.inf
             self._last_words = why
             tell = self._tell_gone(why)
             self._lock.notify_all()

@@ -32,6 +32,10 @@ class Line:
                 return None  # it waits for room: who passed it would take that away
         if self._table.is_alone or (self._table.running and order.job in self._table.suspects):
             return None
+        if self._holder.is_stuck:
+            raise GpuBusy("The model process was killed and is not gone.", retry_after_seconds=5.0)
+        if self._holder.is_ending:
+            return None
         process = self._holder.process
         if process is None:
             return self._moves.spawn

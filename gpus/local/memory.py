@@ -53,7 +53,7 @@ class RamGauge:
 
 
 def members(session: int, proc: Path = Path("/proc")) -> list[int]:
-    """The processes of a session."""
+    """The processes of a session that are not over. Raises OSError where there is no such folder."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -62,7 +62,7 @@ def members(session: int, proc: Path = Path("/proc")) -> list[int]:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue  # it ended meanwhile
-        if int(after_name[3]) == session:
+        if int(after_name[3]) == session and after_name[0] not in "ZX":
             found.append(int(entry.name))
     return found
 

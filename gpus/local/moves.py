@@ -40,6 +40,8 @@ class Moves:
         self._death, self._is_gpu = death, is_gpu
 
     def spawn(self) -> None:
+        if self._holder.is_ending:
+            raise _not_started("The model process before this one was killed and is not gone yet.")
         try:
             self._holder.spawn()
             why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's

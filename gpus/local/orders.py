@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed
+from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed, RunTimedOut
 from gpus.handlers.errors import Failure
 from gpus.local.wire import Frame
 
@@ -42,6 +42,8 @@ class Stopped(StrEnum):
     NOT_RUNNING = "not_running"
     OBEYED = "obeyed"
     KILLED = "killed"
+    NOT_GONE = "not_gone"
+    """Its process was killed and is still there: it may hold the GPU."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,3 +100,12 @@ def let_go(why: str) -> Interrupted:
     error = Interrupted(why)
     error.suspect = False
     return error
+
+
+def too_late(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
+    """Of a run past its limit that heeds its cancel, and of one that must be killed."""
+    late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
+    late.suspect = False
+    killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
+    killed.suspect, killed.process_died = False, True
+    return late, killed

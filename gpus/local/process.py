@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpus.local.memory import members
 from gpus.local.warden import SIGNALLED
 from gpus.local.wire import Frame, Pipe, PipeBroken
 
 ROOT = Path(__file__).resolve().parents[2]
-KILL_SECONDS = 3.0
+KILL_SECONDS = 60.0
+"""The driver may take long to give up a process' memory; whoever kills the warden before that would know
+nothing of what is left."""
+_LOOK_SECONDS = 0.1
 MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 50
 _NOT_FOR_MODELS = (
@@ -127,11 +131,24 @@ class ModelProcess:
         status = self._popen.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)  # in case it was the warden that was killed
+        while self._is_left():  # its GPU is not free before
+            time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # what it wrote last may say why
         self._pipe.close()
         self.kill(wait=False)
         self._gone(self._unheard or _in_words(status))
+
+    def _is_left(self) -> bool:
+        """Whether anything of its session still ends."""
+        try:
+            return bool(members(self._popen.pid))
+        except OSError:  # no such folder there
+            try:
+                os.killpg(self._popen.pid, 0)
+            except (ProcessLookupError, PermissionError):  # the latter: what is left is over, but not reaped
+                return False
+            return True
 
     def _print(self) -> None:
         """Models may write without end: what is too much is counted, not kept."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gpus.errors import RunFailed
 from gpus.local.gpu import LocalGpu
-from gpus.local.orders import Order
+from gpus.local.orders import Order, Stopped
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.json_body import check_storable
 
@@ -42,9 +42,8 @@ class LocalRunner:
         raise PollFailed("A run on this machine has no remote id.", gone=True)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Always true: what does not heed the cancel is killed with its process."""
-        self._gpu.stop_run(run.attempt_id)
-        return True
+        """What does not heed the cancel is killed with its process. False: that is not gone."""
+        return self._gpu.stop_run(run.attempt_id) is not Stopped.NOT_GONE
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return StillRunning()

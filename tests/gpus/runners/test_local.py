@@ -21,6 +21,7 @@ class Gpu:
     def __init__(self) -> None:
         self.orders: list[Order] = []
         self.stopped: list[str] = []
+        self.how = Stopped.KILLED
         self.result: Any = {"ok": True}
 
     def run(self, order: Order, patience: Any) -> Any:
@@ -29,7 +30,7 @@ class Gpu:
 
     def stop_run(self, attempt: str, *, why: Any = None) -> Stopped:
         self.stopped.append(attempt)
-        return Stopped.KILLED
+        return self.how
 
 
 def runner(gpu: Any) -> LocalRunner:
@@ -62,9 +63,11 @@ def test_a_result_that_no_database_takes_fails_the_run(result):
         runner(gpu).start(REQUEST, abort=Abort())
 
 
-def test_a_cancel_is_always_a_proof():
+@pytest.mark.parametrize("how", list(Stopped))
+def test_a_cancel_is_a_proof_unless_the_process_is_still_there(how):
     gpu = Gpu()
-    assert runner(gpu).cancel(REQUEST, None) is True
+    gpu.how = how
+    assert runner(gpu).cancel(REQUEST, None) is (how is not Stopped.NOT_GONE)
     assert gpu.stopped == ["a"]
 
 
