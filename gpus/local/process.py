@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpus.local.environment import for_models
 from gpus.local.memory import members
 from gpus.local.warden import SIGNALLED
 from gpus.local.wire import Frame, Pipe, PipeBroken
@@ -24,23 +25,13 @@ nothing of what is left."""
 _LOOK_SECONDS = 0.1
 MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 50
-_NOT_FOR_MODELS = (
-    "DJANGO_SECRET_KEY",
-    "DISPATCHER_SECRET_KEY",
-    "DATABASE_URL",
-    "REDIS_URL",
-    "BROKER_URL",
-    "DJANGO_SETTINGS_MODULE",
-    "NOTIFY_SOCKET",
-)
-"""A model's code has no business with these, nor has what it logs."""
 
 
 class ModelProcess:
     """Starts at once. hear: every frame, in a thread of this process; gone: once, with why it ended in words,
     after the last frame; output: lines that the models wrote to standard output or error.
 
-    environment: added to this process' own.
+    environment: added to what models may see of this process' own.
     """
 
     def __init__(
@@ -170,7 +161,7 @@ class ModelProcess:
 
 
 def _inherited() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_MODELS}
+    kept = for_models(os.environ)
     path = [str(ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
     return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 

@@ -231,6 +231,9 @@ class Wild:
         os.write(2, b"to stderr\n" * 200)
         return "clean"
 
+    def environment(self, payload: Any, ctx: RunContext) -> Any:
+        return sorted(os.environ)
+
     def not_json(self, payload: Any, ctx: RunContext) -> Any:
         return {1, 2}
 
