@@ -26,7 +26,7 @@ from gpus.handlers.declared import Declared
 from gpus.local.device import Device, NoSuchDevice, choose_device
 from gpus.local.gpu import LocalGpu
 from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
-from gpus.local.memory import Gauge, RamGauge
+from gpus.local.memory import Gauge, machine_gauge
 from gpus.local.nvml import Nvml, NvmlError, VramGauge
 from gpus.local.orders import Order
 from gpus.models import Pool
@@ -109,7 +109,7 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
 
 
 def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path) -> LocalGpu:
-    gauge: Gauge = RamGauge() if nvml is None else VramGauge(nvml, device.uuid)
+    gauge: Gauge = machine_gauge() if nvml is None else VramGauge(nvml, device.uuid)
     return LocalGpu(
         wishes.models,
         gauge=gauge,
