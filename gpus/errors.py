@@ -37,6 +37,8 @@ class GpuError(Exception):
     """Whether the GPU may still be busy with the attempt: its slot is quarantined until proven free."""
     blames = Verdict.NOTHING
     """Whose failure this is, for the circuit breakers."""
+    unfinished = False
+    """Whether the run was cut off after it had begun: a job that may run only once can't run again."""
     process_died = False
     """Whether the process that ran it is gone by its doing: counts towards poison."""
 

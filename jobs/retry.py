@@ -59,7 +59,9 @@ class Ending:
     @property
     def uncertain(self) -> bool:
         """Nobody knows whether the run took place; a proof that the slot is free by now does not help."""
-        return self.sent and (self.process_died or (self.error is not None and self.error.suspect))
+        if not self.sent or self.error is None:
+            return self.sent and self.process_died
+        return self.process_died or self.error.suspect or self.error.unfinished
 
 
 @dataclass(frozen=True, slots=True)

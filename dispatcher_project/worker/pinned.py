@@ -25,8 +25,8 @@ from gpus.errors import GpuError
 from gpus.handlers.declared import Declared
 from gpus.local.device import Device, NoSuchDevice, choose_device
 from gpus.local.gpu import LocalGpu
-from gpus.local.knobs import Knobs
-from gpus.local.memory import Gauge, RamGauge
+from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
+from gpus.local.memory import Gauge, machine_gauge
 from gpus.local.nvml import Nvml, NvmlError, VramGauge
 from gpus.local.orders import Order
 from gpus.models import Pool
@@ -109,13 +109,14 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
 
 
 def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path) -> LocalGpu:
-    gauge: Gauge = RamGauge() if nvml is None else VramGauge(nvml, device.uuid)
+    gauge: Gauge = machine_gauge() if nvml is None else VramGauge(nvml, device.uuid)
     return LocalGpu(
         wishes.models,
         gauge=gauge,
         environment=device.environment(),
+        is_gpu=device.is_gpu,
         output_root=output_root,
-        knobs=Knobs(budget_mb=wishes.budget_mb),
+        knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
         hear=_hear,
         output=lambda line: log.info("model_output", line=line),
         happened=log.info,

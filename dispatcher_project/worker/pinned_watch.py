@@ -15,11 +15,11 @@ from django.db import connection
 from gpus.local.device import Device
 from gpus.local.gpu import LocalGpu
 from gpus.local.nvml import GpuReading, Nvml, ram_of
-from gpus.local.telemetry import MachineMeter, measure
+from gpus.local.telemetry import MachineMeter, Reading, measure
 from gpus.local.watchdog import Doctor
 from gpus.models import Server
 from gpus.protocol import DesiredState
-from gpus.services.pinned import BEAT_SECONDS, beat_of
+from gpus.services.pinned import BEAT_SECONDS, GONE_SECONDS, beat_of
 from jobs.services.ports import Ports
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,8 @@ LOOK_SECONDS = 1.0
 
 
 class PinnedWatch:
-    """Two threads: one beats, so that a slow look at the GPU never makes the worker seem gone; one looks."""
+    """Threads: one beats, by what is known, so that a driver that hangs never makes the worker seem gone; one
+    measures, one looks at its switch, one looks after the GPU."""
 
     def __init__(
         self,
@@ -45,10 +46,13 @@ class PinnedWatch:
         self._stopped = threading.Event()
         self._machine = MachineMeter()
         self._read = reader_of(device, nvml)
+        self._telemetry: Reading | None = None
+        self._measured_at = self._told_at = -1e9
         self._doctor = Doctor(gpu, self._read)
         self._threads = [
             threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
             for step, seconds, name in (
+                (self.measure, BEAT_SECONDS, "measures"),
                 (self.beat, BEAT_SECONDS, "beats"),
                 (self.look, LOOK_SECONDS, "pinned-watch"),
                 (self._doctor.look, 1.0, "gpu-doctor"),
@@ -67,11 +71,18 @@ class PinnedWatch:
     def beat(self) -> None:
         """One step. Needs no database: a worker that only lost that is not gone."""
         jobs = [(order.job, order.attempt) for order in self._gpu.running()]
-        telemetry = measure(
+        telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
+        said = beat_of(self._host, jobs, why=self._gpu.sick, telemetry=telemetry)
+        history = None if self._measured_at == self._told_at else telemetry
+        self._ports.leases(self._fleet).beat(self._server, said, history)
+        self._told_at = self._measured_at
+
+    def measure(self) -> None:
+        """One step. May hang with the driver."""
+        self._telemetry = measure(
             self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
         )
-        said = beat_of(self._host, jobs, why=self._gpu.sick, telemetry=telemetry)
-        self._ports.leases(self._fleet).beat(self._server, said, telemetry)
+        self._measured_at = time.monotonic()
 
     def look(self) -> None:
         """One step: who drives this server, and what is wanted of it."""

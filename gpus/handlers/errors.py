@@ -55,10 +55,10 @@ def failure_of(error: BaseException) -> Failure:
     else by its text."""
     if isinstance(error, Cancelled):
         return Failure("cancelled", "The run was cancelled.")
-    trace = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+    trace, said = _trace_of(error), _text_of(error)
     if isinstance(error, BadInput):
-        return Failure("bad_input", str(error)[:MAX_TEXT], trace)
-    text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+        return Failure("bad_input", said[:MAX_TEXT], trace)
+    text = f"{type(error).__name__}: {said}"[:MAX_TEXT]
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return Failure("out_of_memory", text, trace)
     if isinstance(error, TransientGpuError):
@@ -68,3 +68,23 @@ def failure_of(error: BaseException) -> Failure:
     if _STICKY.search(text):
         return Failure("gpu_fault", text, trace, sticky=True)
     return Failure("run_failed", text, trace)
+
+
+def storable(text: str) -> str:
+    """No database takes a NUL or half a surrogate pair: escaped, so that the error can be told."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def _text_of(error: BaseException) -> str:
+    """An author's `__str__` may raise too."""
+    try:
+        return storable(str(error))
+    except BaseException as worse:
+        return f"<its text can't be told: {type(worse).__name__}>"
+
+
+def _trace_of(error: BaseException) -> str:
+    try:
+        return storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
+    except BaseException as worse:
+        return f"<its traceback can't be told: {type(worse).__name__}>"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+NOISE_MB = 64.0
+"""A process that holds so little more than at first is as good as a new one."""
 HEAT_SECONDS = 600.0
 """A model's use counts less the longer ago it was: a third of it after so long."""
 
@@ -44,6 +46,20 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Unload:
+    """By what they reserved they don't make enough room: unload these, and look again."""
+
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Nothing is loaded any more and our process holds what it should not. why: in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WaitForRuns:
     """There is room once what runs there ended."""
 
@@ -58,7 +74,7 @@ class NoRoom:
 
 def make_room(
     model: str, needs: float | None, warm: Sequence[Warm], room: Room, now: float
-) -> Load | WaitForRuns | NoRoom:
+) -> Load | Unload | Replace | WaitForRuns | NoRoom:
     """needs: None for a model that nobody measured yet; it is loaded alone, so that it can be."""
     idle = sorted((one for one in warm if not one.running), key=lambda one: _worth(one, now))
     if needs is None:
@@ -69,7 +85,7 @@ def make_room(
         why = f"{model} needs {needs:.0f} MB, and this device has {has:.0f} MB for models"
         return NoRoom(why, for_ever=True)
     free = _free(warm, room)
-    if needs > free + sum(one.reserved for one in warm):
+    if needs > room.limit - room.others - room.base:
         held = f"{room.others:.0f} MB of {room.limit:.0f} MB are held by other processes"
         return NoRoom(f"{model} needs {needs:.0f} MB: {held}", for_ever=False)
     evicted: list[Warm] = []
@@ -79,7 +95,13 @@ def make_room(
         evicted.append(one)
         free += one.reserved
     if free < needs:
-        return WaitForRuns()
+        if any(one.running for one in warm):
+            return WaitForRuns()
+        if idle:
+            return Unload(tuple(one.name for one in idle))
+        beyond = room.own - room.base
+        if beyond > NOISE_MB:
+            return Replace(f"{beyond:.0f} MB are held by the process without any model")
     for one in reversed(evicted.copy()):  # the most worthy that a larger one made needless stays
         if free - one.reserved >= needs:
             evicted.remove(one)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpus.errors import GpuError, GpuFault
 from gpus.local.device import Device
 from gpus.local.gpu import LocalGpu
-from gpus.local.knobs import Knobs
+from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
 from gpus.local.memory import Gauge
 from gpus.local.orders import Order
 
@@ -49,13 +49,17 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
         gauge=gauge,
         environment={**device.environment(), "GPU_CHECK_MB": str(model_mb)},
         output_root=output_root,
-        knobs=Knobs(budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB)),
+        is_gpu=device.is_gpu,
+        knobs=Knobs(
+            budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB),
+            library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0,
+        ),
     )
     try:
         gpu.start()
         if device.is_gpu:
-            why = gpu.probe(30.0)
-            yield Finding("a small kernel", why or "runs", not why)
+            why = gpu.probe()
+            yield Finding("a small kernel", why or "runs", why == "")
         yield from _swap(gpu, swaps)
         yield from _recover(gpu)
     except GpuError as error:

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,10 @@ from typing import Any
 from gpus.handlers import RunContext
 from gpus.handlers.code import ModelCode, find_models
 from gpus.handlers.errors import ContractError, Failure, failure_of
+from gpus.local.faucet import Faucet
 from gpus.local.kernel import run_a_kernel
 from gpus.local.warden import stand_between
 from gpus.local.wire import Pipe, PipeBroken
-
-_PROGRESS_SECONDS = 0.1
-"""Progress more often than this is not worth a frame."""
 
 
 def main() -> int:
@@ -51,8 +49,21 @@ def main() -> int:
             "models": [model.declared.as_json() for model in models.values()],
         }
     )
-    child.serve()
+    threading.Thread(target=or_die, args=(child.move,), name="loads", daemon=True).start()
+    or_die(child.serve)
     return 0
+
+
+def or_die(work: Callable[..., None], *arguments: Any) -> None:
+    """A thread that ended unseen would leave its run, or all loads, without an answer: the worker hears of a
+    process that ends at once."""
+    try:
+        work(*arguments)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            sys.stderr.write(f"the model process can't go on: {failure_of(error).trace}\n")
+            sys.stderr.flush()
+        os._exit(1)
 
 
 class Child:
@@ -64,7 +75,6 @@ class Child:
 
     def serve(self) -> None:
         """Until the worker closes the pipe."""
-        threading.Thread(target=self._move, name="loads", daemon=True).start()
         while True:
             try:
                 frame = self._pipe.receive()
@@ -76,7 +86,7 @@ class Child:
         if frame["do"] == "run":
             ctx = self._context(frame)
             self._runs[frame["attempt"]] = ctx
-            threading.Thread(target=self._run, args=(frame, ctx), name="run", daemon=True).start()
+            threading.Thread(target=or_die, args=(self._run, frame, ctx), name="run", daemon=True).start()
         elif frame["do"] == "cancel":
             running = self._runs.get(frame["attempt"])
             if running is not None:
@@ -94,7 +104,8 @@ class Child:
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def _move(self) -> None:
+    def move(self) -> None:
+        """Loads, unloads and probes, one after the other; never returns."""
         while True:
             frame = self._moves.get()
             if frame["do"] == "load":
@@ -124,25 +135,20 @@ class Child:
         self._say("unloaded", model=model.name)
 
     def _forget(self, model: ModelCode) -> None:
-        try:
-            model.unload()
-        except BaseException as error:
-            sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
-        give_back_memory()
+        for step in (model.unload, give_back_memory):
+            try:
+                step()
+            except BaseException as error:
+                sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
 
     # -- runs -------------------------------------------------------------------------------------------
 
     def _context(self, frame: Mapping[str, Any]) -> RunContext:
-        last = 0.0
-        attempt = frame["attempt"]
+        attempt, faucet = frame["attempt"], Faucet()
 
         def tell(kind: str, value: Any) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if kind == "progress" and now - last < _PROGRESS_SECONDS and value < 1.0:
-                return
-            last = now
-            self._say("heard", attempt=attempt, kind=kind, value=value)
+            for let_kind, let_value in faucet.let(kind, value, time.monotonic()):
+                self._say("heard", attempt=attempt, kind=let_kind, value=let_value)
 
         return RunContext(
             model_name=frame["model"],
@@ -164,8 +170,8 @@ class Child:
         del self._runs[frame["attempt"]]
         try:
             self._say("ended", **ended, result=result)
-        except (TypeError, ValueError, RecursionError) as error:
-            bad = failure_of(TypeError(f"the result is not JSON: {error}"))
+        except Exception as error:  # also what objects of an author's do when they are written
+            bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
             self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
 
 

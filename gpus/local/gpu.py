@@ -10,27 +10,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import DoesNotFit, GpuBusy, GpuError, Interrupted, RunTimedOut, ServerFailed
+from gpus.errors import GpuError, Interrupted, ServerFailed
 from gpus.handlers.declared import Declared
-from gpus.local.cache import Load, NoRoom
-from gpus.local.holder import Holder, Overdue, ProcessGone
+from gpus.local.holder import GivenUp, Holder, never
 from gpus.local.knobs import Knobs, Patience
+from gpus.local.line import Line
 from gpus.local.memory import Gauge
-from gpus.local.moves import Moves
-from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go
+from gpus.local.moves import DoesNotCompute, Moves
+from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go, too_late
 from gpus.local.output import remove_old
 from gpus.local.running import Running
 from gpus.local.shelf import Shelf
+from gpus.local.telling import quietly
 
 _SLICE_SECONDS = 0.5
 
 
 class LocalGpu:
     """paths: see `gpus.handlers.code.find_models`. environment: what pins the process to its GPU.
-    output_root: a run's files go to a folder named after its attempt. hear: what a run says of itself
+    is_gpu: a small kernel must run in each new process. output_root: a run's files go to a folder named after
+    its attempt. hear: what a run says of itself
     (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
     None of them may block."""
 
@@ -41,12 +45,14 @@ class LocalGpu:
         gauge: Gauge,
         environment: Mapping[str, str],
         output_root: Path,
+        is_gpu: bool = False,
         knobs: Knobs | None = None,
         hear: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
         happened: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.knobs = knobs or Knobs()
+        hear, output, happened = quietly(hear), quietly(output), quietly(happened)
         self._lock = threading.Condition()
         self._holder = Holder(
             paths,
@@ -63,23 +69,35 @@ class LocalGpu:
             self._shelf,
             self._lock,
             busy=lambda: bool(self._table.running),
+            is_gpu=is_gpu,
             end_process=self.end_process,
+            death=self._table.death,
             happened=happened,
         )
-        self._line: list[Order] = []
-        self._moving = False
+        self._line = Line(self._holder, self._shelf, self._table, self._moves)
+        self._moving = self._resting = False
+        self.kernel_why = ""
+        """Why a small kernel did not run when one was last tried; empty: it did."""
         self._output_root, self._happened = output_root, happened
-        self.sick = ""
-        """Why it takes nothing; empty while it does."""
 
     def start(self) -> Mapping[str, Declared]:
         """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
-        self._move(self._moves.spawn)
+        with suppress(DoesNotCompute):  # it is there, and says why it takes nothing
+            self._move(self._moves.spawn)
         return dict(self._holder.models)
 
     def stop(self) -> None:
         """Ends the process with everything in it."""
         self.end_process(Verdicts(others=let_go("Its worker stopped.")))
+
+    @property
+    def sick(self) -> str:
+        """Why it takes nothing; empty while it does."""
+        return self._line.sick
+
+    @sick.setter
+    def sick(self, why: str) -> None:
+        self._line.sick = why
 
     # -- runs ---------------------------------------------------------------------------------------------
 
@@ -99,6 +117,7 @@ class LocalGpu:
             run = self._table.running.get(attempt)
             if run is None or run.over:
                 return Stopped.NOT_RUNNING
+            run.cancel_sent = True
         run.send({"do": "cancel", "attempt": attempt})
         with self._lock:
             if self._lock.wait_for(lambda: run.over, timeout=self.knobs.cancel_seconds):
@@ -108,19 +127,19 @@ class LocalGpu:
         self.end_process(
             Verdicts({attempt: why or let_go("It was killed, because it would not stop.")}, others)
         )
-        return Stopped.KILLED
+        return Stopped.KILLED if run.over else Stopped.NOT_GONE
 
     def running(self) -> list[Order]:
-        with self._lock:
-            return [run.order for run in self._table.running.values()]
+        """Never waits."""
+        return list(self._table.now)
 
     def runs(self) -> list[Run]:
         with self._lock:
             return list(self._table.running.values())
 
     def warm(self) -> list[str]:
-        with self._lock:
-            return list(self._shelf.warm)
+        """Never waits."""
+        return list(self._shelf.warm)
 
     @property
     def models(self) -> Mapping[str, Declared]:
@@ -142,33 +161,31 @@ class LocalGpu:
     def end_process(self, verdicts: Verdicts) -> None:
         """With all its runs, each of which ends by its verdict. The next run starts a new one."""
         with self._lock:
-            self._table.verdicts = verdicts
-        self._holder.end()
-        with self._lock:
-            self._table.verdicts = None
+            process = self._holder.process
+            if process is None:
+                return
+            self._table.expect_end(verdicts)
+        self._holder.end(process)
 
-    def probe(self, seconds: float) -> str:
-        """Whether a small kernel really runs in the process. Empty: it did, or there is no process to ask, or
-        it is busy loading. Else why not."""
+    def probe(self) -> str | None:
+        """Whether a small kernel really runs, asked while nothing else does: a busy GPU is judged by its
+        runs. None: not asked. A process that fails at it is replaced; why not, if a new one fails too."""
         with self._lock:
-            if self._moving or self._holder.process is None:
-                return ""
+            gone = self._holder.process is None
+            if self._moving or self._table.running or self._resting or (gone and not self.kernel_why):
+                return None
             self._moving = True
-        said: dict[str, Any] = {"why": ""}
-        try:
-            said = self._holder.ask({"do": "probe", "gpu": True}, "probed", seconds)
-        except ProcessGone:
-            pass  # what ran in it is told why
-        except Overdue:
-            said = {"why": f"a small kernel did not end in {seconds:.0f} s"}
-        finally:
-            self._move_on(lambda: None)
-        return str(said["why"])
+        said: list[str] = []
+        self._move_on(lambda: said.append(self._moves.prove()))
+        (self.kernel_why,) = said
+        return self.kernel_why
 
     def rest(self) -> bool:
-        """Gives all memory back, if nothing runs or waits. True: it did, or had none."""
+        """Gives all memory back, if nothing runs or waits, and spawns nothing by itself until the next
+        `tick`. True: it did, or had none."""
         with self._lock:
-            if self._table.running or self._line or self._moving:
+            self._resting = True
+            if self._table.running or self._line.waiting or self._moving:
                 return False
             if self._holder.process is None:
                 return True
@@ -181,7 +198,8 @@ class LocalGpu:
         replaced."""
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
-            if self._line or self._moving or self._holder.process is None:
+            self._resting = False
+            if self._line.waiting or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
             leaking = not self._table.running and self._shelf.leaking()
@@ -194,67 +212,45 @@ class LocalGpu:
 
     def _admit(self, order: Order, patience: Patience) -> Run:
         with self._lock:
-            self._line.append(order)
+            self._line.waiting.append(order)
         try:
             while True:
                 with self._lock:
                     if patience.fired:
                         raise let_go("It was let go before it began.")
-                    step = self._next_step(order)
+                    step = None if self._moving else self._line.next_step(order)
                     if step is None:
                         self._lock.wait(_SLICE_SECONDS)
                         continue
                     if isinstance(step, Run):
-                        self._line.remove(order)
+                        self._line.waiting.remove(order)
                         break
                     self._moving = True
-                self._move_on(step)
+                self._move_on(partial(self._heeding, step, patience))
         except BaseException:
             with self._lock:
-                self._line.remove(order)
+                self._line.waiting.remove(order)
                 self._lock.notify_all()
             raise
         self._send(step)
         return step
 
-    def _next_step(self, order: Order) -> Run | Callable[[], None] | None:
-        """A run: it may begin. A move: do it, then ask again. None: wait. With the lock held."""
-        if self._moving:
-            return None
-        if self.sick:
-            raise GpuBusy(f"The GPU takes no runs: {self.sick}", retry_after_seconds=5.0)
-        for other in self._line:
-            if other is order:
-                break
-            if not self._shelf.is_warm(other.model):
-                return None  # it waits for room: who passed it would take that away
-        process = self._holder.process
-        if process is None:
-            return self._moves.spawn
-        if order.model not in self._holder.models:
-            raise ServerFailed(f"This process has no model {order.model}.")
-        if self._shelf.tainted:
-            return None if self._table.running else self._moves.replace
-        if self._shelf.is_warm(order.model):
-            return self._table.begin(order, process.send) if self._shelf.has_place(order.model) else None
-        plan = self._shelf.plan(order.model)
-        if isinstance(plan, NoRoom):
-            raise DoesNotFit(plan.why) if plan.for_ever else GpuBusy(plan.why)
-        return (lambda: self._moves.load(order.model, plan.evict)) if isinstance(plan, Load) else None
+    def _heeding(self, step: Callable[[], None], patience: Patience) -> None:
+        """A move ends with the patience of who makes it, and the process with it unless others run there: a
+        spawn or a load can't be stopped otherwise, and may take minutes."""
+        self._holder.give_up = lambda: patience.fired and not self._table.running
+        try:
+            step()
+        except GivenUp as error:
+            self.end_process(Verdicts())
+            raise let_go("It was let go before it began.") from error
+        finally:
+            self._holder.give_up = never
 
     def _send(self, run: Run) -> None:
-        order = run.order
-        frame = {
-            "do": "run",
-            "attempt": order.attempt,
-            "job": order.job,
-            "model": order.model,
-            "payload": order.payload,
-            "output_dir": str(self._output_root / order.attempt),
-        }
         try:
-            run.send(frame)
-        except ValueError as error:
+            run.send(run.order.frame(self._output_root))
+        except (TypeError, ValueError, RecursionError) as error:
             with self._lock:
                 self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
 
@@ -269,12 +265,13 @@ class LocalGpu:
                     break
                 self._lock.wait(min(left, _SLICE_SECONDS))
         if not run.over:
-            late = RunTimedOut(f"The run took longer than {run.order.limit_seconds:.0f} s.")
-            late.suspect = False
-            killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
-            killed.suspect, killed.process_died = False, True
-            if self.stop_run(run.order.attempt, why=killed) is Stopped.OBEYED:
+            late, killed = too_late(run.order)
+            stopped = self.stop_run(run.order.attempt, why=killed)
+            if stopped is Stopped.OBEYED:
                 raise late
+            if stopped is Stopped.NOT_GONE:
+                killed.suspect = True
+                raise killed
         if run.error is not None:
             raise run.error
         return run.result
@@ -290,6 +287,9 @@ class LocalGpu:
     def _move_on(self, move: Callable[[], None]) -> None:
         try:
             move()
+        except DoesNotCompute as error:
+            self.kernel_why = self.sick = error.message
+            raise
         finally:
             with self._lock:
                 self._moving = False

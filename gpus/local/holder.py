@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +12,19 @@ from gpus.handlers.declared import Declared, read_declared
 from gpus.local.process import ModelProcess
 from gpus.local.wire import Frame
 
+Telling = Callable[[], None] | None
 SPAWN_SECONDS = 300.0
 """Importing the models' modules may load gigabytes of libraries from a slow disk."""
+
+
+_SLICE_SECONDS = 0.5
+
+
+def never() -> bool:
+    return False
+
+
+STUCK_SECONDS = 10.0
 
 
 class ProcessGone(Exception):
@@ -27,6 +39,10 @@ class Overdue(Exception):
     """The process did not answer in time."""
 
 
+class GivenUp(Exception):
+    """Whoever moves does not want it any more."""
+
+
 class CannotStart(Exception):
     """The models' code can't be imported, or breaks the contract."""
 
@@ -35,6 +51,7 @@ class Holder:
     """lock: of all state here and in whoever uses it; notified at every change.
 
     hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
+    What they return is called without it: others who are told may be slow.
     """
 
     def __init__(
@@ -42,8 +59,8 @@ class Holder:
         paths: Sequence[str],
         *,
         lock: threading.Condition,
-        hear: Callable[[Frame], None],
-        gone: Callable[[str], None],
+        hear: Callable[[Frame], Telling],
+        gone: Callable[[str], Telling],
         output: Callable[[str], None],
         environment: Mapping[str, str],
     ) -> None:
@@ -52,17 +69,31 @@ class Holder:
         self.spawned = 0
         self._paths, self._lock, self._environment = paths, lock, environment
         self._hear_run, self._tell_gone, self._output = hear, gone, output
+        self.give_up: Callable[[], bool] = never
+        """Asked with the lock held while an answer is awaited: whether to wait no longer."""
         self._answers: dict[str, Frame] = {}
         self._broken = ""
         self._last_words = "it was never started"
         self._ended = 0
+        self._end_by = math.inf
 
     @property
     def session(self) -> int | None:
-        return None if self.process is None else self.process.session
+        process = self.process  # asked without the lock
+        return None if process is None else process.session
+
+    @property
+    def is_ending(self) -> bool:
+        """It was killed and is not gone yet: nothing begins in it, and nothing takes its place."""
+        return self.process is not None and self._ended == self.spawned
+
+    @property
+    def is_stuck(self) -> bool:
+        """It should be gone by now. A process that hangs in the driver can't be killed."""
+        return self.is_ending and time.monotonic() >= self._end_by
 
     def spawn(self) -> None:
-        """Without the lock. Raises CannotStart, ProcessGone, Overdue."""
+        """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
         with self._lock:
             self._answers.clear()
             self._broken = ""
@@ -81,7 +112,7 @@ class Holder:
             self.models = {one.name: one for one in models}
 
     def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
-        """Without the lock; one question at a time. Raises ProcessGone, Overdue."""
+        """Without the lock; one question at a time. Raises ProcessGone, Overdue, GivenUp."""
         with self._lock:
             process = self.process
             self._answers.pop(said, None)
@@ -90,16 +121,24 @@ class Holder:
         process.send(frame)
         return self._await(said, seconds)
 
-    def end(self) -> None:
-        """Without the lock; returns once it and all that it started are gone and `gone` was told."""
+    def end(self, only: ModelProcess | None = None) -> None:
+        """Without the lock; returns once it and all that it started are gone and `gone` was told, or after
+        `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if it is another by now."""
         with self._lock:
             process = self.process
-            if process is None:
+            if process is None or (only is not None and only is not process):
                 return
             self._ended = self.spawned
+            self._end_by = min(self._end_by, time.monotonic() + STUCK_SECONDS)
         process.kill()
         with self._lock:
-            self._lock.wait_for(lambda: self.process is not process, timeout=10.0)
+            self._lock.wait_for(lambda: self.process is not process, timeout=STUCK_SECONDS)
+
+    def heed(self) -> None:
+        """Without the lock. Raises GivenUp."""
+        with self._lock:
+            if self.give_up():
+                raise GivenUp
 
     def _await(self, said: str, seconds: float) -> Frame:
         until = time.monotonic() + seconds
@@ -109,30 +148,37 @@ class Holder:
                     if self._broken:
                         raise CannotStart(self._broken)
                     raise ProcessGone(self._last_words, ours=self._ended == self.spawned)
+                if self.give_up():
+                    raise GivenUp
                 left = until - time.monotonic()
                 if left <= 0:
                     raise Overdue(f"the model process did not say {said!r} in {seconds:.0f} s")
-                self._lock.wait(left)
+                self._lock.wait(min(left, _SLICE_SECONDS))
             return self._answers.pop(said)
 
     def _hear(self, number: int, frame: Frame) -> None:
+        tell: Telling = None
         with self._lock:
             if number != self.spawned:
                 return
             said: Any = frame.get("said")
             if said in ("ended", "heard"):
-                self._hear_run(frame)
+                tell = self._hear_run(frame)
             elif said == "broken":
                 self._broken = str(frame.get("why"))
             else:
                 self._answers[str(said)] = frame
             self._lock.notify_all()
+        if tell is not None:
+            tell()
 
     def _gone(self, number: int, why: str) -> None:
         with self._lock:
             if number != self.spawned:
                 return
-            self.process = None
+            self.process, self._end_by = None, math.inf
             self._last_words = why
-            self._tell_gone(why)
+            tell = self._tell_gone(why)
             self._lock.notify_all()
+        if tell is not None:
+            tell()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +24,26 @@ class Gauge(Protocol):
     def read(self, session: int | None) -> Memory:
         """session: of our model process, if there is one. Raises OSError if the device can't be read."""
         ...
+
+
+class PortableGauge:
+    """The machine's memory where there is no ``/proc`` (macOS): what is resident, by `ps`, so pages that
+    processes share are counted for each. Raises OSError if `ps` does not answer."""
+
+    def read(self, session: int | None) -> Memory:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB
+        own = others = 0.0
+        for group, resident in _resident():
+            if group == session:
+                own += resident
+            else:
+                others += resident
+        return Memory(total, own, min(others, max(0.0, total - own)))
+
+
+def machine_gauge() -> Gauge:
+    """For models that use no GPU."""
+    return RamGauge() if Path("/proc/meminfo").exists() else PortableGauge()
 
 
 class RamGauge:
@@ -53,7 +75,7 @@ class RamGauge:
 
 
 def members(session: int, proc: Path = Path("/proc")) -> list[int]:
-    """The processes of a session."""
+    """The processes of a session that are not over. Raises OSError where there is no such folder."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -62,7 +84,7 @@ def members(session: int, proc: Path = Path("/proc")) -> list[int]:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue  # it ended meanwhile
-        if int(after_name[3]) == session:
+        if int(after_name[3]) == session and after_name[0] not in "ZX":
             found.append(int(entry.name))
     return found
 
@@ -76,6 +98,18 @@ def held_by(pid: int, proc: Path = Path("/proc")) -> float:
     except (OSError, ValueError):
         pass  # it ended, or the kernel keeps no sums
     return 0.0
+
+
+def _resident() -> list[tuple[int, float]]:
+    """By process: its group, which is its session for what we start; MiB."""
+    try:
+        said = subprocess.run(
+            ["ps", "-A", "-o", "pgid=,rss="], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except subprocess.SubprocessError as error:
+        raise OSError(f"ps does not answer: {error}") from error
+    rows = (line.split() for line in said.splitlines())
+    return [(int(row[0]), int(row[1]) / 1024) for row in rows if len(row) == 2]
 
 
 def _meminfo(proc: Path) -> dict[str, float]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from gpus.errors import GpuBusy, ProcessDied, RunTimedOut
-from gpus.handlers.errors import Failure
+from gpus.errors import GpuBusy, GpuError, RunTimedOut
+from gpus.handlers.errors import Failure, storable
 from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
-from gpus.local.orders import Verdicts, error_of, let_go
+from gpus.local.orders import Order, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
 
 NOT_STARTED_REST_SECONDS = 30.0
+KERNEL_LIMIT_SECONDS = 30.0
+
+
+class DoesNotCompute(GpuBusy):
+    """A new process could not run a small kernel either: it is the GPU."""
 
 
 class Moves:
-    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs."""
+    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs. death:
+    what it costs to have been in a process that died."""
 
     def __init__(
         self,
@@ -24,22 +30,61 @@ class Moves:
         lock: threading.Condition,
         *,
         busy: Callable[[], bool],
+        is_gpu: bool,
         end_process: Callable[[Verdicts], None],
+        death: Callable[[Order, str], GpuError],
         happened: Callable[..., None],
     ) -> None:
         self._holder, self._shelf, self._lock = holder, shelf, lock
         self._busy, self._end_process, self._happened = busy, end_process, happened
+        self._death, self._is_gpu = death, is_gpu
 
     def spawn(self) -> None:
+        if self._holder.is_ending:
+            raise _not_started("The model process before this one was killed and is not gone yet.")
         try:
             self._holder.spawn()
+            why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's
             self._shelf.begin()
         except (ProcessGone, Overdue) as error:
             self._holder.end()
             raise _not_started(f"The model process does not start: {error}") from error
+        except OSError as error:  # no memory for a process, or a device that can't be read
+            self._holder.end()
+            raise _not_started(f"The model process can't be started: {error}") from error
         except CannotStart as error:
             raise _not_started(f"The models can't be imported: {error}") from error
+        if why:
+            self._holder.end()
+            why = f"The GPU does not compute, in a new process: {why}"
+            raise DoesNotCompute(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
         self._happened("model_process_started", session=self._holder.session)
+
+    def prove(self) -> str:
+        """Whether a small kernel runs here: in this process, or, if not, in a new one. Empty: it does."""
+        why = "there was none"
+        if self._holder.process is not None:
+            try:
+                why = self._run_a_kernel()
+            except ProcessGone as error:
+                why = str(error)
+        if not why:
+            return ""
+        self._shelf.tainted = f"a small kernel could not run: {why}"
+        try:
+            self.replace()
+        except GpuBusy as error:
+            return error.message
+        return ""
+
+    def _run_a_kernel(self) -> str:
+        """Empty: it works, or there is no GPU. Raises ProcessGone."""
+        if not self._is_gpu:
+            return ""
+        try:
+            return str(self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS)["why"])
+        except Overdue:
+            return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
 
     def replace(self) -> None:
         self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
@@ -56,8 +101,9 @@ class Moves:
         if must_replace:
             self.replace()
 
-    def load(self, model: str, evict: Sequence[str]) -> None:
+    def load(self, order: Order, evict: Sequence[str]) -> None:
         """Raises the GpuError that a failed load is for the run that asked for it."""
+        model = order.model
         if evict:
             self.unload(evict)
             if self._shelf.tainted:
@@ -69,13 +115,15 @@ class Moves:
         except ProcessGone as error:
             if error.ours:
                 raise let_go("The process was ended while it loaded the model.") from error
-            raise ProcessDied(f"The process died while it loaded {model}: {error}") from error
+            raise self._death(order, f"while it loaded {model}: {error}") from error
         except Overdue as error:
             bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
             self._end_process(Verdicts(others=bystanders))
             late = RunTimedOut(f"{model} was not loaded in time: {error}")
             late.suspect, late.process_died = False, True
             raise late from error
+        except OSError as error:
+            raise GpuBusy(f"The device can't be read: {error}") from error
         if failure is None:
             return
         if failure.sticky:
@@ -94,4 +142,4 @@ class Moves:
 
 def _not_started(why: str) -> GpuBusy:
     """No job's fault: it goes back to its place, and the server rests."""
-    return GpuBusy(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
+    return GpuBusy(storable(why), retry_after_seconds=NOT_STARTED_REST_SECONDS)

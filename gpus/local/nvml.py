@@ -10,7 +10,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpus.local.memory import MIB, Gauge, Memory, held_by, members
+from gpus.local.memory import MIB, Gauge, Memory, PortableGauge, held_by, members
 
 THROTTLES = {
     0x8: "hardware slowdown",
@@ -138,7 +138,12 @@ class VramGauge(Gauge):
 
 def ram_of(session: int | None) -> float:
     """MiB of main memory that a model process holds."""
-    return 0.0 if session is None else sum(held_by(pid) for pid in members(session))
+    if session is None:
+        return 0.0
+    try:
+        return sum(held_by(pid) for pid in members(session))
+    except OSError:  # no /proc here
+        return PortableGauge().read(session).own
 
 
 def _text(value: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed
+from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed, RunTimedOut
 from gpus.handlers.errors import Failure
 from gpus.local.wire import Frame
 
@@ -23,6 +24,17 @@ class Order:
     limit_seconds: float
     max_result_bytes: int = 16 * 1024 * 1024
 
+    def frame(self, output_root: Path) -> Frame:
+        """As the process is told to run it."""
+        return {
+            "do": "run",
+            "attempt": self.attempt,
+            "job": self.job,
+            "model": self.model,
+            "payload": self.payload,
+            "output_dir": str(output_root / self.attempt),
+        }
+
 
 class Stopped(StrEnum):
     """How a run that was asked to stop came to its end."""
@@ -30,18 +42,21 @@ class Stopped(StrEnum):
     NOT_RUNNING = "not_running"
     OBEYED = "obeyed"
     KILLED = "killed"
+    NOT_GONE = "not_gone"
+    """Its process was killed and is still there: it may hold the GPU."""
 
 
 @dataclass(eq=False, slots=True)
 class Run:
     """A run in a process. send: to that very process. error, result: its end, once `over`. last_sign: when it
-    was last heard."""
+    was last heard. cancel_sent: it was asked to stop."""
 
     order: Order
     send: Callable[[Frame], None]
     began: float
     last_sign: float = 0.0
     progress: float | None = None
+    cancel_sent: bool = False
     over: bool = False
     result: Any = None
     error: GpuError | None = None
@@ -59,12 +74,19 @@ class Verdicts:
     named: dict[str, GpuError] = field(default_factory=dict)
     others: GpuError | None = None
 
+    def joined(self, later: Verdicts) -> Verdicts:
+        """What was said first of a run holds."""
+        return Verdicts({**later.named, **self.named}, self.others or later.others)
 
-def error_of(failure: Mapping[str, Any] | Failure) -> GpuError:
-    """A handler's failure at its price."""
+
+def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -> GpuError:
+    """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having
+    been asked would come back for ever if it cost nothing."""
     said = failure if isinstance(failure, Failure) else Failure(**failure)
     if said.code == "cancelled":
-        return let_go("The handler stopped as if it had been cancelled.")
+        if cancelled:
+            return let_go("It heeded its cancel.")
+        said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
     kind = {"bad_input": BadInput, "gpu_fault": GpuFault, "out_of_memory": OutOfMemory}.get(
         said.code, RunFailed
     )
@@ -78,3 +100,12 @@ def let_go(why: str) -> Interrupted:
     error = Interrupted(why)
     error.suspect = False
     return error
+
+
+def too_late(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
+    """Of a run past its limit that heeds its cancel, and of one that must be killed."""
+    late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
+    late.suspect = False
+    killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
+    killed.suspect, killed.process_died = False, True
+    return late, killed

@@ -13,30 +13,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpus.local.environment import for_models
+from gpus.local.memory import members
 from gpus.local.warden import SIGNALLED
 from gpus.local.wire import Frame, Pipe, PipeBroken
 
 ROOT = Path(__file__).resolve().parents[2]
-KILL_SECONDS = 3.0
+KILL_SECONDS = 60.0
+"""The driver may take long to give up a process' memory; whoever kills the warden before that would know
+nothing of what is left."""
+_LOOK_SECONDS = 0.1
 MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 50
-_NOT_FOR_MODELS = (
-    "DJANGO_SECRET_KEY",
-    "DISPATCHER_SECRET_KEY",
-    "DATABASE_URL",
-    "REDIS_URL",
-    "BROKER_URL",
-    "DJANGO_SETTINGS_MODULE",
-    "NOTIFY_SOCKET",
-)
-"""A model's code has no business with these, nor has what it logs."""
 
 
 class ModelProcess:
     """Starts at once. hear: every frame, in a thread of this process; gone: once, with why it ended in words,
     after the last frame; output: lines that the models wrote to standard output or error.
 
-    environment: added to this process' own.
+    environment: added to what models may see of this process' own.
     """
 
     def __init__(
@@ -52,6 +47,7 @@ class ModelProcess:
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
+        self._unheard = ""
         try:
             self._popen = subprocess.Popen(
                 [sys.executable, "-m", "gpus.local.child", str(theirs.fileno()), str(end_of_life), *paths],
@@ -115,17 +111,35 @@ class ModelProcess:
                 frame = self._pipe.receive()
             except PipeBroken:
                 return
-            self._hear(frame)
+            try:
+                self._hear(frame)
+            except Exception as error:  # a process that nobody listens to would hold its runs for ever
+                self._unheard = f"what it said broke its worker: {type(error).__name__}: {error}"
+                self.kill(wait=False)
+                return
 
     def _wait(self) -> None:
         status = self._popen.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)  # in case it was the warden that was killed
+        while self._is_left():  # its GPU is not free before
+            time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # what it wrote last may say why
         self._pipe.close()
         self.kill(wait=False)
-        self._gone(_in_words(status))
+        self._gone(self._unheard or _in_words(status))
+
+    def _is_left(self) -> bool:
+        """Whether anything of its session still ends."""
+        try:
+            return bool(members(self._popen.pid))
+        except OSError:  # no such folder there
+            try:
+                os.killpg(self._popen.pid, 0)
+            except (ProcessLookupError, PermissionError):  # the latter: what is left is over, but not reaped
+                return False
+            return True
 
     def _print(self) -> None:
         """Models may write without end: what is too much is counted, not kept."""
@@ -147,7 +161,7 @@ class ModelProcess:
 
 
 def _inherited() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_MODELS}
+    kept = for_models(os.environ)
     path = [str(ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
     return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpus.handlers.declared import Declared
@@ -11,7 +12,9 @@ from gpus.handlers.errors import Failure
 from gpus.local.cache import (
     Load,
     NoRoom,
+    Replace,
     Room,
+    Unload,
     WaitForRuns,
     Warm,
     cooled,
@@ -41,14 +44,16 @@ class Shelf:
         self.tainted = ""
         self.loads = 0
         self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
-        self._base = 0.0
+        self._base = self._for_libraries = 0.0
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
         self._sampled_at = -1e9
 
     def begin(self) -> None:
-        """A new process is there."""
+        """A new process is there. Raises OSError if the device can't be read."""
+        self._for_libraries = self._knobs.library_mb
+        self.clear()  # the one before may have died between a load and its entry here
         self._base = self._gauge.read(self._holder.session).own
 
     def clear(self) -> None:
@@ -65,7 +70,7 @@ class Shelf:
     def has_place(self, model: str) -> bool:
         return self.warm[model].running < self._holder.models[model].at_once
 
-    def plan(self, model: str) -> Load | WaitForRuns | NoRoom:
+    def plan(self, model: str) -> Load | Unload | Replace | WaitForRuns | NoRoom:
         return make_room(model, self._needs(model), list(self.warm.values()), self._room(), time.monotonic())
 
     def idle(self) -> list[str]:
@@ -92,18 +97,23 @@ class Shelf:
         now = time.monotonic()
         if alone and now - self._sampled_at >= self._knobs.sample_seconds:  # reading costs milliseconds
             self._sampled_at = now
-            self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
+            with suppress(OSError):  # a sample less: what ended here has its end either way
+                self._after_runs = [*self._after_runs[-_KEPT_SAMPLES:], self._own()]
 
     # -- loads ----------------------------------------------------------------------------------------------
 
     def load(self, model: str) -> Failure | None:
-        """None: it is warm. Raises ProcessGone, Overdue."""
+        """None: it is warm. Raises ProcessGone, Overdue, OSError if the device can't be read."""
         declared, before = self._holder.models[model], self._own()
         said = self._holder.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
         self.loads += 1
         if said["failure"] is not None:
             return Failure(**said["failure"])
-        took = max(0.0, self._own() - before)
+        try:
+            took = max(0.0, self._own() - before)
+        except OSError as error:
+            self.tainted = f"{model} was loaded and can't be measured: {error}"
+            raise
         self._measured[model] = max(took, self._measured.get(model, 0.0))
         self._after_runs.clear()
         self.warm[model] = self._placed(declared, float(said["seconds"]))
@@ -118,14 +128,25 @@ class Shelf:
             self._holder.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
             self._happened("model_unloaded", model=model)
         self._after_runs.clear()
-        expected = self._base + sum(self._measured.get(model, 0.0) for model in self.warm)
+        expected = self._base + sum(self._held_by(one) for one in self.warm.values())
         until = time.monotonic() + self._knobs.back_seconds
-        while not is_back(own := self._own(), expected, self._knobs.back_mb):
+        while True:
+            own = 0.0
+            try:
+                own = self._own()
+                why = f"{own - expected:.0f} MB did not come back"
+                if is_back(own, expected, self._knobs.back_mb):
+                    return
+            except OSError as error:
+                why = f"the device can't be read ({error})"
             if time.monotonic() >= until:
-                self.tainted = (
-                    f"{own - expected:.0f} MB did not come back after the unload of {', '.join(models)}"
-                )
+                if 0.0 < own - expected <= self._for_libraries:
+                    self._for_libraries -= own - expected
+                    self._base += own - expected
+                    return
+                self.tainted = f"{why} after the unload of {', '.join(models)}"
                 return
+            self._holder.heed()
             time.sleep(_LOOK_SECONDS)
 
     # -- memory ---------------------------------------------------------------------------------------------
@@ -142,6 +163,11 @@ class Shelf:
             warm_seconds=declared.warm_seconds,
             min_resident=declared.min_resident,
         )
+
+    def _held_by(self, one: Warm) -> float:
+        """At least so much may be in use by it now."""
+        loaded = self._measured.get(one.name, 0.0)
+        return max(loaded, one.reserved) if one.running else loaded
 
     def _needs(self, model: str) -> float | None:
         declared, measured = self._holder.models[model].vram_mb, self._measured.get(model)

@@ -16,7 +16,6 @@ IDLE_PERCENT = 5.0
 """A GPU below this does nothing worth waiting for."""
 READ_SECONDS = 5.0
 KERNEL_SECONDS = 300.0
-KERNEL_LIMIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,6 @@ class Doctor:
         self._seen = Seen()
         self._read_at = self._kernel_at = -1e9
         self._ecc: int | None = None
-        self._process = 0
-        self._kernel_why = ""
 
     def look(self) -> None:
         now = self._clock()
@@ -96,8 +93,7 @@ class Doctor:
             self._seen = see(self._seen, reading.utilisation, now)
             if self._ecc is None:
                 self._ecc = reading.ecc_errors or 0
-        was_replaced = self._process != self._gpu.spawned
-        if was_replaced or now - self._kernel_at >= KERNEL_SECONDS or self._kernel_why:
-            self._process, self._kernel_at = self._gpu.spawned, now
-            self._kernel_why = self._gpu.probe(KERNEL_LIMIT_SECONDS)
-        self._gpu.sick = why_sick(reading, error, self._ecc) or self._kernel_why
+        due = now - self._kernel_at >= KERNEL_SECONDS or self._gpu.kernel_why
+        if due and self._gpu.probe() is not None:  # not asked is no proof, of either
+            self._kernel_at = now
+        self._gpu.sick = why_sick(reading, error, self._ecc) or self._gpu.kernel_why

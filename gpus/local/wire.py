@@ -52,7 +52,7 @@ class Pipe:
             raise PipeBroken(f"a frame of {length} bytes")
         try:
             frame = json.loads(self._read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PipeBroken("a frame that is not JSON") from error
         if not isinstance(frame, dict):
             raise PipeBroken("a frame that is not an object")

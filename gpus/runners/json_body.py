@@ -30,6 +30,16 @@ def read_json(body: bytes) -> Any:
     return value
 
 
+def check_storable(value: Any) -> None:
+    """Of JSON that came another way. Raises Unreadable."""
+    try:
+        _check_texts(value)
+    except RecursionError:
+        raise Unreadable("The result is nested too deep.") from None
+    except ValueError as error:
+        raise Unreadable(f"The result is not JSON that can be stored: {error}") from error
+
+
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from gpus.errors import RunFailed
 from gpus.local.gpu import LocalGpu
-from gpus.local.orders import Order
+from gpus.local.orders import Order, Stopped
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.json_body import check_storable
 
 STARTED_HERE = "local"
 """Scheme of the endpoint that such a server's models have."""
@@ -27,22 +28,22 @@ class LocalRunner:
                 job=run.job_id,
                 model=run.model.name,
                 payload=run.payload,
-                limit_seconds=run.model.run_limit_seconds,
+                limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             ),
             abort,
         )
         size = len(json.dumps(result, separators=(",", ":")))
         if size > run.model.max_response_bytes:
             raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
+        check_storable(result)
         return Finished(result)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         raise PollFailed("A run on this machine has no remote id.", gone=True)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Always true: what does not heed the cancel is killed with its process."""
-        self._gpu.stop_run(run.attempt_id)
-        return True
+        """What does not heed the cancel is killed with its process. False: that is not gone."""
+        return self._gpu.stop_run(run.attempt_id) is not Stopped.NOT_GONE
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return StillRunning()

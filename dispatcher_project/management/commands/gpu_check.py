@@ -36,7 +36,7 @@ class Command(BaseCommand):
         from dispatcher_project.worker.pinned import find_device
         from gpus.local.check import check
         from gpus.local.device import NoSuchDevice
-        from gpus.local.memory import Gauge, RamGauge
+        from gpus.local.memory import Gauge, machine_gauge
         from gpus.local.nvml import NvmlError, VramGauge
 
         try:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         except (NvmlError, NoSuchDevice) as error:
             self.stdout.write(f"There is no GPU to check: {error}")
             sys.exit(NOTHING_TO_CHECK)
-        gauge: Gauge = RamGauge()
+        gauge: Gauge = machine_gauge()
         if nvml is None:
             self.stdout.write("No GPU is checked: the same code runs on the CPU, its errors are made up.")
         else:

@@ -39,3 +39,12 @@ def test_the_traceback_is_kept():
         failure = failure_of(error)
     assert failure.text == "ValueError: deep inside"
     assert "test_errors.py" in failure.trace
+
+
+@pytest.mark.parametrize("kind", [BadInput, OutOfMemory, TransientGpuError, ValueError])
+def test_a_text_that_no_database_takes_is_escaped_and_keeps_its_class(kind):
+    plain, odd = failure_of(kind("a")), failure_of(kind("a\0b\ud800"))
+    assert odd.code == plain.code
+    assert odd.text.endswith(r"a\x00b\ud800")
+    assert "\0" not in odd.trace
+    odd.trace.encode()

@@ -28,7 +28,7 @@ class Bench:
         self.gpu = LocalGpu(
             [MODELS],
             gauge=RamGauge(),
-            environment={"CUDA_VISIBLE_DEVICES": ""},
+            environment={"CUDA_VISIBLE_DEVICES": "", "TEST_FOLDER": str(folder)},
             output_root=folder / "output",
             knobs=Knobs(
                 sample_seconds=0.0,

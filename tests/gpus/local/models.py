@@ -9,10 +9,12 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from gpus.handlers import BadInput, OutOfMemory, RunContext, TransientGpuError
+from gpus.handlers import BadInput, Cancelled, OutOfMemory, RunContext, TransientGpuError
 from gpus.handlers.code import ModelCode
+from gpus.local.wire import Pipe
 
 _MIB = 1024 * 1024
 _leaked: list[bytearray] = []
@@ -59,6 +61,12 @@ class Keeps(Sized):
 
     def unload(self) -> None:
         _leaked.append(self.weights)
+
+
+class LargeRuns(Sized):
+    """Needs far more to run than to be loaded."""
+
+    vram_mb = 800
 
 
 class KeepsContext(Sized):
@@ -114,6 +122,24 @@ class Twice:
         return payload["here"]
 
 
+class Deaf:
+    """Twice at a time, and heeds no cancel."""
+
+    at_once = 2
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        if payload:
+            Path(payload["here"]).touch()
+            while not Path(payload.get("until", "")).is_file():
+                time.sleep(0.02)
+            if payload.get("crash"):
+                ctypes.string_at(0)
+            return os.getpid()
+        while True:
+            time.sleep(0.05)
+
+
 class BadLoad:
     vram_mb = 10
 
@@ -122,6 +148,31 @@ class BadLoad:
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
         return None
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unspeakable(dict[str, int]):
+    def items(self) -> Any:
+        raise OSError("nothing to say")
+
+
+def _broken(*arguments: Any) -> None:
+    raise RuntimeError("can't be sent")
+
+
+class LateFault:
+    """Loses its GPU at some time after its run; the library says so when its memory is to go back."""
+
+    vram_mb = 10
+    warm_seconds = 0
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=_broken)
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]
 
 
 class Wild:
@@ -180,8 +231,24 @@ class Wild:
         os.write(2, b"to stderr\n" * 200)
         return "clean"
 
+    def environment(self, payload: Any, ctx: RunContext) -> Any:
+        return sorted(os.environ)
+
     def not_json(self, payload: Any, ctx: RunContext) -> Any:
         return {1, 2}
+
+    def mute(self, payload: Any, ctx: RunContext) -> Any:
+        raise Mute
+
+    def end_mute(self, payload: Any, ctx: RunContext) -> Any:
+        return Unspeakable({"a": 1})
+
+    def spoil(self, payload: Any, ctx: RunContext) -> Any:
+        """The process can't tell its worker anything about the end of this run."""
+        Pipe.send = _broken  # type: ignore[method-assign]
+
+    def cancels_itself(self, payload: Any, ctx: RunContext) -> Any:
+        raise Cancelled
 
     def forks(self, payload: Any, ctx: RunContext) -> Any:
         """One child that comes back out of here, and one that leaves its session and stays."""
@@ -199,7 +266,28 @@ class Wild:
         return "from the parent"
 
 
+class SlowLoad(BadLoad):
+    def load(self) -> None:
+        wait_in("loading")
+
+
+def wait_in(name: str) -> None:
+    """Says that it is there, and waits for ``go``."""
+    folder = Path(os.environ["TEST_FOLDER"])
+    (folder / name).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
+class BadLoadCrashes(BadLoad):
+    def load(self) -> None:
+        ctypes.string_at(0)
+
+
 MODELS = {
+    "bad_load_crashes": BadLoadCrashes,
+    "slow_load": SlowLoad,
+    "large_runs": LargeRuns,
     "a": A,
     "b": B,
     "c": C,
@@ -211,4 +299,6 @@ MODELS = {
     "twice": Twice,
     "bad_load": BadLoad,
     "wild": Wild,
+    "deaf": Deaf,
+    "late_fault": LateFault,
 }

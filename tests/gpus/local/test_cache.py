@@ -6,7 +6,19 @@ import dataclasses
 
 import pytest
 
-from gpus.local.cache import Load, NoRoom, Room, WaitForRuns, Warm, cooled, idle_ones, is_leaking, make_room
+from gpus.local.cache import (
+    Load,
+    NoRoom,
+    Replace,
+    Room,
+    Unload,
+    WaitForRuns,
+    Warm,
+    cooled,
+    idle_ones,
+    is_leaking,
+    make_room,
+)
 
 ROOM = Room(limit=1000)
 NOW = 10_000.0
@@ -63,6 +75,19 @@ def test_what_others_hold_is_not_evicted_but_named():
     assert isinstance(verdict, NoRoom)
     assert not verdict.for_ever
     assert "700 MB" in verdict.why
+
+
+def test_what_our_own_process_holds_too_much_is_not_blamed_on_others():
+    room = Room(limit=1000, own=900, base=50)
+    assert make_room("c", 400, [warm("a", 300, running=1)], room, NOW) == WaitForRuns()
+    assert make_room("c", 600, [warm("a", 300)], room, NOW) == Unload(("a",))
+    verdict = make_room("c", 600, [], room, NOW)
+    assert isinstance(verdict, Replace)
+    assert "850 MB" in verdict.why
+
+
+def test_a_process_that_is_as_good_as_new_is_not_replaced_for_ever():
+    assert make_room("c", 940, [], Room(limit=1000, own=70, base=50), NOW) == Load()
 
 
 def test_memory_beyond_what_was_reserved_is_not_given_twice():

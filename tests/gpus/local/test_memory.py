@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from gpus.local.memory import RamGauge, held_by, members
+import pytest
+
+from gpus.local.memory import PortableGauge, RamGauge, held_by, machine_gauge, members
 
 MEMINFO = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 6291456 kB\n"
 
@@ -40,3 +44,27 @@ def test_this_process_is_in_its_session_and_holds_something():
     assert os.getpid() in members(os.getsid(0))
     assert held_by(os.getpid()) > 1
     assert held_by(2**22 + 1) == 0
+
+
+def test_without_proc_processes_are_asked_of_ps():
+    ours = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        memory = PortableGauge().read(ours.pid)
+        assert 1 < memory.own < memory.own + memory.others <= memory.total
+        assert PortableGauge().read(None).own == 0
+    finally:
+        ours.kill()
+        ours.communicate()
+
+
+def test_a_ps_that_fails_is_a_device_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(OSError):
+        PortableGauge().read(None)
+
+
+def test_the_gauge_is_one_that_reads_here(monkeypatch: pytest.MonkeyPatch):
+    assert machine_gauge().read(None).total > 100
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert machine_gauge().read(None).total > 100
+    assert isinstance(machine_gauge(), PortableGauge)

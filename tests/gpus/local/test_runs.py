@@ -20,7 +20,7 @@ from gpus.errors import (
 )
 from gpus.local.gpu import LocalGpu
 from gpus.local.memory import RamGauge, members
-from gpus.local.orders import Stopped
+from gpus.local.orders import Stopped, Verdicts
 from gpus.runners.base import Abort
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
@@ -65,6 +65,24 @@ def test_a_result_that_is_no_json_fails_the_run(bench: Bench):
         bench.wild("not_json")
 
 
+def test_an_error_without_words_has_its_class(bench: Bench):
+    pid = bench.wild("echo")
+    with pytest.raises(RunFailed, match="Mute"):
+        bench.wild("mute")
+    assert bench.wild("echo") == pid
+
+
+def test_a_result_that_fails_while_it_is_written_fails_the_run(bench: Bench):
+    with pytest.raises(RunFailed, match="not JSON: OSError: nothing to say"):
+        bench.wild("end_mute")
+
+
+def test_a_process_that_can_say_nothing_more_ends(bench: Bench):
+    with pytest.raises(ProcessDied, match="status 1"):
+        bench.wild("spoil")
+    assert bench.wild("echo")
+
+
 @pytest.mark.parametrize(
     ("do", "words"), [("crashes", "SIGSEGV"), ("is_killed", "SIGKILL"), ("exits", "status 3")]
 )
@@ -103,6 +121,12 @@ def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench
     assert bench.wild("echo") == pid
 
 
+def test_a_handler_that_cancels_itself_fails_its_run(bench: Bench):
+    with pytest.raises(RunFailed, match="nobody had cancelled it") as raised:
+        bench.wild("cancels_itself")
+    assert raised.value.counts
+
+
 def test_a_run_that_ignores_its_cancel_is_killed_and_a_bystander_pays_nothing(bench: Bench):
     here, open_gate, beside = bench.path(), bench.path(), bench.path()
     bystander = bench.begin(bench.order("twice", {"here": str(beside), "until": str(open_gate)}))
@@ -126,6 +150,28 @@ def test_a_run_that_hangs_past_its_limit_is_killed_and_counts_as_a_death(bench: 
         bench.run("wild", {"do": "hangs"}, limit_seconds=0.2)
     assert raised.value.process_died
     assert not raised.value.suspect
+
+
+def test_two_runs_that_are_killed_at_once_each_have_their_own_verdict(bench: Bench):
+    bench.gpu.rest()
+    going = [bench.begin(bench.order("deaf", limit_seconds=0.5)) for _ in range(2)]
+    for one in going:
+        with pytest.raises(RunTimedOut):
+            one.end()
+    first, second = (
+        Verdicts({"a": BadInput("a")}, BadInput("o")),
+        Verdicts({"a": BadInput("b"), "b": BadInput("b")}),
+    )
+    both = first.joined(second)
+    assert (both.named, both.others) == ({"a": first.named["a"], "b": second.named["b"]}, first.others)
+
+
+def test_a_verdict_is_of_one_process_only(bench: Bench):
+    bench.wild("echo")
+    assert bench.gpu.rest()
+    bench.gpu.end_process(Verdicts(others=BadInput("of no process")))
+    with pytest.raises(ProcessDied):
+        bench.wild("crashes")
 
 
 def test_a_run_past_its_limit_that_heeds_its_cancel_is_only_late(bench: Bench):

@@ -37,7 +37,7 @@ def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     eventually(lambda: len(bench.gpu.running()) == 2)
     third = bench.begin(bench.order("c"))
     behind = bench.begin(bench.order("a"))
-    eventually(lambda: len(bench.gpu._line) == 2)
+    eventually(lambda: len(bench.gpu._line.waiting) == 2)
     assert "c" not in bench.gpu.warm()
     gate.touch()
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
@@ -52,10 +52,10 @@ def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
     ]
     eventually(lambda: len(bench.gpu.running()) == 3)
     waiting = bench.begin(bench.order("c"))
-    eventually(lambda: [order.model for order in bench.gpu._line] == ["c"])
+    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c"])
     behind = bench.begin(bench.order("twice", {"here": str(late), "until": str(gate)}))
-    eventually(lambda: [order.model for order in bench.gpu._line] == ["c", "twice"])
-    assert bench.gpu._next_step(behind.order) is None
+    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c", "twice"])
+    assert bench.gpu._line.next_step(behind.order) is None
     assert not late.exists()
     gate.touch()
     for going in (*holding, waiting, behind):
@@ -80,6 +80,15 @@ def test_memory_that_does_not_come_back_replaces_the_process(bench: Bench):
         event == "model_process_replaced" and "did not come back" in fields["why"]
         for event, fields in bench.events
     )
+
+
+def test_a_gpu_that_fails_while_memory_goes_back_ends_no_thread(bench: Bench):
+    bench.run("late_fault")
+    session = bench.gpu.session
+    bench.gpu.tick()
+    assert bench.gpu.warm() == []
+    assert bench.gpu.session == session
+    assert bench.gpu.rest()
 
 
 def test_a_context_that_outlives_its_run_does_not_hold_the_model(bench: Bench):

@@ -67,7 +67,8 @@ class Patient:
         self.models, self.spawned, self.sick = MODELS, 1, ""
         self.going: list[Run] = []
         self.stopped: list[tuple[str, Any]] = []
-        self.kernel = ""
+        self.kernel: str | None = ""
+        self.kernel_why = ""
         self.probes = 0
 
     def runs(self) -> list[Run]:
@@ -77,8 +78,10 @@ class Patient:
         self.stopped.append((attempt, why))
         return Stopped.KILLED
 
-    def probe(self, seconds: float) -> str:
+    def probe(self) -> str | None:
         self.probes += 1
+        if self.kernel is not None:
+            self.kernel_why = self.kernel
         return self.kernel
 
 
@@ -106,16 +109,24 @@ def test_a_hung_run_is_killed_and_counts_as_a_death():
     assert (why.process_died, why.suspect) == (True, False)
 
 
-def test_a_small_kernel_runs_at_the_start_after_a_replacement_and_now_and_then():
+def test_a_small_kernel_runs_now_and_then():
     ward = Ward(lambda: GpuReading(1, 1))
     ward.look()
     ward.look(6.0)
     assert ward.patient.probes == 1
-    ward.patient.spawned = 2
-    ward.look(6.0)
-    assert ward.patient.probes == 2
     ward.look(301.0)
-    assert ward.patient.probes == 3
+    assert ward.patient.probes == 2
+
+
+def test_not_asked_is_no_proof():
+    ward = Ward(lambda: GpuReading(1, 1))
+    ward.patient.kernel = None
+    ward.look()
+    ward.look(6.0)
+    assert ward.patient.probes == 2, "it is still due"
+    ward.patient.kernel_why = "cuInit failed"
+    ward.look(6.0)
+    assert ward.patient.sick == "cuInit failed"
 
 
 def test_a_sick_gpu_says_why_and_is_asked_until_it_is_well():

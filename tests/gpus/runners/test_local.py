@@ -21,6 +21,7 @@ class Gpu:
     def __init__(self) -> None:
         self.orders: list[Order] = []
         self.stopped: list[str] = []
+        self.how = Stopped.KILLED
         self.result: Any = {"ok": True}
 
     def run(self, order: Order, patience: Any) -> Any:
@@ -29,7 +30,7 @@ class Gpu:
 
     def stop_run(self, attempt: str, *, why: Any = None) -> Stopped:
         self.stopped.append(attempt)
-        return Stopped.KILLED
+        return self.how
 
 
 def runner(gpu: Any) -> LocalRunner:
@@ -48,9 +49,25 @@ def test_a_result_that_is_too_large_fails_the_run():
         runner(Gpu()).start(small, abort=Abort())
 
 
-def test_a_cancel_is_always_a_proof():
+def test_a_jobs_own_lower_limit_counts():
     gpu = Gpu()
-    assert runner(gpu).cancel(REQUEST, None) is True
+    runner(gpu).start(dataclasses.replace(REQUEST, limit_seconds=3.0), abort=Abort())
+    assert gpu.orders[0].limit_seconds == 3.0
+
+
+@pytest.mark.parametrize("result", ["a\0b", {"deep": ["\ud800"]}, {"\0": 1}])
+def test_a_result_that_no_database_takes_fails_the_run(result):
+    gpu = Gpu()
+    gpu.result = result
+    with pytest.raises(RunFailed, match="can be stored"):
+        runner(gpu).start(REQUEST, abort=Abort())
+
+
+@pytest.mark.parametrize("how", list(Stopped))
+def test_a_cancel_is_a_proof_unless_the_process_is_still_there(how):
+    gpu = Gpu()
+    gpu.how = how
+    assert runner(gpu).cancel(REQUEST, None) is (how is not Stopped.NOT_GONE)
     assert gpu.stopped == ["a"]
 
 

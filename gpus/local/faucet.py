@@ -1,0 +1,52 @@
+"""How much a run may say of itself before its end. Pure.
+
+A handler that says too much fills neither log nor pipe; what is left out is counted, and told with the next
+thing that is not.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+PROGRESS_SECONDS = 0.1
+"""Progress more often than this is not worth a frame."""
+PER_SECOND = 200
+"""Lines and pieces of output, of one run."""
+MAX_LOG_CHARS = 4096
+MAX_FIELDS_BYTES = 4096
+MAX_PARTIAL_BYTES = 64 * 1024
+
+
+class Faucet:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self._progress_at = -1e9
+        self._second, self._told, self._left_out = -1, 0, 0
+
+    def let(self, kind: str, value: Any, now: float) -> list[tuple[str, Any]]:
+        """What of it goes on. now: monotonic. Raises TypeError, ValueError for what is not JSON."""
+        if kind == "progress":
+            if now - self._progress_at < PROGRESS_SECONDS and value < 1.0:
+                return []
+            self._progress_at = now
+            return [(kind, value)]
+        value = _cut(value) if kind == "log" else value
+        too_large = kind == "partial" and len(json.dumps(value)) > MAX_PARTIAL_BYTES
+        if int(now) != self._second:
+            self._second, self._told = int(now), 0
+        self._told += 1
+        if too_large or self._told > PER_SECOND:
+            self._left_out += 1
+            return []
+        missing, self._left_out = self._left_out, 0
+        found = [("log", {"text": f"… {missing} more left out", "fields": {}})] if missing else []
+        return [*found, (kind, value)]
+
+
+def _cut(line: dict[str, Any]) -> dict[str, Any]:
+    fields = line["fields"]
+    if len(json.dumps(fields)) > MAX_FIELDS_BYTES:
+        fields = {"left_out": sorted(fields)[:20]}
+    return {"text": line["text"][:MAX_LOG_CHARS], "fields": fields}

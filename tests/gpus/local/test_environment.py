@@ -1,0 +1,44 @@
+"""What models' code sees of its worker's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.local.environment import for_models
+from tests.gpus.local.conftest import Bench
+
+SECRETS = [
+    "FLOWER_BASIC_AUTH",
+    "CELERY_BROKER_URL",
+    "PGPASSWORD",
+    "PGHOST",
+    "DISPATCHER_SECRET_KEY",
+    "DISPATCHER_ANYTHING_NEW",
+    "DJANGO_SECRET_KEY",
+    "DATABASE_URL",
+    "TEST_DATABASE_URL",
+    "REDIS_URL",
+    "CREDENTIALS_DIRECTORY",
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_is_the_dispatchers_stays_there(name):
+    assert for_models({name: "s", "PATH": "p"}) == {"PATH": "p"}
+
+
+@pytest.mark.parametrize("name", ["HF_HOME", "PGM_MODEL", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HOME"])
+def test_what_is_the_models_is_passed_on(name):
+    assert for_models({name: "x"}) == {name: "x"}
+
+
+def test_a_model_process_has_none_of_it_and_what_is_given_to_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    assert bench.gpu.rest()
+    for name in (*SECRETS, "HF_HOME"):
+        monkeypatch.setenv(name, "s")
+    seen = bench.wild("environment")
+    assert not set(seen) & set(SECRETS)
+    assert {"HF_HOME", "TEST_FOLDER", "PATH"} <= set(seen)
+    assert bench.gpu.rest()
