@@ -116,7 +116,11 @@ class TenantPages(OperatorAdmin):
 
     @column("GPU-seconds used today (UTC)")
     def used_today(self, tenant: Tenant) -> str:
-        return "" if tenant.pk is None else f"{used_seconds([tenant.pk], timezone.now())[tenant.pk]:.1f}"
+        if tenant.pk is None:
+            return ""
+        if not hasattr(tenant, "used_today"):  # the page asks several times
+            tenant.used_today = used_seconds([tenant.pk], timezone.now())[tenant.pk]  # type: ignore[attr-defined]
+        return f"{tenant.used_today:.1f}"  # type: ignore[attr-defined]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
         rows: QuerySet[Tenant] = super().get_queryset(request)
