@@ -1,17 +1,21 @@
-"""Clients that keep their own ledger: they submit under a key until it is accepted, and sometimes cancel."""
+"""Clients that keep their own ledger: they submit under a key until it is accepted, now or for later, and
+sometimes cancel.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from django.db import DatabaseError
 
+from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
-from jobs.errors import NotCancellable, Refused
+from jobs.errors import NotCancellable, Refused, RunAtInPast
 from jobs.services.operate import cancel_job
 from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
@@ -33,6 +37,8 @@ class Order:
     deadline_seconds: float | None = None
     max_retries: int | None = None
     cancel_after: float | None = None
+    run_at: float | None = None
+    """In seconds since START; None: now."""
     job_ids: set[str] = field(default_factory=set)
 
     @property
@@ -47,6 +53,8 @@ class Clients:
         self._world, self._size = world, size
         chance = random.Random(f"{world.seed} clients")
         self.orders = [self._order(chance, number) for number in range(size.jobs)]
+        for order in self.orders:
+            order.run_at = chance.choice([None, None, order.at + chance.choice([0.3, 3.0, 30.0])])
         for order in self.orders:
             world.scheduler.spawn(world.outside, partial(self._submit, order))
 
@@ -80,6 +88,8 @@ class Clients:
                 )
                 order.job_ids.add(done.job.id)
                 break
+            except RunAtInPast:  # so it was never accepted, else this would have been its repetition
+                order.run_at = None
             except (ConnectionError, DatabaseError, Refused) as error:
                 world.scheduler.note(order.key, f"submit failed: {error}")
                 world.scheduler.sleep(again)
@@ -109,5 +119,6 @@ def _request(order: Order) -> SubmitRequest:
         max_retries=order.max_retries,
         callback_url="" if order.priority == 9 else TOLD,
         idempotency_key=order.key,
-        fingerprint=fingerprint(order.payload),
+        run_at=None if order.run_at is None else START + timedelta(seconds=order.run_at),
+        fingerprint=fingerprint([order.payload, order.run_at]),
     )

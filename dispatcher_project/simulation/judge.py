@@ -37,6 +37,7 @@ def judge(world: World, clients: Clients) -> list[str]:
         *_oversubscribed(world),
         *_ledger(clients, jobs),
         *_fates(clients, jobs),
+        *_early(clients, runs),
         *_results(jobs, runs),
         *_cancelled(jobs, runs),
         *_at_most_once(jobs, runs),
@@ -92,6 +93,14 @@ def _fates(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
                 yield f"lost: job {job.id} is {job.state} in the end"
             elif order.must_complete and job.state != JobState.COMPLETED and not _used_up(job, order):
                 yield f"job {job.id} ({order.model}) ended {job.state}: {job.error_code}, {job.error_message}"
+
+
+def _early(clients: Clients, runs: dict[str, list[Ran]]) -> Iterator[str]:
+    """Only workers' clocks are wrong here, and it is not they who say that a job's time has come."""
+    for order in clients.orders:
+        for ran in (ran for job_id in order.job_ids for ran in runs[job_id]):
+            if order.run_at is not None and ran.began < order.run_at:
+                yield f"early: job {ran.job_id} ran at {ran.began:.1f} s, not before {order.run_at:.1f} s"
 
 
 def _used_up(job: Job, order: Order) -> bool:

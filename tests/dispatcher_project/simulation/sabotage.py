@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from jobs import transitions
 from jobs.models import Attempt, Job
 from jobs.services import claims
 from jobs.states import AttemptState, JobState
+from jobs.sweeps import due_starts
 from jobs.sweeps.registry import sweeps
 
 Sabotage = Callable[[], Any]
@@ -179,6 +181,18 @@ def idempotent_requests() -> Any:
     return scripts_with(change)
 
 
+@contextmanager
+def later_starts() -> Iterator[None]:
+    """What is for later comes into the line at once."""
+    due = due_starts._due
+
+    def all_of_them(now: datetime) -> Any:
+        return due(now=now + timedelta(hours=1))
+
+    with patch.object(due_starts, "_due", all_of_them):
+        yield
+
+
 MECHANISMS: dict[str, Sabotage] = {
     "result fence": result_fence,
     "look at the row": look_at_the_row,
@@ -190,4 +204,5 @@ MECHANISMS: dict[str, Sabotage] = {
     "adoption": adoption,
     "generation marker": generation_marker,
     "idempotent requests": idempotent_requests,
+    "later starts": later_starts,
 }

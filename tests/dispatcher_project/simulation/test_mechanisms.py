@@ -24,6 +24,7 @@ pytestmark = [
         ("quarantine", "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill", "oversubscribed:"),
         ("generation marker", "redis_fails_over", "oversubscribed:"),
         ("idempotent requests", "redis_calls_doubled", "lost:"),
+        ("later starts", "kill", "early:"),
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)"),
     ],
 )
