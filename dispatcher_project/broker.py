@@ -16,6 +16,7 @@ Both cures reach into private members of kombu 5.7; tests/dispatcher_project/tes
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -25,6 +26,9 @@ from kombu import Connection, transport
 from kombu.transport import redis as kombu_redis
 
 MAX_WAITING_HINTS = 1_000
+PROCESS_QUEUE_EXPIRES_SECONDS = 3600.0
+_PROCESS_QUEUE = re.compile(r"gpu\..+\.[0-9a-f]{8}")
+"""Of one pinned worker's process: nobody reads it any more once that ended."""
 _PUTS_BETWEEN_TRIMS = 100
 
 
@@ -85,6 +89,8 @@ class Queues(CeleryQueues):  # type: ignore[misc]
 
     def __setitem__(self, name: str, queue: Any) -> None:
         queue.max_length = MAX_WAITING_HINTS
+        if _PROCESS_QUEUE.fullmatch(name):
+            queue.expires = PROCESS_QUEUE_EXPIRES_SECONDS
         super().__setitem__(name, queue)
 
 

@@ -11,7 +11,6 @@ import re
 import shutil
 import socket
 import sys
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
 from gpus.local.memory import Gauge, machine_gauge
 from gpus.local.nvml import Nvml, NvmlError, VramGauge
 from gpus.local.orders import Order
+from gpus.local.output import make_own_folder
 from gpus.models import Pool
 from gpus.models.names import NAME_PATTERN
 from gpus.runners.local import LocalRunner
@@ -63,15 +63,16 @@ def run_pinned_worker(wishes: Wishes) -> int:
     from jobs.services.ports import production_ports
 
     ports = production_ports()
-    output_root = Path(tempfile.mkdtemp(prefix="dispatcher-runs-"))
+    output_root: Path | None = None
     gpu: LocalGpu | None = None
     server = host = ""
     try:
         device, nvml = find_device(wishes.gpu)
         server = wishes.name or f"{_plain(socket.gethostname())}-{device.label}"
+        output_root = make_own_folder(f"dispatcher-runs-{server}")
         gpu = make_gpu(device, nvml, wishes, output_root)
         models = gpu.start()
-        host = f"{server}.{uuid.uuid4().hex[:8]}"
+        host = process_host(server)
         slots = wishes.slots or max(model.at_once for model in models.values())
         home = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
         watch = PinnedWatch(
@@ -97,7 +98,13 @@ def run_pinned_worker(wishes: Wishes) -> int:
             gpu.stop()
         if host:
             _sign_off(server, host, ports)
-        shutil.rmtree(output_root, ignore_errors=True)
+        if output_root is not None:
+            shutil.rmtree(output_root, ignore_errors=True)
+
+
+def process_host(server: str) -> str:
+    """A worker's identity: its process. Its queue is known by this form (`dispatcher_project.broker`)."""
+    return f"{server}.{uuid.uuid4().hex[:8]}"
 
 
 def find_device(said: str) -> tuple[Device, Nvml | None]:

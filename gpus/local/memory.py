@@ -53,8 +53,11 @@ class RamGauge:
         self._proc, self._cgroup = proc, cgroup
 
     def read(self, session: int | None) -> Memory:
-        facts = _meminfo(self._proc)
-        total, available = facts["MemTotal"], facts["MemAvailable"]
+        try:
+            facts = _meminfo(self._proc)
+            total, available = facts["MemTotal"], facts["MemAvailable"]
+        except (LookupError, ValueError) as error:
+            raise OSError(f"{self._proc}/meminfo says something else than expected: {error!r}") from error
         limit, used = self._cgroup_facts()
         if limit is not None and limit < total:
             total, available = limit, min(available, limit - used)
@@ -82,9 +85,10 @@ def members(session: int, proc: Path = Path("/proc")) -> list[int]:
             continue
         try:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):
+            state, of_session = after_name[0], int(after_name[3])
+        except (OSError, ValueError, IndexError):
             continue  # it ended meanwhile
-        if int(after_name[3]) == session and after_name[0] not in "ZX":
+        if of_session == session and state not in "ZX":
             found.append(int(entry.name))
     return found
 

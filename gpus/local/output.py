@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 KEPT_SECONDS = 3600.0
+
+
+def make_own_folder(name: str, parent: Path | None = None) -> Path:
+    """For the runs of this process. Those of earlier ones under the same name that were killed are removed.
+    parent: None for the system's folder of temporary files."""
+    where = parent or Path(tempfile.gettempdir())
+    for folder in where.glob(f"{name}.*"):
+        pid = folder.name.removeprefix(f"{name}.").partition("-")[0]
+        if pid.isdigit() and not _lives(int(pid)) and not folder.is_symlink() and _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}-", dir=where))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        return folder.stat().st_uid == os.getuid()
+    except OSError:  # another removed it
+        return False
 
 
 def remove_old(root: Path, running: Collection[str], *, now: float | None = None) -> int:

@@ -123,6 +123,8 @@ class ModelProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)  # in case it was the warden that was killed
         while self._is_left():  # its GPU is not free before
+            with contextlib.suppress(OSError):
+                os.killpg(self._popen.pid, signal.SIGKILL)
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # what it wrote last may say why

@@ -6,14 +6,21 @@ what ran there is ended by `expired_leases` once its lease runs out. Redis away:
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import structlog
 
 from gpus.leasing.contract import Leases
 from gpus.models import Pool, Server, prepared
 from gpus.models.prepared import value
+from gpus.protocol import DesiredState
+from gpus.runners.local import STARTED_HERE
 from gpus.services.health import record_health
 from gpus.services.mirror import mirror
+from gpus.services.model_fields import RegistryRefused
 from gpus.services.pinned import health_by
+from gpus.services.registry import remove_server
+from jobs.models import Attempt
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
@@ -28,8 +35,12 @@ _any_pinned = prepared.Read(
 )
 
 
+RETIRED_AFTER = timedelta(days=7)
+"""A machine that is gone for so long is no fleet's any more; its worker registers again if it comes back."""
+
+
 def sweep(ports: Ports) -> SweepCount:
-    """looked: pinned servers. repaired: those that became, or ceased to be, capacity."""
+    """looked: pinned servers. repaired: those that became, or ceased to be, capacity, or were forgotten."""
 
     def step(fleet: str, leases: Leases) -> SweepCount:
         if not _any_pinned(fleet=fleet):
@@ -45,6 +56,8 @@ def sweep(ports: Ports) -> SweepCount:
                 return False
             before = server.healthy
             record_health(server, health, now)
+            if _is_over(server, now):
+                return _retire(server, ports)
             if server.healthy == before:
                 return False
             log.info("worker_judged", server=server.name, healthy=server.healthy, why=server.last_error)
@@ -55,3 +68,24 @@ def sweep(ports: Ports) -> SweepCount:
         return sweep_rows("silent_workers", servers, judge)
 
     return sweep_fleets("silent_workers", ports, step)
+
+
+def _is_over(server: Server, now: datetime) -> bool:
+    """Not where somebody may miss it: an operator's switch is kept, and so is what is not proven free."""
+    return (
+        server.healthy is False
+        and server.desired == DesiredState.ON
+        and server.checked_at is not None
+        and now - server.checked_at >= RETIRED_AFTER
+        and not server.placements.exclude(endpoint__startswith=f"{STARTED_HERE}://").exists()
+        and not Attempt.objects.filter(server=server.name, state__in=Attempt.LIVE).exists()
+    )
+
+
+def _retire(server: Server, ports: Ports) -> bool:
+    try:
+        removed = remove_server(server.name, by="sweep:silent_workers", leases=ports.leases)
+    except RegistryRefused:  # a slot is in quarantine
+        return False
+    log.info("silent_server_removed", server=server.name, silent_since=str(server.checked_at))
+    return removed

@@ -17,6 +17,8 @@ from kombu.utils.uuid import uuid
 from dispatcher_project import broker
 from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.settings.celery import broker_url
+from dispatcher_project.worker.pinned import process_host
+from jobs.wake import queue_of
 
 KOMBU_S_OWN = "kombu.transport.redis:Transport"
 OURS = broker.TRANSPORTS["redis"]
@@ -138,3 +140,14 @@ def test_a_broker_that_is_away_is_looked_for_every_two_seconds(monkeypatch: pyte
     monkeypatch.setattr(Connection, "ensure_connection", lambda self, *args, **options: asked.update(options))
     broker.Amqp.Connection("redis://somewhere").ensure_connection(max_retries=None)
     assert asked["interval_max"] == 2
+
+
+def test_the_queue_of_a_pinned_workers_process_goes_after_it(connect: Any) -> None:
+    app = Celery("test", amqp=broker.Amqp, set_as_current=False)
+    assert app.amqp.queues["gpu.zimg"].expires is None
+    queue = app.amqp.queues[queue_of("zimg", process_host("box-gpu0"))]
+    assert queue.expires == broker.PROCESS_QUEUE_EXPIRES_SECONDS
+    producer = Producer(connect())
+    producer.publish("x", routing_key=queue.name, declare=[queue], exchange=queue.exchange)
+    client = producer.channel.client
+    assert 0 < client.pttl(queue.name) <= 1000 * broker.PROCESS_QUEUE_EXPIRES_SECONDS

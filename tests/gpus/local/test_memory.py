@@ -68,3 +68,12 @@ def test_the_gauge_is_one_that_reads_here(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Path, "exists", lambda path: False)
     assert machine_gauge().read(None).total > 100
     assert isinstance(machine_gauge(), PortableGauge)
+
+
+def test_what_the_kernel_says_half_is_a_device_that_cannot_be_read(tmp_path: Path):
+    (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\n")
+    with pytest.raises(OSError, match="MemAvailable"):
+        RamGauge(tmp_path, tmp_path / "none").read(None)
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "stat").write_text("")
+    assert members(7, tmp_path) == []

@@ -9,11 +9,12 @@ from django.utils import timezone
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Beat
-from gpus.models import Server
+from gpus.models import ModelConfig, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
 from gpus.services.pinned import beat_of, register_pinned
+from jobs.models import Attempt
 from jobs.sweeps import silent_workers
-from tests.builders import make_ports
+from tests.builders import START, make_job, make_ports, make_running
 from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
@@ -59,3 +60,45 @@ def test_without_redis_nobody_is_judged(leases):
         leases.beats(["box"])
     assert silent_workers.sweep(make_ports(leases)).repaired == 0
     assert Server.objects.get().healthy is True
+
+
+def week_of_silence(**changes: object) -> None:
+    Server.objects.update(checked_at=START - timedelta(days=8), **changes)
+
+
+def test_a_worker_that_is_silent_for_a_week_is_forgotten_and_may_come_back(leases):
+    leases.heard["box"] = Beat(8 * 86_400.0, beat_of(HOST, []))
+    assert look(leases)[0] == 1
+    assert Server.objects.count() == 1, "silent only since a minute, for all the row knows"
+    week_of_silence()
+    assert silent_workers.sweep(make_ports(leases)).repaired == 1
+    assert not Server.objects.exists()
+    assert "box" not in leases.servers
+
+
+def test_what_somebody_may_miss_stays(leases):
+    leases.heard["box"] = Beat(8 * 86_400.0, beat_of(HOST, []))
+    week_of_silence(desired="off")
+    silent_workers.sweep(make_ports(leases))
+    week_of_silence(desired="on")
+    Server.objects.get().placements.update(endpoint="http://box:1/a")
+    silent_workers.sweep(make_ports(leases))
+    Server.objects.get().placements.update(endpoint="local://box/a")
+    slot = QuarantinedSlot.objects.create(
+        server_id="box", slot=0, reason="t", since=timezone.now(), until=timezone.now()
+    )
+    silent_workers.sweep(make_ports(leases))
+    slot.delete()
+    attempt = Attempt.objects.filter(id=make_running(make_job(ModelConfig.objects.get()), slot="box/0"))
+    silent_workers.sweep(make_ports(leases))
+    assert Server.objects.count() == 1
+    attempt.delete()
+    silent_workers.sweep(make_ports(leases))
+    assert not Server.objects.exists()
+
+
+def test_a_worker_that_is_heard_after_a_week_stays(leases):
+    leases.heard["box"] = Beat(1.0, beat_of(HOST, []))
+    week_of_silence()
+    silent_workers.sweep(make_ports(leases))
+    assert Server.objects.get().healthy
