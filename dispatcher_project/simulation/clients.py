@@ -54,7 +54,7 @@ class Clients:
         chance = random.Random(f"{world.seed} clients")
         self.orders = [self._order(chance, number) for number in range(size.jobs)]
         for order in self.orders:
-            order.run_at = chance.choice([None, None, order.at + chance.choice([0.3, 3.0, 30.0])])
+            order.run_at = chance.choice([None] * 4 + [order.at + chance.choice([0.3, 3.0, 15.0])])
         for order in self.orders:
             world.scheduler.spawn(world.outside, partial(self._submit, order))
 
