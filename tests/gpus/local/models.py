@@ -258,7 +258,8 @@ class Wild:
         if pid == 0:
             os.setsid()
             Path(payload["here"]).write_text(str(os.getpid()))
-            time.sleep(3600)
+            time.sleep(600)
+            os._exit(0)  # whatever became of its warden, it ends
         while not Path(payload["here"]).exists() or not Path(payload["here"]).read_text():
             time.sleep(0.01)
         if payload.get("then"):

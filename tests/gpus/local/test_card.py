@@ -14,7 +14,7 @@ from gpus.local.memory import Memory
 from tests.gpus.local.conftest import MODELS, Bench, Going
 from tests.gpus.node.caller import eventually
 
-CONTEXT, WEIGHTS = 450.0, 150.0
+CONTEXT, WEIGHTS = 600.0, 150.0
 
 
 class Card:
