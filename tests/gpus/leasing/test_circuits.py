@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpus.errors import Verdict
 from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
-from gpus.protocol import CircuitKind, CircuitState, ExpiryVerdict, Lease, ReleaseMode
+from gpus.protocol import CircuitKind, CircuitState, ExpiryVerdict, ReleaseMode
 
+from .circuit_rig import (
+    EITHER,
+    MODEL,
+    SERVER,
+    WELL,
+    end,
+    expire,
+    fail,
+    jobs,
+    model,
+    rig,
+    server,
+)
 from .rig import POOL, WORKER, Rig
 
-RULES = CircuitRules(failures=3, rest_seconds=10.0, cap_seconds=35.0)
-WELL, SERVER, MODEL, EITHER = Verdict.WELL, Verdict.SERVER, Verdict.MODEL, Verdict.EITHER
-ANSWERED, NOTHING = Verdict.ANSWERED, Verdict.NOTHING
-
-
-@pytest.fixture
-def rig(client: Client, fleet: str) -> Rig:
-    return Rig(client, fleet, circuit_rules=RULES).open()
-
-
-def end(rig: Rig, lease: Lease, verdict: Verdict) -> None:
-    rig.release(lease, gpu_seconds=1.0, verdict=verdict)
-    rig.leases.settled([lease.ref])
-
-
-def fail(rig: Rig, times: int, verdict: Verdict = EITHER) -> None:
-    """Whatever stands first in line fails so often, one after the other."""
-    for _ in range(times):
-        end(rig, rig.must_claim(), verdict)
-
-
-def server(rig: Rig, name: str = "s1") -> CircuitState:
-    found = rig.leases.circuits(POOL, [name]).servers.get(name)
-    return found.state if found else CircuitState.CLOSED
-
-
-def model(rig: Rig, name: str = "flux") -> CircuitState:
-    found = rig.leases.circuits(POOL, []).models.get(name)
-    return found.state if found else CircuitState.CLOSED
-
-
-def expire(rig: Rig) -> None:
-    for _ in range(9):
-        rig.wait(2)
-        rig.leases.expired()
-
-
-def jobs(first: str, count: int) -> list[str]:
-    return [f"{first}{number:02d}" for number in range(count)]
+__all__ = ["rig"]
 
 
 def test_a_server_that_fails_again_and_again_rests_and_then_one_job_tries(rig: Rig) -> None:
@@ -266,87 +239,3 @@ def test_the_same_end_sent_twice_is_one_strike(rig: Rig) -> None:
     for _ in range(3):
         rig.leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, verdict=SERVER)
     assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].strikes == 1
-
-
-def test_a_server_that_is_registered_again_begins_anew(rig: Rig) -> None:
-    """Its circuit opened, it was removed while a run of its old life went on, and it comes back."""
-    rig.server(slots=3)
-    rig.push(*jobs("j", 9))
-    rig.must_claim("old")
-    fail(rig, 3, SERVER)
-    assert server(rig) is CircuitState.OPEN
-    rig.leases.forget_server("s1")
-    rig.wait(10.1)
-    rig.leases.fill()
-    assert rig.claim() is None
-    rig.server(slots=3)
-    assert server(rig) is CircuitState.CLOSED
-    assert [rig.claim() is not None for _ in range(3)] == [True, True, False]
-
-
-def test_a_server_that_is_registered_again_does_not_rest_on(rig: Rig) -> None:
-    rig.server(slots=2)
-    rig.push(*jobs("j", 4))
-    rig.must_claim("old")
-    rig.leases.rest_server("s1", 60.0)
-    rig.leases.forget_server("s1")
-    rig.server(slots=2)
-    assert rig.claim() is not None
-
-
-def test_who_tries_is_looked_for_also_if_nobody_remembered_to(rig: Rig) -> None:
-    """As an index looks in which an earlier release took the entry away."""
-    rig.server(slots=2)
-    rig.push(*jobs("j", 9))
-    fail(rig, 3, SERVER)
-    rig.client.zrem(f"{rig.prefix}resting", "s1")
-    rig.wait(10.1)
-    assert rig.claim() is None
-    rig.server(slots=3)
-    assert rig.claim() is not None
-
-
-@pytest.mark.parametrize(("verdict", "state"), [
-    (ANSWERED, CircuitState.CLOSED), (MODEL, CircuitState.CLOSED), (NOTHING, CircuitState.HALF_OPEN),
-])  # fmt: skip
-def test_a_server_that_is_tried_needs_no_success_but_an_answer(
-    rig: Rig, verdict: Verdict, state: CircuitState
-) -> None:
-    rig.server(slots=2)
-    rig.push(*jobs("j", 9))
-    fail(rig, 3, SERVER)
-    rig.wait(10.1)
-    fail(rig, 1, verdict)
-    assert server(rig) is state
-
-
-def test_a_server_that_is_tried_with_a_model_that_rests_is_closed_by_its_answer(rig: Rig) -> None:
-    """The model's own try fails on it: the failure is the model's, and the server was there."""
-    rig.server()
-    rig.push(*jobs("j", 20))
-    fail(rig, 3, MODEL)
-    rig.wait(10.1)
-    tried = rig.must_claim()
-    rig.release(tried, "free", gpu_seconds=0.0)
-    fail(rig, 1, SERVER)
-    fail(rig, 1, SERVER)
-    fail(rig, 1, SERVER)
-    assert (server(rig), model(rig)) == (CircuitState.OPEN, CircuitState.HALF_OPEN)
-    rig.wait(10.1)
-    fail(rig, 1, MODEL)
-    assert (server(rig), model(rig)) == (CircuitState.CLOSED, CircuitState.OPEN)
-
-
-def test_an_answer_praises_nobody_else(rig: Rig) -> None:
-    """Neither a model that is tried nor a server that just failed."""
-    rig.server()
-    rig.push(*jobs("j", 20))
-    fail(rig, 2, SERVER)
-    fail(rig, 1, ANSWERED)
-    fail(rig, 1, SERVER)
-    assert server(rig) is CircuitState.OPEN
-    rig.leases.reset_circuit(CircuitKind.SERVER, "s1", POOL)
-    fail(rig, 3, MODEL)
-    rig.wait(10.1)
-    fail(rig, 1, ANSWERED)
-    assert model(rig) is CircuitState.HALF_OPEN
