@@ -15,6 +15,7 @@ from typing import Any
 from gpus.handlers import BadInput, Cancelled, OutOfMemory, RunContext, TransientGpuError
 from gpus.handlers.code import ModelCode
 from gpus.local.wire import Pipe
+from tests.gpus.local.unspeakable import Mute, Unspeakable, broken
 
 _MIB = 1024 * 1024
 _leaked: list[bytearray] = []
@@ -150,20 +151,6 @@ class BadLoad:
         return None
 
 
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
-class Unspeakable(dict[str, int]):
-    def items(self) -> Any:
-        raise OSError("nothing to say")
-
-
-def _broken(*arguments: Any) -> None:
-    raise RuntimeError("can't be sent")
-
-
 class LateFault:
     """Loses its GPU at some time after its run; the library says so when its memory is to go back."""
 
@@ -171,7 +158,7 @@ class LateFault:
     warm_seconds = 0
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
-        cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=_broken)
+        cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=broken)
         sys.modules["torch"] = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]
 
 
@@ -245,7 +232,7 @@ class Wild:
 
     def spoil(self, payload: Any, ctx: RunContext) -> Any:
         """The process can't tell its worker anything about the end of this run."""
-        Pipe.send = _broken  # type: ignore[method-assign]
+        Pipe.send = broken  # type: ignore[method-assign]
 
     def cancels_itself(self, payload: Any, ctx: RunContext) -> Any:
         raise Cancelled

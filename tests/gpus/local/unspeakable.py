@@ -1,0 +1,19 @@
+"""What a process can't tell: an error without words, a result that breaks while it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unspeakable(dict[str, int]):
+    def items(self) -> Any:
+        raise OSError("nothing to say")
+
+
+def broken(*arguments: Any) -> None:
+    raise RuntimeError("can't be sent")
