@@ -102,7 +102,9 @@ def _static_checks() -> list[Outcome]:
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
     """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
     held_back: list[str] = []
-    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL)))
+    # few: its tests hardly wait, and each process more makes all of them dearer
+    few = ("-n", str(max(1, _cores() // 2)), "--dist", "worksteal")
+    options = ("-p", "no:cacheprovider", *few, *(arguments or ("-m", ON_POSTGRESQL)))
     with _begun(options, {DATABASE_VARIABLE: url}) as on_postgresql, ThreadPoolExecutor(1) as thread:
         other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)
         outcome = _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""})
@@ -142,14 +144,18 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:
-    """In two processes more than there are cores, unless `arguments` say how many: many tests wait."""
+    """In one process more than there are cores, unless `arguments` say how many: many tests wait."""
     # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
-    processes = str((os.cpu_count() or 1) + 2)
+    processes = str(_cores() + 1)
     parallel = (
         () if any(one.startswith("-n") for one in arguments) else ("-n", processes, "--dist", "worksteal")
     )
     colour = "yes" if sys.stdout.isatty() else "no"
     return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
