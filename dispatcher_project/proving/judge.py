@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from .records import FINAL, JobRow, Message, NodeLog, Order, Run
 
+Spans = Mapping[str, Sequence[tuple[float, float]]]
+"""When a server lied about what it runs: (begin, end) in Unix seconds, by its name."""
+
 DEADLINE_SLACK_SECONDS = 1.5
 POISON_DEATHS = 3
 ORDER_SLACK_SECONDS = 5.0
@@ -80,13 +83,20 @@ def rows_against_runs(
     slots: Mapping[str, int],
     *,
     once_models: str = "-once",
+    excused: Spans | None = None,
 ) -> Iterator[Wrong]:
-    """No GPU ran more than it has slots, what counts as a result really ran, and nothing ran unknown."""
+    """No GPU ran more than it has slots, what counts as a result really ran, and nothing ran unknown.
+
+    excused: when a server denied what it runs. Its word is what a slot is given out again by, so only that
+    it never runs more than it has slots holds then.
+    """
     runs: dict[str, list[Run]] = defaultdict(list)
     for log in logs:
         if log.peak > slots[log.server]:
             yield Wrong("oversubscribed", f"{log.server} ran {log.peak} at once on {slots[log.server]} slots")
         for earlier, later in log.crossed:
+            if _lied(excused or {}, log.server, later.started):
+                continue
             text = f"slot {later.slot} ran {later.attempt_id} while it ran {earlier.attempt_id}"
             yield Wrong("slot_shared", text, later.job_id)
         for run in log.runs:
@@ -129,9 +139,7 @@ def unwritten_runs(rows: Mapping[str, JobRow], logs: Sequence[NodeLog]) -> list[
     return [run for log in logs for run in log.runs if run.attempt_id not in known]
 
 
-def arrivals_at_full(
-    logs: Sequence[NodeLog], excused: Mapping[str, Sequence[tuple[float, float]]]
-) -> Iterator[Wrong]:
+def arrivals_at_full(logs: Sequence[NodeLog], excused: Spans) -> Iterator[Wrong]:
     """Every request that came to a full server, although that refused it: the dispatcher thought it free.
 
     excused: by server, when it lied about what it runs. Late senders are not meant: a server knows those by
@@ -139,10 +147,13 @@ def arrivals_at_full(
     """
     for log in logs:
         for one in log.refusals:
-            lied = any(begin <= one.at <= end for begin, end in excused.get(log.server, ()))
-            if one.why == "full" and not lied:
+            if one.why == "full" and not _lied(excused, log.server, one.at):
                 text = f"came to {log.server} ({one.slot}) at {one.at:.1f}, which ran {one.running} already"
                 yield Wrong("sent_to_full", text, one.job_id)
+
+
+def _lied(excused: Spans, server: str, at: float) -> bool:
+    return any(begin <= at <= end for begin, end in excused.get(server, ()))
 
 
 def rows_against_messages(

@@ -59,7 +59,7 @@ def judged(trial: Trial, records: Records) -> Outcome:
         if trial.flushed_at:
             wrongs += judge.order_kept(rows, records.logs, trial.flushed_at)
         slots = {gpu.name: gpu.slots for gpu in trial.fleet.gpus}
-        wrongs += judge.rows_against_runs(rows, records.logs, slots)
+        wrongs += judge.rows_against_runs(rows, records.logs, slots, excused=trial.excuses)
     if any(message.signed is None for message in records.messages):
         skipped.append("the signatures of callbacks: the tenant's secret is not known")
     if trial.state is None:

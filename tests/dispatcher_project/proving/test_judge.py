@@ -109,6 +109,13 @@ def test_two_runs_at_once_on_one_slot_are_found():
     assert against_runs(crossed=((made.run(), made.run()),)) == ["slot_shared"]
 
 
+@pytest.mark.parametrize(("lied_until", "found"), [(1000.0, ["slot_shared"]), (1001.0, [])])
+def test_a_server_that_denied_what_it_runs_may_be_given_the_slot_again(lied_until, found):
+    logs = [made.log(crossed=((made.run(), made.run(started=1000.5)),))]
+    excused = {"gpu": [(990.0, lied_until)]}
+    assert kinds(judge.rows_against_runs(made.rows(), logs, {"gpu": 1}, excused=excused)) == found
+
+
 def test_a_completed_job_that_no_gpu_ran_to_its_end_is_found():
     assert against_runs(made.run(outcome="cancelled")) == ["never_ran"]
     assert against_runs(made.run(attempt_id="another")) == ["never_ran"]
