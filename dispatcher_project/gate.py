@@ -102,8 +102,8 @@ def _static_checks() -> list[Outcome]:
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
     """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
     held_back: list[str] = []
-    # few: its tests hardly wait, and each process more makes all of them dearer
-    few = ("-n", str(max(1, _cores() // 2)), "--dist", "worksteal")
+    # its tests hardly wait, and each process more makes all of them dearer
+    few = ("-n", str(_cores()), "--dist", "worksteal")
     options = ("-p", "no:cacheprovider", *few, *(arguments or ("-m", ON_POSTGRESQL)))
     with _begun(options, {DATABASE_VARIABLE: url}) as on_postgresql, ThreadPoolExecutor(1) as thread:
         other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)

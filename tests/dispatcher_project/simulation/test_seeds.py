@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
 SEEDS, PARTS = 200, 20
+JOBS, FAULTS = 8, 8
 
 
 def simulate(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
@@ -38,10 +39,10 @@ def simulate(*arguments: str, hash_seed: str = "random") -> subprocess.Completed
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_law_is_broken(player: Player, part: int) -> None:
     each = SEEDS // PARTS
-    played = player.play(each, first=part * each, jobs=10, faults_each=10)
+    played = player.play(each, first=part * each, jobs=JOBS, faults_each=FAULTS)
     assert played["broken"] == []
     assert played["played"] == each
-    assert played["cost"]["jobs"] == each * 10
+    assert played["cost"]["jobs"] == each * JOBS
 
 
 def test_a_seed_replays_exactly(tmp_path: Path) -> None:
