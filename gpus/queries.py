@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.db.models.signals import post_delete, post_save
@@ -13,25 +11,24 @@ from django.db.models.signals import post_delete, post_save
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
+from gpus.remember import Remembered
 from gpus.services.secrets import decrypt
 
 REMEMBER_SECONDS = 1.0
-_MAX_REMEMBERED = 20_000
 
-_lock = threading.Lock()
-_remembered: dict[tuple[str, ...], tuple[float, Any]] = {}
+_remembered: Remembered[tuple[str, ...], Any] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
 
 
 def model_spec(name: str) -> ModelSpec | None:
     """How the model is run, or None if nobody registered it."""
-    return _recent(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
+    return _remembered.get(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
 
 
 def has_capacity(model: str) -> bool:
     """Whether a server that is on and has slots runs the model and did not fail its last look at its
     health.
     """
-    found: bool = _recent(("capacity", model), lambda: _read_capacity(model))
+    found: bool = _remembered.get(("capacity", model), lambda: _read_capacity(model))
     return found
 
 
@@ -40,7 +37,7 @@ def endpoint_for(server: str, model: str) -> Endpoint | None:
 
     Raises `gpus.services.secrets.SecretUnreadable` if the key of the installation changed.
     """
-    return _recent(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
+    return _remembered.get(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
 
 
 def pools(*, fleet: str | None = None) -> list[PoolSpec]:
@@ -50,7 +47,7 @@ def pools(*, fleet: str | None = None) -> list[PoolSpec]:
 
 def fleet_of(pool: str) -> str:
     """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
-    found = _recent(
+    found = _remembered.get(
         ("fleet", pool), lambda: Pool.objects.values_list("fleet", flat=True).filter(name=pool).first()
     )
     return found or "main"
@@ -58,7 +55,7 @@ def fleet_of(pool: str) -> str:
 
 def fleets() -> list[str]:
     """The fleets in use; `main` always is one."""
-    found: list[str] = _recent(("fleets",), _read_fleets)
+    found: list[str] = _remembered.get(("fleets",), _read_fleets)
     return found
 
 
@@ -69,28 +66,12 @@ def pauses() -> list[Pause]:
 
 def forget() -> None:
     """Forgets what is remembered; what changes the registry in this process is seen at once."""
-    with _lock:
-        _remembered.clear()
+    _remembered.forget()
 
 
 def read_headers(encrypted: str) -> Mapping[str, str]:
     """A server's stored request headers in the clear."""
     return json.loads(decrypt(encrypted)) if encrypted else {}
-
-
-def _recent(key: tuple[str, ...], read: Callable[[], Any]) -> Any:
-    now = time.monotonic()
-    found = _remembered.get(key)
-    if found is not None and found[0] > now:
-        return found[1]
-    value = read()
-    if value is None:  # names of things that don't exist are endless
-        return None
-    with _lock:
-        if len(_remembered) >= _MAX_REMEMBERED:
-            _remembered.clear()
-        _remembered[key] = (now + REMEMBER_SECONDS, value)
-    return value
 
 
 _all_pools = prepared.Read(Pool.objects.all)

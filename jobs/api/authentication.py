@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-import time
 from datetime import timedelta
 from typing import Any, cast
 
@@ -21,6 +19,7 @@ from rest_framework.request import Request
 
 from gpus.api.permissions import require_permission
 from gpus.api.problems import Problem
+from gpus.remember import Remembered
 from jobs.models import ApiKey
 from jobs.queries import Principal
 from jobs.scopes import ALL, EVERYBODYS, Scope
@@ -30,11 +29,9 @@ log = structlog.get_logger()
 REMEMBER_SECONDS = 2.0
 """A revoked key works this much longer at most; a valid one costs a query only this often."""
 NOTE_USE_SECONDS = 60.0
-_MAX_REMEMBERED = 10_000
 _KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
 
-_lock = threading.Lock()
-_remembered: dict[bytes, tuple[float, Principal]] = {}
+_remembered: Remembered[bytes, Principal] = Remembered(lambda: REMEMBER_SECONDS, at_most=10_000)
 
 
 class KeyAuthentication(BaseAuthentication):
@@ -93,11 +90,10 @@ def principal_of_key(key: str) -> Principal | None:
     """None for a key that is unknown, revoked, expired or no key at all."""
     if not _KEY.match(key):
         return None
-    digest = hashlib.sha256(key.encode()).digest()
-    now = time.monotonic()
-    found = _remembered.get(digest)
-    if found is not None and found[0] > now:
-        return found[1]
+    return _remembered.get(hashlib.sha256(key.encode()).digest(), lambda: _read(key))
+
+
+def _read(key: str) -> Principal | None:
     try:
         row = cast("ApiKey", ApiKey.objects.get_from_key(key))
     except ApiKey.DoesNotExist:
@@ -106,10 +102,6 @@ def principal_of_key(key: str) -> Principal | None:
         return None
     principal = _principal(row)
     _note_use(row)
-    with _lock:
-        if len(_remembered) >= _MAX_REMEMBERED:
-            _remembered.clear()
-        _remembered[digest] = (now + REMEMBER_SECONDS, principal)
     return principal
 
 
@@ -140,8 +132,7 @@ def _note_use(row: ApiKey) -> None:
 
 def forget_keys() -> None:
     """Every key is looked up anew."""
-    with _lock:
-        _remembered.clear()
+    _remembered.forget()
 
 
 class _KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

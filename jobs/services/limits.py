@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-import threading
-import time
 from dataclasses import dataclass
 
 from django.db.models.signals import post_save
 
+from gpus.remember import Remembered
 from jobs.models import Tenant
 
 REMEMBER_SECONDS = 1.0
-_MAX_REMEMBERED = 20_000
-
-_lock = threading.Lock()
-_remembered: dict[int, tuple[float, Limits]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +28,15 @@ class Limits:
         return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
 
 
+_remembered: Remembered[int, Limits] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
+
+
 def limits_of(tenant_id: int) -> Limits:
-    now = time.monotonic()
-    found = _remembered.get(tenant_id)
-    if found is not None and found[0] > now:
-        return found[1]
-    limits = _read(tenant_id)
-    with _lock:
-        if len(_remembered) >= _MAX_REMEMBERED:
-            _remembered.clear()
-        _remembered[tenant_id] = (now + REMEMBER_SECONDS, limits)
-    return limits
+    return _remembered.get(tenant_id, lambda: _read(tenant_id))
 
 
 def forget() -> None:
-    with _lock:
-        _remembered.clear()
+    _remembered.forget()
 
 
 def _read(tenant_id: int) -> Limits:

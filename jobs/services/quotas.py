@@ -4,8 +4,6 @@ runs when the last second is used: a run is not broken off for a quota.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -13,6 +11,7 @@ from gpus import queries as registry
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.models import prepared
+from gpus.remember import Remembered
 from jobs.errors import QuotaExhausted
 from jobs.models import Tenant
 from jobs.services.limits import limits_of
@@ -20,8 +19,7 @@ from jobs.services.spent import day_of, used_seconds
 
 REMEMBER_SECONDS = 2.0
 
-_lock = threading.Lock()
-_remembered: dict[int, tuple[float, datetime, float]] = {}
+_remembered: Remembered[tuple[int, datetime], float] = Remembered(lambda: REMEMBER_SECONDS, at_most=10_000)
 
 
 _limited = prepared.Read(
@@ -61,17 +59,8 @@ def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[
 
 
 def forget() -> None:
-    with _lock:
-        _remembered.clear()
+    _remembered.forget()
 
 
 def _recently_used(tenant_id: int, now: datetime) -> float:
-    found, at = _remembered.get(tenant_id), time.monotonic()
-    if found is not None and found[0] > at and found[1] == day_of(now):
-        return found[2]
-    used = used_seconds([tenant_id], now)[tenant_id]
-    with _lock:
-        if len(_remembered) > 10_000:
-            _remembered.clear()
-        _remembered[tenant_id] = (at + REMEMBER_SECONDS, day_of(now), used)
-    return used
+    return _remembered.get((tenant_id, day_of(now)), lambda: used_seconds([tenant_id], now)[tenant_id])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from gpus import queries
+from gpus import queries, remember
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool, Server
 from gpus.protocol import QueueAlgorithm
 from gpus.services.mirror import mirror_registry
@@ -223,11 +223,11 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
     register(leases)
     assert queries.model_spec("flux") is not None
     ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
-    now = queries.time.monotonic()
+    now = remember.time.monotonic()
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 50
-    monkeypatch.setattr(queries.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
+    monkeypatch.setattr(remember.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 1

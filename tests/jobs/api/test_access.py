@@ -11,6 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from gpus import remember
 from gpus.models import ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey
@@ -101,7 +102,7 @@ def test_a_revoked_key_stops_working_when_the_memory_ends(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(authentication.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(remember.time, "monotonic", lambda: now[0])
     authentication.forget_keys()
     assert acme.client.get("/api/v1/queue/jobs").status_code == 200
     revoke_key(ApiKey.objects.get())

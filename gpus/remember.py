@@ -1,0 +1,43 @@
+"""What was read a moment ago, kept in this process: a change elsewhere is seen when it is forgotten."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, overload
+
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+
+class Remembered(Generic[Key, Found]):
+    """seconds: how long, asked each time. at_most: entries; beyond them all are forgotten."""
+
+    def __init__(self, seconds: Callable[[], float], *, at_most: int) -> None:
+        self._seconds, self._at_most = seconds, at_most
+        self._lock = threading.Lock()
+        self._found: dict[Key, tuple[float, Found]] = {}
+
+    @overload
+    def get(self, key: Key, read: Callable[[], Found]) -> Found: ...
+    @overload
+    def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None: ...
+    def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None:
+        """What `read` says now or said lately. None is not remembered: names of what is not are endless."""
+        now = time.monotonic()
+        known = self._found.get(key)
+        if known is not None and known[0] > now:
+            return known[1]
+        found = read()
+        if found is None:
+            return None
+        with self._lock:
+            if len(self._found) >= self._at_most:
+                self._found.clear()
+            self._found[key] = (now + self._seconds(), found)
+        return found
+
+    def forget(self) -> None:
+        with self._lock:
+            self._found.clear()
