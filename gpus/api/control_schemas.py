@@ -6,10 +6,9 @@ from gpus.models import Pause
 from gpus.protocol import CircuitKind, CircuitState, DesiredState
 from gpus.services.registry import MAX_SLOTS
 
-from .schemas import NAME, Schema
+from .schemas import NAME, TIME, Schema, object_of
 
 _DESIRED: Schema = {"enum": [state.value for state in DesiredState]}
-_TIME: Schema = {"type": "string", "format": "date-time"}
 _LIVE: Schema = {"type": "boolean", "description": "False: Redis is away; it follows when it is back."}
 
 
@@ -47,7 +46,7 @@ def revert_body() -> Schema:
 
 def _server() -> Schema:
     text_or_null: Schema = {"type": ["string", "null"]}
-    return _object(
+    return object_of(
         {
             "server": NAME,
             "pool": NAME,
@@ -55,7 +54,7 @@ def _server() -> Schema:
             "slots": {"type": "integer"},
             "desired": {**_DESIRED, "description": "What the operator wants."},
             "observed": {
-                **_object(
+                **object_of(
                     {
                         "state": {"enum": ["on", "draining", "off", "unknown"]},
                         "slots": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -73,7 +72,7 @@ def _server() -> Schema:
             "boot_id": {"type": "string"},
             "models": {
                 "type": "array",
-                "items": _object(
+                "items": object_of(
                     {"model": NAME, "endpoint": {"type": "string"}, "paused": {"type": "boolean"}}
                 ),
             },
@@ -83,11 +82,11 @@ def _server() -> Schema:
 
 
 def _pause() -> Schema:
-    return _object(
+    return object_of(
         {
             "kind": {"enum": [kind.value for kind in Pause.Kind]},
             "name": {"type": "string", "description": "Of the model or tenant; empty for the system."},
-            "since": _TIME,
+            "since": TIME,
             "by": {"type": "string"},
             "reason": {"type": "string"},
         }
@@ -95,7 +94,7 @@ def _pause() -> Schema:
 
 
 def _switched() -> Schema:
-    return _object(
+    return object_of(
         {
             "kind": {"enum": [kind.value for kind in Pause.Kind]},
             "name": {"type": "string"},
@@ -107,7 +106,7 @@ def _switched() -> Schema:
 
 
 def _circuit() -> Schema:
-    return _object(
+    return object_of(
         {
             "kind": {"enum": [kind.value for kind in CircuitKind]},
             "name": NAME,
@@ -121,10 +120,10 @@ def _circuit() -> Schema:
 
 
 def _version() -> Schema:
-    return _object(
+    return object_of(
         {
             "number": {"type": "integer"},
-            "at": _TIME,
+            "at": TIME,
             "by": {"type": "string"},
             "fields": {"type": "object", "description": "As GET of the model's configuration shows them."},
         }
@@ -132,10 +131,10 @@ def _version() -> Schema:
 
 
 def _audit_entry() -> Schema:
-    return _object(
+    return object_of(
         {
             "id": {"type": "integer"},
-            "at": _TIME,
+            "at": TIME,
             "actor": {"type": "string", "description": "key:<prefix>, user:<name> or cli:<name>"},
             "action": {"type": "string"},
             "target": {"type": "string", "description": "kind:name, as in server:flux-1"},
@@ -147,7 +146,7 @@ def _audit_entry() -> Schema:
 def page_of(component: str) -> Schema:
     """One page of a list with a cursor."""
     url: Schema = {"type": ["string", "null"]}
-    return _object(
+    return object_of(
         {
             "next": {**url, "description": "URL of the following page."},
             "previous": url,
@@ -164,9 +163,9 @@ def components() -> dict[str, Schema]:
         "ServerPage": page_of("Server"),
         "PauseBody": pause_body(),
         "Pause": _pause(),
-        "Pauses": _object({"results": {"type": "array", "items": {"$ref": "#/components/schemas/Pause"}}}),
+        "Pauses": object_of({"results": {"type": "array", "items": {"$ref": "#/components/schemas/Pause"}}}),
         "Switched": _switched(),
-        "Circuits": _object(
+        "Circuits": object_of(
             {
                 "results": {"type": "array", "items": _circuit()},
                 "away": {
@@ -176,7 +175,7 @@ def components() -> dict[str, Schema]:
                 },
             }
         ),
-        "CircuitReset": _object(
+        "CircuitReset": object_of(
             {
                 "kind": {"enum": [kind.value for kind in CircuitKind]},
                 "name": NAME,
@@ -189,7 +188,3 @@ def components() -> dict[str, Schema]:
         "AuditEntry": _audit_entry(),
         "AuditPage": page_of("AuditEntry"),
     }
-
-
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}

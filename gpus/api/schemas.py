@@ -12,6 +12,7 @@ Schema = dict[str, Any]
 MAX_SECONDS = 31_536_000
 """A year; longer is a mistake in the unit."""
 
+TIME: Schema = {"type": "string", "format": "date-time"}
 NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "maxLength": 64}
 _SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS}
 _TEMPLATE: Schema = {
@@ -51,6 +52,11 @@ _MODEL_PROPERTIES: Schema = {
     },
     "affinity_patience_seconds": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
 }
+
+
+def object_of(properties: Schema) -> Schema:
+    """All of them are there."""
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def model_config_body() -> Schema:

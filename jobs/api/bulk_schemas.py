@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpus.api.parameters import text_schema
+from gpus.api.schemas import Schema, object_of
 from jobs.services.bulk import AT_MOST
 from jobs.services.standing import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.states import JobState
-
-Schema = dict[str, Any]
 
 FINGERPRINT: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _TIME: Schema = {"type": "string", "format": "date-time", "maxLength": 64}
@@ -58,7 +55,7 @@ def components() -> dict[str, Schema]:
     """This part of the API's named schemas."""
     group = {
         "fingerprint": FINGERPRINT,
-        "error": _object({"code": {"type": "string"}, "message": {"type": "string"}}),
+        "error": object_of({"code": {"type": "string"}, "message": {"type": "string"}}),
         "job_id": {"type": "string", "description": "The one that failed last; the message is its."},
         "models": {"type": "object", "additionalProperties": _COUNT},
         "count": _COUNT,
@@ -68,7 +65,7 @@ def components() -> dict[str, Schema]:
     return {
         "PriorityBody": priority_body(),
         "BulkBody": bulk_body(),
-        "BulkOutcome": _object(
+        "BulkOutcome": object_of(
             {
                 "done": {**_COUNT, "maximum": AT_MOST},
                 "remaining": {**_COUNT, "description": "Match and are left: ask again for them."},
@@ -76,16 +73,12 @@ def components() -> dict[str, Schema]:
                 "dry_run": {"type": "boolean"},
             }
         ),
-        "Retried": _object(
+        "Retried": object_of(
             {
                 "retried": {**_COUNT, "maximum": AT_MOST},
                 "remaining": {**_COUNT, "description": "Failed jobs that match and are left: ask again."},
                 "dry_run": {"type": "boolean"},
             }
         ),
-        "DeadLetterGroups": _object({"results": {"type": "array", "items": _object(group)}}),
+        "DeadLetterGroups": object_of({"results": {"type": "array", "items": object_of(group)}}),
     }
-
-
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}

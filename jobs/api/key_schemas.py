@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpus.api.schemas import NAME
+from gpus.api.schemas import NAME, TIME, Schema, object_of
 from jobs.models import ApiKey
 from jobs.scopes import Scope
 from jobs.services.keys import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 
-Schema = dict[str, Any]
-
-_TIME: Schema = {"type": "string", "format": "date-time"}
 _TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time", "maxLength": 64}
 _SCOPES: Schema = {
     "type": ["array", "null"],
@@ -66,7 +61,7 @@ def _key() -> Schema:
         "kind": {"enum": [str(kind) for kind in ApiKey.Kind.values]},
         "scopes": _SCOPES,
         "allowed_models": _MODELS,
-        "created_at": _TIME,
+        "created_at": TIME,
         "expires_at": _TIME_OR_NULL,
         "last_used_at": {**_TIME_OR_NULL, "description": "To the minute."},
         "revoked": {"type": "boolean"},
@@ -80,17 +75,15 @@ def components() -> dict[str, Schema]:
     return {
         "KeyBody": create_body(),
         "OverlapBody": overlap_body(),
-        "ApiKey": _object(_key()),
-        "ApiKeys": _object({"results": {"type": "array", "items": {"$ref": "#/components/schemas/ApiKey"}}}),
-        "NewApiKey": _object({**_key(), "key": secret}),
-        "WebhookSecret": _object(
+        "ApiKey": object_of(_key()),
+        "ApiKeys": object_of(
+            {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ApiKey"}}}
+        ),
+        "NewApiKey": object_of({**_key(), "key": secret}),
+        "WebhookSecret": object_of(
             {
                 "webhook_secret": secret,
                 "old_until": {**_TIME_OR_NULL, "description": "Until then callbacks are signed with both."},
             }
         ),
     }
-
-
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}

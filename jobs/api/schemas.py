@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 
 from gpus.api import control_schemas as controls
 from gpus.api import schemas as registry
-from gpus.api.schemas import MAX_SECONDS, NAME
+from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
 from jobs.api import bulk_schemas, key_schemas, tenant_schemas
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 from jobs.services.submitted import Outcome, WaitReason
 from jobs.states import AttemptState, JobState
 
-Schema = dict[str, Any]
-
-_TIME: Schema = {"type": "string", "format": "date-time"}
 _TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time"}
 _DEADLINE: Schema = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_SECONDS}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -121,7 +116,7 @@ IDEMPOTENCY_KEY: Schema = {"minLength": 1, "maxLength": 255, "pattern": "^[\\x21
 
 
 def _attempt() -> Schema:
-    return _object(
+    return object_of(
         {
             "number": {"type": "integer"},
             "server": {"type": "string"},
@@ -130,7 +125,7 @@ def _attempt() -> Schema:
             "error": _error(),
             "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
             "evidence": {**_TEXT_OR_NULL, "description": "What proved it, where a proof was needed."},
-            "started_at": _TIME,
+            "started_at": TIME,
             "finished_at": _TIME_OR_NULL,
         }
     )
@@ -152,14 +147,14 @@ def _summary_properties() -> Schema:
         "priority": {"type": "integer"},
         "tags": {"type": "array", "items": {"type": "string"}},
         "metadata": {"type": "object"},
-        "created_at": _TIME,
+        "created_at": TIME,
         "run_at": {**_TIME_OR_NULL, "description": "Of a job for later: when it stands in line."},
         "started_at": _TIME_OR_NULL,
         "finished_at": _TIME_OR_NULL,
         "cancel_requested_at": _TIME_OR_NULL,
         "error": _error(),
         "attempts": {"type": "array", "items": {"$ref": "#/components/schemas/Attempt"}},
-        "urls": _object({name: {"type": "string"} for name in ("self", "events", "cancel")}),
+        "urls": object_of({name: {"type": "string"} for name in ("self", "events", "cancel")}),
     }
 
 
@@ -174,14 +169,10 @@ def _submitted_properties() -> Schema:
     }
 
 
-def _object(properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
 def _stats() -> Schema:
     number = {"type": ["number", "null"]}
     counts = {"type": ["object", "null"], "additionalProperties": {"type": "integer"}}
-    model = _object(
+    model = object_of(
         {
             "model": {"type": "string"},
             "pool": _TEXT_OR_NULL,
@@ -199,11 +190,11 @@ def _stats() -> Schema:
             "drain_seconds": {**number, "description": "Estimate: queued GPU-seconds over the pool's slots."},
         }
     )
-    return _object({"models": {"type": "array", "items": model}})
+    return object_of({"models": {"type": "array", "items": model}})
 
 
 def _explanation_properties() -> Schema:
-    reason = _object(
+    reason = object_of(
         {
             "code": {"type": "string", "description": "Stable: see docs/explain.md."},
             "message": {"type": "string"},
@@ -211,7 +202,7 @@ def _explanation_properties() -> Schema:
             "evidence": {"type": "object", "description": "What it was decided by."},
         }
     )
-    starts = _object(
+    starts = object_of(
         {
             "p50_seconds": {
                 "type": "number",
@@ -243,7 +234,7 @@ def components() -> dict[str, Schema]:
         "Registered": registry.registered(),
         "ModelConfigBody": registry.model_config_body(),
         "ModelConfig": registry.model_config(),
-        "ModelConfigs": _object(
+        "ModelConfigs": object_of(
             {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ModelConfig"}}}
         ),
         **controls.components(),
@@ -251,35 +242,37 @@ def components() -> dict[str, Schema]:
         "Batch": batch(),
         "BatchItem": batch_item(),
         "Attempt": _attempt(),
-        "Job": _object(job),
-        "JobSummary": _object(_summary_properties()),
+        "Job": object_of(job),
+        "JobSummary": object_of(_summary_properties()),
         "JobPage": controls.page_of("JobSummary"),
-        "Submitted": _object({**job, **_submitted_properties()}),
-        "SubmittedBatch": _object(
+        "Submitted": object_of({**job, **_submitted_properties()}),
+        "SubmittedBatch": object_of(
             {
                 "jobs": {
                     "type": "array",
                     "items": {
                         "anyOf": [
-                            _object({"job_id": {"type": "string"}, **_submitted_properties()}),
+                            object_of({"job_id": {"type": "string"}, **_submitted_properties()}),
                             {"$ref": "#/components/schemas/Problem"},
                         ]
                     },
                 }
             }
         ),
-        "Cancelled": _object({"job_id": {"type": "string"}, "outcome": {"enum": ["cancelled", "requested"]}}),
-        "Explanation": _object(
+        "Cancelled": object_of(
+            {"job_id": {"type": "string"}, "outcome": {"enum": ["cancelled", "requested"]}}
+        ),
+        "Explanation": object_of(
             {
                 "job_id": {"type": "string"},
                 "status": {"enum": [state.value for state in JobState]},
                 **_explanation_properties(),
             }
         ),
-        "Estimate": _object(_explanation_properties()),
+        "Estimate": object_of(_explanation_properties()),
         "Stats": _stats(),
         "Pushed": {"type": "object", "description": "What the server would answer to a poll."},
-        "Accepted": _object({"accepted": {"type": "boolean"}}),
+        "Accepted": object_of({"accepted": {"type": "boolean"}}),
         **bulk_schemas.components(),
         **key_schemas.components(),
         **tenant_schemas.components(),

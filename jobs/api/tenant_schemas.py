@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.api.schemas import NAME, Schema
+from gpus.api.schemas import NAME, Schema, object_of
 from gpus.protocol import BANDS
 from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_RUNNING
 
@@ -70,6 +70,6 @@ def components() -> dict[str, Schema]:
     }
     return {
         "TenantChange": tenant_change(),
-        "Tenant": {"type": "object", "required": list(known), "properties": known},
-        "ChangedTenant": {"type": "object", "required": list(changed), "properties": changed},
+        "Tenant": object_of(known),
+        "ChangedTenant": object_of(changed),
     }
