@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
 from gpus.protocol import Clock, Lease, LeaseRef
 
@@ -23,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
 """How soon a failed renewal is tried again; the thread also looks this often for what is due."""
+ANNOUNCED_SECONDS = 2 * RETRY_SECONDS + TIMEOUT_SECONDS
+"""So long after an index began to be filled every living keeper has announced its leases to it: it looks once
+a second, and one call on a connection that died with the old index may have to time out first."""
 
 
 @dataclass(slots=True)
@@ -89,12 +93,13 @@ class LeaseKeeper:
             return len(self._held)
 
     def step(self, now: float) -> list[LeaseRef]:
-        """Renews every fleet that is due at `now` (monotonic seconds); returns the leases that were lost."""
+        """Renews every fleet that is due at `now` (monotonic seconds), or whose index is being made anew and
+        waits for what only we know; returns the leases that were lost."""
         lost: list[LeaseRef] = []
         with self._lock:
             fleets = {held.fleet for held in self._held.values()}
         for fleet in sorted(fleets):
-            if self._due_at.get(fleet, now) <= now:
+            if self._due_at.get(fleet, now) <= now or self._is_made_anew(fleet):
                 lost += self._renew(fleet, now)
         for ref in lost:
             log.warning(
@@ -122,6 +127,12 @@ class LeaseKeeper:
                 # a keeper that dies silently would cost every lease of this process
                 log.exception("lease_keeper_failed")
             self._stopping.wait(min(RETRY_SECONDS, self._renew_seconds))
+
+    def _is_made_anew(self, fleet: str) -> bool:
+        try:
+            return self._leases(fleet).generation() is None
+        except LeasingUnavailable:
+            return False  # the renewal that is due soon says so
 
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
         with self._lock:

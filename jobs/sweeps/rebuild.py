@@ -1,7 +1,7 @@
 """Makes a fleet's index anew from the database, in steps that return.
 
-The order: wipe what is left; the registry; one renewal's time, in which living keepers announce the leases
-they hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
+The order: wipe what is left; the registry; a few seconds, in which living keepers announce the leases they
+hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
 slots; the tenants' shares and the waiting jobs; then the index is whole.
 """
 
@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import TypeVar
 
 import structlog
-from django.conf import settings
 from django.db import transaction
 
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
+from gpus.leasing.keeper import ANNOUNCED_SECONDS
 from gpus.models import QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import Lease, slot_name
@@ -78,7 +78,7 @@ class Rebuild:
             self.listening_since = monotonic
             if _somebody_may_hold(self.fleet):
                 return Progress.LISTENING
-        elif monotonic - self.listening_since < settings.DISPATCHER.renew_seconds + 1.0:
+        elif monotonic - self.listening_since < ANNOUNCED_SECONDS:
             return Progress.LISTENING
         self._fill_and_open()
         return Progress.OPEN

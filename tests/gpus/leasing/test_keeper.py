@@ -34,6 +34,7 @@ class RecordingLeases:
         self.calls: list[tuple[str, list[LeaseRef], list[LeaseRef]]] = []
         self.lost: list[LeaseRef] = []
         self.down = False
+        self.whole = True
         self.during: Callable[[], object] = lambda: None
         self.called = threading.Event()
 
@@ -44,6 +45,11 @@ class RecordingLeases:
         if self.down:
             raise LeasingUnavailable("Redis does not answer")
         return self.lost
+
+    def generation(self) -> str | None:
+        if self.down:
+            raise LeasingUnavailable("Redis does not answer")
+        return "g1" if self.whole else None
 
 
 def a_lease(number: int) -> Lease:
@@ -92,6 +98,15 @@ def test_a_renewed_fleet_rests_for_renew_seconds(bench: Bench) -> None:
     for _ in range(11):
         bench.step(1)
     assert len(bench.main.calls) == 3
+
+
+def test_leases_are_announced_at_once_to_an_index_that_is_made_anew(bench: Bench) -> None:
+    bench.keeper.add(a_lease(1))
+    bench.keeper.add(a_lease(2), fleet="other")
+    bench.step(1)
+    bench.main.whole = False
+    bench.step(1)
+    assert [len(leases.calls) for leases in bench.fleets.values()] == [2, 1]
 
 
 def test_a_failed_renewal_is_tried_again_after_a_second_and_ages_the_lease(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import LeasingUnavailable, RunTimedOut
+from gpus.leasing.keeper import LeaseKeeper
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
@@ -74,6 +75,31 @@ def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: W
     rebuild(world)
     assert world.leases.is_held(lease.ref)
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
+
+
+def test_a_rebuild_waits_for_what_living_keepers_announce_and_not_for_their_next_renewal(
+    world: World,
+) -> None:
+    world.server(slots=1)
+    world.job()
+    lease = world.claim(written=False)
+    lost: list[LeaseRef] = []
+    keeper = LeaseKeeper(
+        lambda fleet: world.leases,
+        worker="w1",
+        renew_seconds=10_000,
+        clock=world.clock,
+        on_lost=lost.append,
+    )
+    keeper.add(lease)
+    keeper.step(world.clock.monotonic())
+    world.flush()
+    while not world.leases.generation():
+        generation.sweep(world.ports)
+        world.clock.advance(1)
+        assert keeper.step(world.clock.monotonic()) == []
+    assert world.leases.is_held(lease.ref)
+    assert lost == []
 
 
 def test_an_epoch_is_the_databases(world: World) -> None:
