@@ -34,12 +34,6 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_allowed_models(self) -> list[str] | None:
         return names_or_none(self.cleaned_data["allowed_models"])
 
-    def clean(self) -> dict[str, Any] | None:
-        cleaned = super().clean() or {}
-        if cleaned.get("submit_burst") and not cleaned.get("submits_per_second"):
-            self.add_error("submit_burst", "A burst needs a rate.")
-        return cleaned
-
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(

@@ -102,10 +102,12 @@ def _static_checks() -> list[Outcome]:
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
     """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
     held_back: list[str] = []
+    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL)))
     # its tests hardly wait, and each process more makes all of them dearer
-    few = ("-n", str(_cores()), "--dist", "worksteal")
-    options = ("-p", "no:cacheprovider", *few, *(arguments or ("-m", ON_POSTGRESQL)))
-    with _begun(options, {DATABASE_VARIABLE: url}) as on_postgresql, ThreadPoolExecutor(1) as thread:
+    with (
+        _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql,
+        ThreadPoolExecutor(1) as thread,
+    ):
         other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)
         outcome = _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""})
         other.result()
@@ -118,9 +120,11 @@ def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str])
         return _follow(name, process, _show)
 
 
-def _begun(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+def _begun(
+    arguments: Sequence[str], environment: Mapping[str, str], *, processes: int | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        pytest_command(arguments),
+        pytest_command(arguments, processes=processes),
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -143,13 +147,12 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
     return Outcome(name, process.wait(), time.monotonic() - begun, note)
 
 
-def pytest_command(arguments: Sequence[str]) -> list[str]:
-    """In one process more than there are cores, unless `arguments` say how many: many tests wait."""
+def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
+    """In one process more than there are cores, unless told otherwise: many tests wait. `arguments` may say
+    it too."""
+    count = str(processes or _cores() + 1)
     # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
-    processes = str(_cores() + 1)
-    parallel = (
-        () if any(one.startswith("-n") for one in arguments) else ("-n", processes, "--dist", "worksteal")
-    )
+    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", count, "--dist", "worksteal")
     colour = "yes" if sys.stdout.isatty() else "no"
     return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
 

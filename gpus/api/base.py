@@ -24,6 +24,7 @@ from .schemas import NAME
 Answer = TypeVar("Answer")
 
 MODEL = OpenApiParameter("model", str, OpenApiParameter.PATH, description="The model's name.")
+SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
 
 
 class RegistryPorts(Protocol):
@@ -67,6 +68,18 @@ def model_name(text: str) -> str:
     if not is_name(text):
         raise problem_of_refusal(unknown_model(text[:64]))
     return text
+
+
+def server_name(text: str) -> str:
+    """Raises Problem 404."""
+    if not is_name(text):
+        raise unknown_server()
+    return text
+
+
+def unknown_server() -> Problem:
+    error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
+    return Problem(404, "unknown_server", "There is no such server.", errors=[error])
 
 
 def refusing(service: Callable[[], Answer], *, place: str | None = None) -> Answer:

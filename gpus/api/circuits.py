@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gpus.protocol import CircuitKind
 from gpus.services.circuits import Struck, all_circuits, reset_circuit
 
-from .base import MODEL, RegistryView, actor, is_name, model_name, refusing
+from .base import MODEL, SERVER, RegistryView, actor, model_name, refusing, server_name
 from .openapi import described
 from .parameters import allow_only
-from .problems import FieldError, Problem
 
-_SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
 _CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
 
 
@@ -54,15 +51,12 @@ class ResetServerCircuit(_ResetView):
         "Close the circuit of a server",
         answers={200: "CircuitReset"},
         refusals=(403, 404),
-        parameters=(_SERVER,),
+        parameters=(SERVER,),
         tag="admin",
         description=_CLOSES,
     )
     def post(self, request: Request, server: str) -> Response:
-        if not is_name(server):
-            error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
-            raise Problem(404, "unknown_server", "There is no such server.", errors=[error])
-        return self.reset(request, CircuitKind.SERVER, server)
+        return self.reset(request, CircuitKind.SERVER, server_name(server))
 
 
 class ResetModelCircuit(_ResetView):

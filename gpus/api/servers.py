@@ -20,15 +20,13 @@ from gpus.services.mirror import LeasesOf, read_paused
 from gpus.services.observed import observe
 from gpus.services.registry import remove_server
 
-from .base import RegistryView, actor, is_name, read_body, refusing
+from .base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
 from .control_schemas import server_change
 from .json_body import compiled
 from .openapi import described
 from .pages import PARAMETERS, CursorPages
 from .parameters import allow_only, choice_parameter, text_parameter, text_schema
-from .problems import FieldError, Problem
 
-_SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
 _STATES = [state.value for state in DesiredState]
 
 
@@ -78,7 +76,7 @@ class ServerDetail(RegistryView):
         "A GPU server",
         answers={200: "Server"},
         refusals=(403, 404),
-        parameters=(_SERVER,),
+        parameters=(SERVER,),
         tag="admin",
     )
     def get(self, request: Request, server: str) -> Response:
@@ -90,7 +88,7 @@ class ServerDetail(RegistryView):
         answers={200: "Server"},
         refusals=(403, 404),
         body="ServerChange",
-        parameters=(_SERVER,),
+        parameters=(SERVER,),
         tag="admin",
         description="draining: what runs there ends, nothing starts. off: what runs is stopped within about "
         "a second and waits again in its old place; it costs no try.",
@@ -100,7 +98,7 @@ class ServerDetail(RegistryView):
         ports = self.ports()
         found = refusing(
             lambda: change_server(
-                _known(server),
+                server_name(server),
                 by=actor(request),
                 leases=ports.leases,
                 slots=body.get("slots"),
@@ -108,7 +106,7 @@ class ServerDetail(RegistryView):
             )
         )
         if found is None:
-            raise _unknown()
+            raise unknown_server()
         ports.send_wakes(found.wakes)
         return self._answer(server, live=found.mirrored)
 
@@ -117,21 +115,21 @@ class ServerDetail(RegistryView):
         "Forget a server; what still runs there runs to its end",
         answers={204: None},
         refusals=(403, 404, 409),
-        parameters=(_SERVER,),
+        parameters=(SERVER,),
         tag="admin",
         description="409 while one of its slots is in quarantine: made anew, the server would count it free.",
     )
     def delete(self, request: Request, server: str) -> Response:
-        name, by, leases = _known(server), actor(request), self.ports().leases
+        name, by, leases = server_name(server), actor(request), self.ports().leases
         if not refusing(lambda: remove_server(name, by=by, leases=leases), place="path"):
-            raise _unknown()
+            raise unknown_server()
         return Response(status=204)
 
     def _answer(self, name: str, *, live: bool = True) -> Response:
         rows = Server.objects.select_related("pool").prefetch_related("placements")
-        row = rows.filter(name=_known(name)).first()
+        row = rows.filter(name=server_name(name)).first()
         if row is None:
-            raise _unknown()
+            raise unknown_server()
         found = _server(row, self.ports().leases, read_paused().models)
         return Response({**found, "live": live and found["live"]})
 
@@ -156,17 +154,6 @@ def _server(row: Server, leases: LeasesOf, paused: Collection[str]) -> dict[str,
         ],
         "live": seen.state != "unknown",
     }
-
-
-def _known(name: str) -> str:
-    if not is_name(name):
-        raise _unknown()
-    return name
-
-
-def _unknown() -> Problem:
-    error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
-    return Problem(404, "unknown_server", "There is no such server.", errors=[error])
 
 
 @lru_cache(maxsize=1)

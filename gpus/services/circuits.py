@@ -10,6 +10,7 @@ from django.db import transaction
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
 from gpus.leasing.values import Circuit
 from gpus.models import ModelConfig, Pool, Server
 from gpus.protocol import CircuitKind, CircuitState
@@ -68,10 +69,9 @@ def all_circuits(leases: LeasesOf) -> Circuits:
 def circuit_of(kind: CircuitKind, name: str, pool: str, leases: LeasesOf) -> Circuit | None:
     """None while Redis does not answer."""
     try:
-        found = leases(queries.fleet_of(pool)).circuits(pool, [name] if kind is CircuitKind.SERVER else [])
+        return _struck(leases(queries.fleet_of(pool)), kind, name, pool) or CLOSED
     except LeasingUnavailable:
         return None
-    return (found.servers if kind is CircuitKind.SERVER else found.models).get(name, CLOSED)
 
 
 def reset_circuit(kind: CircuitKind, name: str, *, by: str, leases: LeasesOf) -> Changed:
@@ -79,8 +79,7 @@ def reset_circuit(kind: CircuitKind, name: str, *, by: str, leases: LeasesOf) ->
     fail changes nothing and leaves no entry. Raises RegistryRefused (404), LeasingUnavailable."""
     pool = _pool_of(kind, name)
     store = leases(queries.fleet_of(pool))
-    found = store.circuits(pool, [name] if kind is CircuitKind.SERVER else [])
-    circuit = (found.servers if kind is CircuitKind.SERVER else found.models).get(name)
+    circuit = _struck(store, kind, name, pool)
     if circuit is None:
         return Changed(False, (), True)
     with transaction.atomic():
@@ -94,6 +93,13 @@ def reset_circuit(kind: CircuitKind, name: str, *, by: str, leases: LeasesOf) ->
         )
     _, wakes = store.reset_circuit(kind, name, pool)
     return Changed(True, wakes, True)
+
+
+def _struck(store: Leases, kind: CircuitKind, name: str, pool: str) -> Circuit | None:
+    """None: it did not fail last."""
+    if kind is CircuitKind.SERVER:
+        return store.circuits(pool, [name]).servers.get(name)
+    return store.circuits(pool, []).models.get(name)
 
 
 def _pool_of(kind: CircuitKind, name: str) -> str:

@@ -17,7 +17,7 @@ from gpus.api.openapi import described
 from gpus.api.problems import FieldError, validation_problem
 from jobs.api.bulk_schemas import bulk_body
 from jobs.api.dead_letters import OperatorView
-from jobs.api.parameters import read_time
+from jobs.api.parameters import NO_TIME, read_time
 from jobs.job_filter import JobFilter
 from jobs.services.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
 from jobs.states import JobState
@@ -87,7 +87,7 @@ def _read_filter(given: Mapping[str, Any]) -> JobFilter:
         if name in values and (at := read_time(values[name])) is not None:
             values[name] = at
         elif name in values:
-            wrong = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+            wrong = NO_TIME
             raise validation_problem([FieldError(f"/filter/{name}", "invalid", wrong)])
     if "state" in values:
         values["state"] = JobState(values["state"])

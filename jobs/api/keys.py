@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from jsonschema import Draft202012Validator
 from rest_framework.request import Request
@@ -16,7 +17,7 @@ from gpus.api.openapi import described
 from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api import key_schemas
 from jobs.api.dead_letters import OperatorView
-from jobs.api.parameters import read_time
+from jobs.api.parameters import NO_TIME, read_time
 from jobs.api.tenants import TENANT, tenant_row
 from jobs.models import ApiKey
 from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
@@ -37,8 +38,8 @@ class Keys(OperatorView):
         tag="admin",
     )
     def get(self, request: Request, tenant: str) -> Response:
-        rows = ApiKey.objects.filter(tenant=tenant_row(tenant)).select_related("tenant", "rotated_to")
-        return Response({"results": [_key_json(row) for row in rows.order_by("-created", "pk")]})
+        rows = _keys(tenant).order_by("-created", "pk")
+        return Response({"results": [_key_json(row) for row in rows]})
 
     @described(
         "create_key",
@@ -122,9 +123,12 @@ class WebhookSecret(OperatorView):
         return Response({"webhook_secret": secret, "old_until": row.webhook_secret_before_until}, status=201)
 
 
+def _keys(tenant: str) -> QuerySet[ApiKey]:
+    return ApiKey.objects.filter(tenant=tenant_row(tenant)).select_related("tenant", "rotated_to")
+
+
 def _key(tenant: str, prefix: str) -> ApiKey:
-    rows = ApiKey.objects.filter(tenant=tenant_row(tenant)).select_related("tenant", "rotated_to")
-    row: ApiKey | None = rows.filter(prefix=prefix).first() if prefix.isalnum() else None
+    row = _keys(tenant).filter(prefix=prefix).first() if prefix.isalnum() else None
     if row is None:
         error = FieldError("/prefix", "unknown_key", "The tenant has no such key.", place="path")
         raise Problem(404, "unknown_key", "The tenant has no such key.", errors=[error])
@@ -142,7 +146,7 @@ def _time(body: dict[str, Any], name: str) -> Any:
         return None
     at = read_time(text)
     if at is None:
-        detail = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+        detail = NO_TIME
         raise validation_problem([FieldError(f"/{name}", "invalid", detail)])
     return at
 

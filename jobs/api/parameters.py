@@ -15,9 +15,9 @@ from gpus.api.problems import FieldError, Problem, parameter_problem
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
 from jobs.ids import ID_LENGTH
-from jobs.services.submit_request import read_time
+from jobs.services.submit_request import NO_TIME, read_time
 
-__all__ = ["allow_only", "choice_parameter", "read_time", "text_parameter"]
+__all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
 
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _KEY = compiled(IDEMPOTENCY_KEY)
@@ -65,7 +65,7 @@ def time_parameter(request: Request, name: str) -> datetime | None:
         return None
     parsed = read_time(value.replace(" ", "+"))  # an unescaped + arrives as a space
     if parsed is None:
-        raise parameter_problem(name, "Must be a time with a zone, as in 2026-02-01T12:00:00Z.")
+        raise parameter_problem(name, NO_TIME)
     return parsed
 
 

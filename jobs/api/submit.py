@@ -18,7 +18,14 @@ from gpus.canonical import canonical_json
 from jobs.api import schemas
 from jobs.api.base import JobView, principal_of, shown_job, tenant_of
 from jobs.api.errors import refusal_problem
-from jobs.api.parameters import IDEMPOTENCY, PREFER, idempotency_key, preferred_wait, read_time
+from jobs.api.parameters import (
+    IDEMPOTENCY,
+    NO_TIME,
+    PREFER,
+    idempotency_key,
+    preferred_wait,
+    read_time,
+)
 from jobs.api.rate_headers import rate_headers
 from jobs.api.representations import batch_item_json, job_url, submitted_json
 from jobs.errors import Refused
@@ -153,7 +160,7 @@ def _errors(body: Any, validator: Draft202012Validator) -> list[FieldError]:
     if not errors and len(canonical_json(body.get("metadata") or {}).encode()) > MAX_METADATA_BYTES:
         errors = [FieldError("/metadata", "too_large", f"Must be at most {MAX_METADATA_BYTES} bytes.")]
     if not errors and body.get("run_at") is not None and read_time(body["run_at"]) is None:
-        detail = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+        detail = NO_TIME
         errors = [FieldError("/run_at", "invalid", detail)]
     return errors
 

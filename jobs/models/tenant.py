@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
@@ -100,6 +101,11 @@ class Tenant(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Raises ValidationError by field."""
+        if self.submit_burst is not None and self.submits_per_second is None:
+            raise ValidationError({"submit_burst": "A burst needs a rate."})
 
     @property
     def spec(self) -> TenantSpec:

@@ -16,7 +16,7 @@ from jobs.ids import new_id
 from jobs.models import IdempotencyKey, Job
 from jobs.services.capacity import Capacity
 from jobs.services.quotas import quota_refusal
-from jobs.services.replays import EarlierBatch, complete_batch, known_keys, remembered, replayed
+from jobs.services.replays import EarlierBatch, complete_batch, remembered, replayed
 from jobs.services.room import Room
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submit_times import after, later_start
@@ -76,11 +76,15 @@ def store(
     return items
 
 
-def complete(requests: Sequence[SubmitRequest | Refused], earlier: EarlierBatch, gate: Gate) -> list[Item]:
+def complete(
+    requests: Sequence[SubmitRequest | Refused],
+    known: dict[str, IdempotencyKey],
+    earlier: EarlierBatch,
+    gate: Gate,
+) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [requests[place] for place in open_places]
-    known = known_keys(gate.tenant_id, again)
     with transaction.atomic():
         tried = dict(zip(open_places, _insert(again, known, gate), strict=True))
         items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Count, Q, Sum
@@ -35,22 +35,15 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
     now = ports.clock.now()
     if job.state not in WAITING:
         return _answer(_elsewhere(job))
-    index, outlook = _outlook(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
-    paused = _paused(job.model, job.tenant_id, now)
-    snapshot = Snapshot(
+    around = _around(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
+    snapshot = replace(
+        around,
         state=JobState(job.state),
-        model=job.model,
         cancel_requested=job.cancel_requested_at is not None,
         attempts=job.attempts_made,
         due_in_seconds=_seconds_to(_due_at(job), now),
         later=Later.RUN_AT if job.state == JobState.SCHEDULED else Later.RETRY,
         waited_seconds=max(0.0, (now - (job.run_at or job.created_at)).total_seconds()),
-        system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
-        model_paused_seconds=paused.get(Pause.Kind.MODEL),
-        tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
-        servers=_servers(job.model),
-        index=index,
-        outlook=outlook,
     )
     return _answer(snapshot)
 
@@ -63,21 +56,23 @@ def estimate_job(
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model
     ticket = Ticket("", model, str(tenant_id), priority, int(now.timestamp() * 1_000_000))
-    index, outlook = _outlook(registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
-    paused = _paused(model, tenant_id, now)
-    return _answer(
-        Snapshot(
-            state=None,
-            model=model,
-            due_in_seconds=_seconds_to(run_at, now),
-            later=Later.RUN_AT,
-            system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
-            model_paused_seconds=paused.get(Pause.Kind.MODEL),
-            tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
-            servers=_servers(model),
-            index=index,
-            outlook=outlook,
-        )
+    around = _around(registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
+    return _answer(replace(around, due_in_seconds=_seconds_to(run_at, now), later=Later.RUN_AT))
+
+
+def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool) -> Snapshot:
+    """What holds for any job of the ticket's model and tenant at its place."""
+    index, outlook = _outlook(fleet, pool, ticket, ports, is_waiting=is_waiting)
+    paused = _paused(ticket.model, ticket.tenant, ports.clock.now())
+    return Snapshot(
+        state=None,
+        model=ticket.model,
+        system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
+        model_paused_seconds=paused.get(Pause.Kind.MODEL),
+        tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
+        servers=_servers(ticket.model),
+        index=index,
+        outlook=outlook,
     )
 
 
@@ -120,12 +115,12 @@ def _outlook(
     return (Index.REBUILDING if found.rebuilding else Index.WHOLE), found
 
 
-def _paused(model: str, tenant_id: int, now: datetime) -> dict[str, float]:
+def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
     """Seconds since, by kind."""
     rows = Pause.objects.filter(
         Q(kind=Pause.Kind.SYSTEM)
         | Q(kind=Pause.Kind.MODEL, name=model)
-        | Q(kind=Pause.Kind.TENANT, name=str(tenant_id))
+        | Q(kind=Pause.Kind.TENANT, name=tenant)
     )
     return {one.kind: max(0.0, (now - one.since).total_seconds()) for one in rows}
 

@@ -74,7 +74,7 @@ def submit_batch(
             if earlier is not None:
                 items = [item for item in earlier.items if item is not None]
                 if not earlier.is_complete:
-                    items = complete(checked, earlier, gate)
+                    items = complete(checked, known, earlier, gate)
                 return SubmittedBatch(placed(items, ports), replayed=True)
             items = store(checked, known, gate, idempotency_key, fingerprint)
             return SubmittedBatch(placed(items, ports), replayed=False)

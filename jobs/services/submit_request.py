@@ -16,6 +16,8 @@ from jobs.ordering import DEFAULT, read_priority
 QUEUE, REJECT = "queue", "reject"
 MAX_TAGS, MAX_TAG_LENGTH = 20, 64
 MAX_METADATA_BYTES = 16 * 1024
+NO_TIME = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+"""What `read_time` could not read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,7 @@ def check_rules(tenant: Tenant) -> None:
     """Raises ValidationError by field."""
     others = [field.name for field in Tenant._meta.fields if field.name not in CHANGEABLE]
     tenant.clean_fields(exclude=others)
-    if tenant.submit_burst is not None and tenant.submits_per_second is None:
-        raise ValidationError({"submit_burst": "A burst needs a rate."})
+    tenant.clean()
     try:
         TenantSpec("new", tenant.weight, tenant.highest_band, tenant.max_running)
     except ValueError as error:  # not a number: no validator of Django's sees it
