@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 TENANTS = ("ada", "bob", "cyd")
 SECOND_WORKER = "second_worker"
 LONGEST_RUN_SECONDS = 7.0
+QUIET_SECONDS = 5.0
+"""So long after a fault a callback that is due was tried, or its worker is not back."""
 _WORKER_SECONDS = 60.0
 _DJANGO = ("web", "gpu_worker", "sweeps", "callbacks", "beat")
 
@@ -270,7 +272,11 @@ class Trial:
         return self.state is not None and self.state.last_tick() >= at
 
     def called_back_since(self, at: float) -> bool:
-        return self.receiver.last_at() >= at
+        """Or nobody is owed a call any more, as at the end of a trial."""
+        if self.receiver.last_at() >= at:
+            return True
+        pending = self.state.pending_callbacks() if self.state and time.time() - at > QUIET_SECONDS else None
+        return pending is not None and pending[0] == 0
 
     def excuse(self, server: str) -> None:
         """From now on this server lies: what it is sent although it is full is not the dispatcher's fault."""
