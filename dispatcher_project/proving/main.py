@@ -58,6 +58,7 @@ def _run(trial: Trial) -> int:
     release_rest(trial)
     say("drain: waiting until everything is over")
     left = drain(trial)
+    trial.watch.samples.end()
     left += ask_fates(trial)
     trial.watch.stop()
     trial.feeder.stop()

@@ -74,8 +74,15 @@ class Samples:
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], list[Sample]] = {}
         self._pauses: dict[tuple[str, int], float] = {}
+        self._is_over = False
+
+    def end(self) -> None:
+        """Sizes under another kind of load are not compared with those before."""
+        self._is_over = True
 
     def take(self, pids: Mapping[str, int], now: float) -> None:
+        if self._is_over:
+            return
         for key in pids.items():
             series, pause = self._series.setdefault(key, []), self._pauses.get(key, 0.0)
             if series and now - series[-1][0] < pause:

@@ -40,6 +40,16 @@ def test_a_long_series_is_thinned(monkeypatch):
     assert found.flat is True
 
 
+def test_after_the_end_nothing_is_weighed():
+    samples = Samples()
+    for second in range(100):
+        samples.take({"me": os.getpid()}, float(second))
+        if second == 10:
+            samples.end()
+    (found,) = samples.slopes()
+    assert found.flat is None
+
+
 def test_a_process_that_is_gone_has_no_size():
     assert resident_bytes(os.getpid()) > MB
     assert resident_bytes(2**22 + 1) == 0
