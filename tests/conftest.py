@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_serv
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The pass on PostgreSQL repeats what touches the database and nothing else: the rest runs beside it."""
     if not os.environ.get("DISPATCHER_TEST_DATABASE_URL"):
-        items[:] = _long_ones_first(items)
+        items[:] = _waiting_ones_first(items)
         return
     kept, left = [], []
     for item in items:
@@ -28,17 +29,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
 
 
-def _long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """At the start of each process's share: a long one that comes last would keep one process waiting."""
+def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Each process begins with its share of the long ones and of the scenarios: these mostly wait, and leave
+    the cores to the tests of the other pass, as long as there are some. The others fill all shares up to one
+    size, by which they are dealt out."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    long = [item for item in items if item.get_closest_marker("long")]
-    others = [item for item in items if not item.get_closest_marker("long")]
-    share = -(-len(others) // processes)
-    return [
-        item
-        for process in range(processes)
-        for item in (*long[process::processes], *others[process * share : (process + 1) * share])
-    ]
+    shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    scenarios: dict[str, list[pytest.Item]] = {}  # by file: its tests may share what they started
+    others = []
+    long = itertools.count()
+    for item in items:
+        if item.get_closest_marker("long"):
+            shares[next(long) % processes].append(item)
+        elif item.get_closest_marker("scenario"):
+            scenarios.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        else:
+            others.append(item)
+    for together in scenarios.values():
+        min(shares, key=len).extend(together)
+    size = -(-len(items) // processes)
+    rest = iter(others)
+    return [item for share in shares for item in (*share, *itertools.islice(rest, max(0, size - len(share))))]
 
 
 @pytest.fixture(scope="session")

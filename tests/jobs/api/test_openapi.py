@@ -83,7 +83,7 @@ def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
     for mode in schemathesis.GenerationMode:
 
         @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         def try_out(case: schemathesis.Case) -> None:
             case.call_and_validate(headers=headers, timeout=20, excluded_checks=excluded)
 
