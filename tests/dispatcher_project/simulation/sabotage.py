@@ -124,7 +124,7 @@ def unique_slot() -> Iterator[None]:
 
 @contextmanager
 def counted_bookings(counts: Counter[str]) -> Iterator[None]:
-    """Not a mechanism: counts starts on a slot that has a live attempt already."""
+    """Not a mechanism: counts starts on a slot that has a live attempt already, and of jobs that moved on."""
     real = transitions.start_attempt
 
     def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
@@ -134,6 +134,7 @@ def counted_bookings(counts: Counter[str]) -> Iterator[None]:
         on_slot = Attempt.objects.filter(server=server, slot=slot, state__in=live).count()
         counts["double_bookings"] += on_slot > 1
         counts["refused_bookings"] += outcome is transitions.StartOutcome.SLOT_TAKEN
+        counts["refused_starts"] += outcome is transitions.StartOutcome.JOB_MOVED
         return outcome
 
     with patch.object(transitions, "start_attempt", start_attempt):

@@ -40,7 +40,7 @@ def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
     faults = "redis_refuses,cut_from_redis"
     missing, whole = (player.play(3, without=name, faults=faults) for name in ("look at the row", ""))
     assert missing["broken"] == whole["broken"] == []
-    assert missing["cost"]["gpu_runs"] > whole["cost"]["gpu_runs"]
+    assert missing["cost"]["refused_starts"] > whole["cost"]["refused_starts"]
 
 
 def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> None:
