@@ -32,6 +32,7 @@ if __name__ == "__main__":
                 task.apply_async((number, length), producer=producer)
     else:
         run_instead(
-            "celery", "-A", "benchmarks.peers.celery", "worker", "--pool", "threads", "--concurrency", str(SLOTS),
-            "--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "warning",
+            "celery", "-A", "benchmarks.peers.celery", "worker", "--pool", "threads",
+            "--concurrency", str(SLOTS), "--without-gossip", "--without-mingle", "--without-heartbeat",
+            "--loglevel", "warning",
         )  # fmt: skip

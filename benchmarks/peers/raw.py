@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import threading
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -22,7 +23,7 @@ def work() -> None:
     gpu.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     head = b"POST /run HTTP/1.1\r\nHost: %s\r\nContent-Length: %%d\r\n\r\n" % parts.netloc.encode()
     while True:
-        taken = client.blpop([QUEUE], 0)
+        taken: Any = client.blpop([QUEUE], 0)
         gpu.sendall(head % len(taken[1]) + taken[1])
         answer = b""
         while not answer.endswith(b"}}"):  # {"status": …, "result": {…}}

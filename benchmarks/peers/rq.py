@@ -19,6 +19,6 @@ if __name__ == "__main__":
         queue.enqueue_many(prepared)
     else:
         run_instead(
-            "rq", "worker-pool", "jobs", "--url", REDIS_URL, "-n", str(SLOTS), "--worker-class", "rq.SimpleWorker",
-            "--path", ".", "--logging-level", "WARNING",
+            "rq", "worker-pool", "jobs", "--url", REDIS_URL, "-n", str(SLOTS),
+            "--worker-class", "rq.SimpleWorker", "--path", ".", "--logging-level", "WARNING",
         )  # fmt: skip

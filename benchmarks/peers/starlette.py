@@ -21,7 +21,7 @@ client = redis.asyncio.Redis.from_url(REDIS_URL)
 
 async def submit(request: Request) -> JSONResponse:
     body = await request.json()
-    jobs = body["jobs"] if "jobs" in body else [body]
+    jobs = body.get("jobs", [body])
     if not all(isinstance(job.get("model"), str) for job in jobs):
         return JSONResponse({"error": "model is missing"}, 400)
     ids = [uuid.uuid4().hex for _ in jobs]
@@ -33,6 +33,6 @@ app = Starlette(routes=[Route("/submit", submit, methods=["POST"])])
 
 if __name__ == "__main__" and sys.argv[1] == "work":
     run_instead(
-        "uvicorn", "benchmarks.peers.starlette:app", "--host", "127.0.0.1", "--port", os.environ["BENCH_PORT"],
-        "--no-access-log",
+        "uvicorn", "benchmarks.peers.starlette:app", "--host", "127.0.0.1", 
+        "--port", os.environ["BENCH_PORT"], "--no-access-log",
     )  # fmt: skip

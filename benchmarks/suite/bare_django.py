@@ -41,10 +41,14 @@ class Row(models.Model):
         app_label = "bare"
         db_table = "bench_bare_row"
 
+    def __str__(self) -> str:
+        return str(self.id)
+
 
 def submit(request: HttpRequest) -> JsonResponse:
     body = json.loads(request.body)
-    row = Row.objects.create(model=body["model"], payload=body["payload"])
+    row = Row(model=body["model"], payload=body["payload"])
+    row.save(force_insert=True)
     return JsonResponse({"job_id": str(row.id)}, status=202)
 
 

@@ -96,7 +96,9 @@ class Dispatcher:
             self.register("bench", slots)
             self.model = "bench"
 
-    def register(self, model: str, slots: int, *, server: str = "", path: str = "/run", **fields: Any) -> None:
+    def register(
+        self, model: str, slots: int, *, server: str = "", path: str = "/run", **fields: Any
+    ) -> None:
         """A server of the simulated GPU for a model; the model's pool is its own."""
         body = {
             "model": model,
@@ -194,9 +196,7 @@ class Scripted:
         self._environment = environment
         if self._peer.prepares:
             self._do("prepare", "")
-        self._worker = ground.children.start(
-            self.name, *self._peer.command("work"), environment=environment
-        )
+        self._worker = ground.children.start(self.name, *self._peer.command("work"), environment=environment)
 
     def fill(self, jobs: Sequence[Job]) -> None:
         self._do("fill", json.dumps(jobs))

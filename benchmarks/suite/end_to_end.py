@@ -88,7 +88,8 @@ class _Client:
     def submit(self, number: int) -> str:
         if self._connection.sock is None:
             self._connection.connect()
-            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            open_socket: Any = self._connection.sock
+            open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         body = {**self._ours.request(number, JOB_SECONDS), "callback_url": self._callback_url}
         self._connection.request("POST", "/api/v1/queue/submit", json.dumps(body), self._headers)
         answer = self._connection.getresponse()

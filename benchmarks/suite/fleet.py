@@ -22,7 +22,8 @@ def measure(suite: Suite) -> dict[str, Any]:
     count = max(2 * SLOTS, suite.options.jobs or int(seconds * SLOTS / JOB_SECONDS))
     chance = random.Random(1)
     jobs = [
-        (number, chance.uniform(0.0, JOB_SECONDS) if number < SLOTS else JOB_SECONDS) for number in range(count)
+        (number, chance.uniform(0.0, JOB_SECONDS) if number < SLOTS else JOB_SECONDS)
+        for number in range(count)
     ]
     threads = str(SLOTS // 2)
     with suite.dispatcher(DISPATCHER_WORKER_THREADS=threads) as ours:

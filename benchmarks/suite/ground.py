@@ -26,8 +26,8 @@ class CannotMeasure(Exception):
 
 
 class Ground:
-    """database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role that
-    may create databases. gpu: the one simulated GPU server of the run."""
+    """database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role
+    that may create databases. gpu: the one simulated GPU server of the run."""
 
     def __init__(self, database: str) -> None:
         self.database_kind = database

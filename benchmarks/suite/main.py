@@ -56,16 +56,17 @@ def _measure(suite: Suite) -> int:
     from .report import Report
 
     report = Report.open(suite.options)
-    failed = []
+    failed: list[str] = []
     for name in suite.options.benchmarks:
         say(f"-- {name}")
+        load_before = os.getloadavg()[0]
         try:
             found: Mapping[str, Any] = benchmark(name)(suite)
         except (CannotMeasure, NotDone, Silent, ValueError) as error:
             failed.append(name)
             say(f"{name} could not be measured: {error}")
             continue
-        report.add(name, found, suite.skipped)
+        report.add(name, found, suite.skipped, load_before)
         report.write()
     sys.stdout.write(report.text() + "\n")
     say(f"report: {report.page_path}")

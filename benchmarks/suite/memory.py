@@ -59,7 +59,9 @@ def measure(suite: Suite) -> dict[str, Any]:
         "samples": [(done, round(size, 1)) for done, size in samples[:: max(1, len(samples) // 100)]],
         "wrong": [] if len({run.job for run in runs}) == len(runs) and not refused else ["jobs ran twice"],
     }
-    say(f"worker {found['most_mb']} MB at most, {found['first_mb']} → {found['last_mb']} MB over {count} jobs")
+    say(
+        f"worker {found['most_mb']} MB at most, {found['first_mb']} → {found['last_mb']} MB over {count} jobs"
+    )
     return found
 
 

@@ -19,7 +19,14 @@ from .contenders import Dispatcher
 from .ground import CannotMeasure
 from .suite import Suite
 
-COMMANDS = (("version",), ("help",), ("submit", "--help"), ("job", "--help"), ("doctor", "--help"), ("check",))
+COMMANDS = (
+    ("version",),
+    ("help",),
+    ("submit", "--help"),
+    ("job", "--help"),
+    ("doctor", "--help"),
+    ("check",),
+)
 
 
 def measure(suite: Suite) -> dict[str, Any]:

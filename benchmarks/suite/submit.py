@@ -75,7 +75,9 @@ def measure(suite: Suite) -> dict[str, Any]:
         ours.register("bench", SLOTS, max_run_seconds=7200.0)
         ours.model = "bench"
         targets = list(_targets(suite, ours, stack))
-        load = suite.ground.children.start("load", sys.executable, "-m", "benchmarks.suite.http_load", talks=True)
+        load = suite.ground.children.start(
+            "load", sys.executable, "-m", "benchmarks.suite.http_load", talks=True
+        )
         stack.callback(load.stop)
         load.hear()
         gpu.begin(SLOTS)
@@ -161,9 +163,7 @@ def _targets(suite: Suite, ours: Dispatcher, stack: contextlib.ExitStack) -> Ite
     yield Target(STARLETTE_NAME, url, body, batch_url=url, served_by="uvicorn")
 
 
-def _serve(
-    ground: Ground, name: str, command: list[str], port: int, environment: Mapping[str, str]
-) -> Child:
+def _serve(ground: Ground, name: str, command: list[str], port: int, environment: Mapping[str, str]) -> Child:
     child = ground.children.start(name, *command, environment=environment)
     until = time.monotonic() + _START_SECONDS
     while not port_is_open("127.0.0.1", port):

@@ -74,8 +74,7 @@ def _round(suite: Suite, contender: Contender, number: int, found: dict[str, dic
             say(
                 f"round {number + 1}  {contender.name:<14} {length_name(seconds):>6}  utilisation "
                 f"{one['utilisation']:.4f}  gap {one['gap_p50_ms']:.2f} / {one['gap_p99_ms']:.2f} ms  "
-                f"CPU {one['cpu_ms_per_job']:.2f} ms"
-                + "".join(f"  WRONG: {text}" for text in one["wrong"])
+                f"CPU {one['cpu_ms_per_job']:.2f} ms" + "".join(f"  WRONG: {text}" for text in one["wrong"])
             )
     except (CannotMeasure, NotDone, Silent, ValueError) as error:
         if contender.name == DISPATCHER:

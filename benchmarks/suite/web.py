@@ -12,7 +12,10 @@ from .ground import CannotMeasure
 
 UNIT = ROOT / "deploy" / "systemd" / "dispatcher-web.service"
 _OURS = {"dispatcher_project.asgi:application": "asgi", "dispatcher_project.wsgi:application": "wsgi"}
-_BARE = {"asgi": "benchmarks.suite.bare_django_asgi:application", "wsgi": "benchmarks.suite.bare_django:application"}
+_BARE = {
+    "asgi": "benchmarks.suite.bare_django_asgi:application",
+    "wsgi": "benchmarks.suite.bare_django:application",
+}
 
 
 def deployed_command(unit: str, port: int, *, bare: bool = False) -> list[str]:
