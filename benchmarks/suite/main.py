@@ -49,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         return BROKEN_OFF
     finally:
         if ground is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is impatient would leave things behind
             ground.close()
 
 

@@ -67,11 +67,12 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[Table]:
                 f"**{who}**" if who == DISPATCHER else who,
                 f"{one['utilisation']:.4f}", f"{one['gap_p50_ms']:.2f}", f"{one['gap_p99_ms']:.2f}",
                 "–" if share is None else f"{share:.2f}", f"{one['cpu_ms_per_job']:.2f}",
-                f"{one['database_cpu_ms_per_job']:.2f}", "; ".join(wrong) or "yes",
+                f"{one['database_cpu_ms_per_job']:.2f}", f"{one['judge_cpu_ms_per_job']:.2f}",
+                "; ".join(wrong) or "yes",
             ])  # fmt: skip
         heads = (
             "contender", "utilisation", "gap p50 ms", "gap p99 ms", "gap p50 / raw", "CPU ms per job",
-            "PostgreSQL's CPU ms per job", "each job run once",
+            "PostgreSQL's", "the judge's", "each job run once",
         )  # fmt: skip
         yield Table(f"{found['slots']} slots, jobs of {length}", heads, rows)
 

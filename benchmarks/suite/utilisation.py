@@ -93,17 +93,20 @@ def run_jobs(
     contender.fill(jobs)
     gpu.wait_for("held", min(slots, len(jobs)), _PATIENCE_SECONDS, contender.check)
     roots, database = [*contender.own_pids(), *also], contender.database_pids()
-    own, stored, began = cpu_seconds(roots), cpu_seconds(database), time.monotonic()
+    own, stored, judge = cpu_seconds(roots), cpu_seconds(database), cpu_seconds([gpu.pid])
+    began = time.monotonic()
     gpu.open_gate()
     gpu.wait_for("ended", len(jobs), _PATIENCE_SECONDS, contender.check)
     took = time.monotonic() - began
     own, stored = cpu_seconds(roots) - own, cpu_seconds(database) - stored
+    judge = cpu_seconds([gpu.pid]) - judge
     runs, refused, _ = gpu.log()
     verdict = judged(runs, slots=slots, expected=[job for job, _ in jobs], refused=refused)
     return {
         **verdict.as_json(),
         "cpu_ms_per_job": round(own * 1000 / len(jobs), 3),
         "database_cpu_ms_per_job": round(stored * 1000 / len(jobs), 3),
+        "judge_cpu_ms_per_job": round(judge * 1000 / len(jobs), 3),
         "cores": round((own + stored) / took, 3),
         "seconds": round(took, 2),
     }

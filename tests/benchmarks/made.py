@@ -13,7 +13,7 @@ ABOUT = {
 def measured(utilisation: float, *, cpu: float = 1.0, gap: float = 1.0, wrong: tuple[str, ...] = ()) -> Any:
     one = {
         "utilisation": utilisation, "gap_p50_ms": gap, "gap_p99_ms": gap * 4, "cpu_ms_per_job": cpu,
-        "database_cpu_ms_per_job": 0.5,
+        "database_cpu_ms_per_job": 0.5, "judge_cpu_ms_per_job": 0.1,
     }  # fmt: skip
     return {"rounds": [one, one], "median": one, "wrong": list(wrong)}
 
