@@ -22,7 +22,7 @@ from .ground import CannotMeasure, Ground, tail_of
 from .peers import Peer
 
 DISPATCHER, RAW = "dispatcher", "raw"
-_START_SECONDS = 90.0
+_START_SECONDS = 180.0
 _STOP_SECONDS = 100.0
 _BATCH_JOBS = 500
 _ANSWER_SECONDS = 60.0

@@ -26,6 +26,7 @@ from .suite import Suite
 SLOTS, JOB_SECONDS, JOBS, WARM_UP_JOBS = 8, 0.05, 200, 20
 _PAUSE_SECONDS = (0.02, 0.12)
 _PATIENCE_SECONDS = 30.0
+_KEPT_SECONDS = 2.0
 
 
 def measure(suite: Suite) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def figures(
 
 
 class _Client:
-    """One connection that stays."""
+    """One connection that stays, unless it was idle for so long that the server may have closed it."""
 
     def __init__(self, ours: Dispatcher, callback_url: str) -> None:
         self._ours, self._callback_url = ours, callback_url
@@ -84,8 +85,13 @@ class _Client:
             "Content-Type": "application/json",
         }
         self._connection = http.client.HTTPConnection(urlsplit(ours.system.url).netloc, timeout=30)
+        self._used = 0.0
 
     def submit(self, number: int) -> str:
+        """The job's id."""
+        if time.monotonic() - self._used > _KEPT_SECONDS:
+            self._connection.close()
+        self._used = time.monotonic()
         if self._connection.sock is None:
             self._connection.connect()
             open_socket: Any = self._connection.sock

@@ -109,12 +109,15 @@ class Load:
         else:
             self.other[str(status)] += 1
 
-    async def closed(self, connections: int, seconds: float) -> None:
-        until = time.monotonic() + seconds
+    async def closed(self, connections: int, seconds: float, most: int = 0) -> None:
+        """most: requests in all, however much time is left; 0 for no such limit."""
+        until, sent = time.monotonic() + seconds, 0
 
         async def go_on() -> None:
+            nonlocal sent
             connection = await self.connect()
-            while (now := time.monotonic()) < until:
+            while (now := time.monotonic()) < until and not (most and sent >= most):
+                sent += 1
                 await self.post(connection, now)
                 if not connection.is_open:
                     connection = await self.connect()
@@ -157,7 +160,7 @@ async def obey(order: dict[str, Any]) -> dict[str, Any]:
     load = Load(parts.hostname or "", parts.port or 80, request)
     begin = time.monotonic()
     if order["do"] == "closed":
-        await load.closed(order["connections"], order["seconds"])
+        await load.closed(order["connections"], order["seconds"], order.get("most", 0))
     else:
         await load.open(order["rate"], order["seconds"])
     return {"took": load.took, "other": dict(load.other), "seconds": time.monotonic() - begin}

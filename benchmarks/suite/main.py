@@ -63,7 +63,7 @@ def _measure(suite: Suite) -> int:
         load_before = os.getloadavg()[0]
         try:
             found: Mapping[str, Any] = benchmark(name)(suite)
-        except (CannotMeasure, NotDone, Silent, ValueError) as error:
+        except (CannotMeasure, NotDone, Silent, OSError, ValueError) as error:
             failed.append(name)
             say(f"{name} could not be measured: {error}")
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -73,8 +74,10 @@ def test_a_runs_time_begins_when_the_gate_opens(gpu: Gpu, ask: Ask):
         assert (gpu.standing()["ended"], held.done()) == (0, False)
         assert ask("GET", "/health")[1]["active_jobs"] == 1
         assert gpu.log()[0] == []
+        opened = time.monotonic()
         gpu.open_gate()
         held.result()
+    assert gpu.log()[0][0].began >= opened
     assert gpu.standing()["ended"] == 1
 
 

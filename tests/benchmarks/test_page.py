@@ -23,7 +23,8 @@ FOUND = results(
 
 
 def report(folder: Path) -> Report:
-    return Report(folder, {name: dict(one) for name, one in FOUND.items()}, Options(report=folder))
+    found = {name: {**one, "skipped": {"rq": "<b>no</b>"}} for name, one in FOUND.items()}
+    return Report(folder, found, Options(report=folder))
 
 
 def test_the_page_asks_nobody_for_anything(tmp_path: Path):
@@ -33,6 +34,8 @@ def test_the_page_asks_nobody_for_anything(tmp_path: Path):
     assert not re.search(r"<(script|link|img|iframe)\b|@import|url\(", text)
     assert "not met" in text
     assert "1 never run (&lt;4&gt;)" in text
+    assert "Left out: rq: &lt;b&gt;no&lt;/b&gt;" in text
+    assert "<b>" not in text
     assert "<strong>dispatcher</strong>" in text
 
 
