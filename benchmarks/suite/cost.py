@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dispatcher_project.proving.terminal import say
+from jobs.states import JobState
 
 from .contenders import Dispatcher
 from .cpu import cpu_seconds
@@ -96,7 +97,7 @@ def _run(suite: Suite, ours: Dispatcher, first: int, count: int, *, batch: bool)
         _submit_singly(ours, first, count)
     suite.ground.gpu.wait_for("ended", first + count, _PATIENCE_SECONDS, ours.check)
     until = time.monotonic() + _PATIENCE_SECONDS
-    while count_jobs(ours, "COMPLETED") < first + count:
+    while count_jobs(ours, JobState.COMPLETED) < first + count:
         if time.monotonic() > until:
             raise CannotMeasure("the jobs ran, and their rows do not say so")
         time.sleep(0.1)
