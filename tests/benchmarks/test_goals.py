@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.suite.goals import Goal, goals, wrongs
 from tests.benchmarks.made import measured, results
 
@@ -34,7 +36,18 @@ def test_goals_at_and_below_their_limits():
     assert of(found, "accepted → running: p50").met is True
     assert of(found, "accepted → running: p99").met is False
     assert of(found, "flat: every row").met is False
-    assert of(found, "flat over the jobs").met is True
+    assert of(found, "flat over 100,000 jobs") == Goal(
+        "memory", "flat over 100,000 jobs", "80 → 81 MB over 5,000", None
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "share", "met"), [(200, 0.02, True), (60, 0.02, None), (60, 0.2, False), (200, 0.1, False)]
+)
+def test_fewer_jobs_than_the_goal_speaks_of_can_miss_it_and_not_meet_it(jobs, share, met):
+    assert of({"polling": {"jobs": jobs, "core_share": share}}, "200 async jobs").met is met
+    few = {"memory": {"jobs": 500, "first_mb": 80.0, "last_mb": 99.0, "most_mb": 99.0, "flat": False}}
+    assert of(few, "flat over 100,000 jobs").met is False
 
 
 def test_ahead_of_the_best_peer_at_20_ms_and_hardly_behind_at_100():
