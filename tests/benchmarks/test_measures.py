@@ -65,7 +65,7 @@ def test_claims_are_measured_over_the_whole_range_of_the_goal():
 def test_the_cost_of_resting_is_taken_off():
     found = per_job({"cpu": 10.0, "new": 1.0}, {"cpu": 60.0, "new": 1.0, "late": 5.0}, {"cpu": 1.0}, 10.0, 20)
     assert found == {"cpu": 2.0, "new": 0.0}
-    assert carried({"cpu_ms gpu_worker": 2.0, "redis µs of commands": 100.0}) == {
+    assert carried({"cpu_ms gpu_worker": 2.0, "cpu_ms valkey": 0.1}) == {
         "one Redis (a core)": 10_000, "a worker process": 500,
     }  # fmt: skip
 
