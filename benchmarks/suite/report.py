@@ -68,7 +68,7 @@ class Report:
     def text(self) -> str:
         """The goals of this run, as a table in Markdown: to be read on a terminal and to be pasted."""
         found = [goal for goal in goals(self.results) if goal.benchmark in self.options.benchmarks]
-        return goal_table(found)
+        return goal_table(found) if found else "No goal speaks of this."
 
 
 def read(folder: Path) -> dict[str, Any]:
