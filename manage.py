@@ -43,6 +43,10 @@ def main() -> None:
         from dispatcher_project.proving.main import main as prove
 
         sys.exit(prove(sys.argv[2:]))
+    if command == "bench":
+        from benchmarks.suite.main import main as bench
+
+        sys.exit(bench(sys.argv[2:]))
     if command == "simulate":  # never on a real database, whatever the environment says
         os.environ["DJANGO_SETTINGS_MODULE"] = "dispatcher_project.settings.simulation"
     else:

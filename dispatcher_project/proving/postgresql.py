@@ -35,6 +35,11 @@ class OwnPostgresql:
         return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
 
     @property
+    def pid(self) -> int | None:
+        """Of the postmaster."""
+        return self._process.pid if self._process else None
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -1,0 +1,59 @@
+"""The one thing that every peer's task does: the POST to the simulated GPU server. Standard library only.
+
+On a connection that stays open, one per thread: what each of these libraries' users can have.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+GPU = os.environ.get("BENCH_GPU", "http://127.0.0.1:9")
+SLOTS = int(os.environ.get("BENCH_SLOTS", "8"))
+REDIS_SOCKET = os.environ.get("BENCH_REDIS_SOCKET", "")
+REDIS_URL = f"unix://{REDIS_SOCKET}?db=0"
+DATABASE = os.environ.get("BENCH_DATABASE", "")
+
+_mine = threading.local()
+
+
+def call(job: int, seconds: float) -> None:
+    """Raises what http.client raises, and RuntimeError for an answer that is no success."""
+    connection = getattr(_mine, "connection", None)
+    if connection is None:
+        connection = _mine.connection = http.client.HTTPConnection(urlsplit(GPU).netloc, timeout=120)
+        connection.connect()
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.request(
+        "POST", "/run", json.dumps({"job": job, "seconds": seconds}), {"Content-Type": "application/json"}
+    )
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    if answer.status != 200 or told["status"] != "success":
+        raise RuntimeError(f"the GPU server answered {answer.status}")
+
+
+async def call_async(session: Any, job: int, seconds: float) -> None:
+    """session: aiohttp's. Raises its errors, and RuntimeError for an answer that is no success."""
+    async with session.post(f"{GPU}/run", json={"job": job, "seconds": seconds}) as answer:
+        told = await answer.json()
+        if answer.status != 200 or told["status"] != "success":
+            raise RuntimeError(f"the GPU server answered {answer.status}")
+
+
+def run_instead(*command: str) -> None:
+    """Becomes the peer's own command, out of the environment that this script runs in."""
+    program = Path(sys.executable).parent / command[0]
+    os.execv(program, [str(program), *command[1:]])
+
+
+def read_jobs() -> list[tuple[int, float]]:
+    """Those that ``fill FILE`` names."""
+    return [(int(job), float(seconds)) for job, seconds in json.loads(Path(sys.argv[2]).read_text())]

@@ -1,0 +1,241 @@
+"""Who is measured: us, the raw limit and the peers, all started, filled and stopped in the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.proving.children import Child
+from dispatcher_project.proving.system import UpSystem
+
+from .ground import CannotMeasure, Ground, tail_of
+from .peers import Peer
+
+DISPATCHER, RAW = "dispatcher", "raw"
+_START_SECONDS = 180.0
+_STOP_SECONDS = 100.0
+_BATCH_JOBS = 500
+_ANSWER_SECONDS = 60.0
+
+Job = tuple[int, float]
+"""Its number, and how long it runs on the GPU server, seconds."""
+
+
+class Contender(Protocol):
+    """own_pids: all of its processes, its broker's too, by their roots. database_pids: those of a PostgreSQL
+    that it uses."""
+
+    name: str
+
+    def start(self, slots: int) -> None: ...
+
+    def fill(self, jobs: Sequence[Job]) -> None:
+        """Puts all of them into its line."""
+        ...
+
+    def check(self) -> None:
+        """Raises CannotMeasure if it has ended."""
+        ...
+
+    def own_pids(self) -> list[int]: ...
+
+    def database_pids(self) -> list[int]: ...
+
+    def stop(self) -> None: ...
+
+
+class Dispatcher:
+    """`manage.py up` as users start it, without its demo fleet."""
+
+    name = DISPATCHER
+
+    def __init__(self, ground: Ground, *, environment: Mapping[str, str] | None = None) -> None:
+        """environment: besides what every one is started with."""
+        self._ground, self._environment = ground, dict(environment or {})
+        self._up: Child | None = None
+        self._database = ""
+        self._log = Path()
+        self.system: UpSystem
+        self.folder = Path()
+        self.model = ""
+
+    def start(self, slots: int = 0, *, folder: Path | None = None) -> None:
+        """Returns when it is ready. slots: of the one GPU server to register, 0 for none yet. folder: its
+        data folder if not a new one. Raises CannotMeasure."""
+        ground = self._ground
+        self.folder = folder or ground.new_folder("up")
+        environment = dict(self._environment)
+        if folder is None:
+            self._database = ground.database(self.name)
+        if self._database:
+            environment["DATABASE_URL"] = self._database
+        command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(self.folder)]
+        name = f"up-{self.folder.name}"
+        self._log = ground.logs / f"{name}.log"
+        self._up = ground.children.start(
+            name, *command, "--port", str(next(ground.ports)), environment=environment
+        )
+        ready, until = self.folder / "up.json", time.monotonic() + _START_SECONDS
+        while not ready.exists():
+            self.check()
+            if time.monotonic() > until:
+                raise CannotMeasure(f"`up` was not ready in {_START_SECONDS:.0f} s")
+            time.sleep(0.02)
+        self.system = UpSystem(ready)
+        if slots:
+            self.register("bench", slots)
+            self.model = "bench"
+
+    def register(
+        self, model: str, slots: int, *, server: str = "", path: str = "/run", **fields: Any
+    ) -> None:
+        """A server of the simulated GPU for a model; the model's pool is its own."""
+        body = {
+            "model": model,
+            "server": server or f"{model}-1",
+            "endpoint": f"{self._ground.gpu.url}{path}",
+            "slots": slots,
+            "max_run_seconds": 300.0,
+            "max_poll_time": 300.0,
+            **fields,
+        }
+        self.post("/admin/register", body)
+
+    def fill(self, jobs: Sequence[Job]) -> None:
+        for at in range(0, len(jobs), _BATCH_JOBS):
+            items = [self.request(number, seconds) for number, seconds in jobs[at : at + _BATCH_JOBS]]
+            self.post("/queue/submit-batch", {"jobs": items})
+
+    def request(self, number: int, seconds: float) -> dict[str, Any]:
+        """A submit's body."""
+        return {"model": self.model, "payload": {"job": number, "seconds": seconds}}
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Raises CannotMeasure for what is refused."""
+        parts = urlsplit(self.system.url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_SECONDS)
+        headers = {"Authorization": f"Bearer {self.system.operator_key}", "Content-Type": "application/json"}
+        with contextlib.closing(connection):
+            connection.request("POST", f"/api/v1{path}", json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        if answer.status >= 300:
+            raise CannotMeasure(f"the dispatcher answered {answer.status} to {path}: {text[:300]}")
+        return json.loads(text)
+
+    def start_worker(self, name: str, environment: Mapping[str, str] | None = None) -> Child:
+        """One more GPU worker; returns when it takes jobs."""
+        ready = self._ground.folder / f"{name}-{self.folder.name}.ready"
+        command = [sys.executable, "manage.py", "gpu_worker", "--name", name, "--ready-file", str(ready)]
+        settings = {**self.system.settings(), **self._environment, **(environment or {})}
+        worker = self._ground.children.start(f"{name}-{self.folder.name}", *command, environment=settings)
+        until = time.monotonic() + _START_SECONDS
+        while not ready.exists():
+            if not worker.is_running() or time.monotonic() > until:
+                raise CannotMeasure(f"the worker {name} did not start")
+            time.sleep(0.02)
+        return worker
+
+    def check(self) -> None:
+        if self._up is None or not self._up.is_running():
+            raise CannotMeasure(f"`up` has ended: {tail_of(self._log)}")
+
+    def own_pids(self) -> list[int]:
+        return [self._up.pid] if self._up else []
+
+    def database_pids(self) -> list[int]:
+        return self._ground.database_pids if self._database else []
+
+    @property
+    def database_url(self) -> str:
+        return self._database
+
+    def stop(self, *, keep_database: bool = False) -> None:
+        """As by Ctrl-C."""
+        if self._up is not None:
+            self._up.stop(_STOP_SECONDS, by=signal.SIGINT)
+            self._up = None
+        if self._database and not keep_database:
+            self._ground.drop(self._database)
+            self._database = ""
+
+
+class Scripted:
+    """A peer, or the raw limit: a script in `benchmarks/peers` with the verbs ``work`` and ``fill``."""
+
+    def __init__(self, ground: Ground, peer: Peer) -> None:
+        self._ground, self._peer = ground, peer
+        self.name = peer.name
+        self._worker: Child | None = None
+        self._valkey: EmbeddedValkey | None = None
+        self._database = ""
+        self._environment: dict[str, str] = {}
+
+    def start(self, slots: int) -> None:
+        """Its worker may still be loading when this returns; what is filled in meanwhile waits."""
+        ground = self._ground
+        environment = {"BENCH_GPU": ground.gpu.url, "BENCH_SLOTS": str(slots), **self._peer.environment}
+        if self._peer.needs_postgresql:
+            self._database = ground.database(self.name)
+            if not self._database:
+                raise CannotMeasure(f"{self.name} needs PostgreSQL (--database)")
+            environment["BENCH_DATABASE"] = self._database
+        else:
+            self._valkey = ground.valkey(self.name)
+            environment["BENCH_REDIS_SOCKET"] = self._valkey.socket
+        self._environment = environment
+        if self._peer.prepares:
+            self._do("prepare", "")
+        self._worker = ground.children.start(self.name, *self._peer.command("work"), environment=environment)
+
+    def fill(self, jobs: Sequence[Job]) -> None:
+        self._do("fill", json.dumps(jobs))
+
+    def check(self) -> None:
+        if self._worker is None or not self._worker.is_running():
+            raise CannotMeasure(f"{self.name} has ended: {tail_of(self._log)}")
+
+    def own_pids(self) -> list[int]:
+        valkey = self._valkey.pid if self._valkey else None
+        return [pid for pid in (self._worker.pid if self._worker else None, valkey) if pid]
+
+    def database_pids(self) -> list[int]:
+        return self._ground.database_pids if self._database else []
+
+    def stop(self) -> None:
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+        if self._valkey is not None:
+            self._valkey.stop()
+            self._valkey = None
+        if self._database:
+            self._ground.drop(self._database)
+            self._database = ""
+
+    @property
+    def _log(self) -> Path:
+        return self._ground.logs / f"{self.name}.log"
+
+    def _do(self, verb: str, text: str) -> None:
+        """A verb of the script that ends by itself. Raises CannotMeasure."""
+        orders = self._ground.folder / f"{self.name}.{verb}.json"
+        orders.write_text(text)
+        child = self._ground.children.start(
+            f"{self.name}-{verb}", *self._peer.command(verb, str(orders)), environment=self._environment
+        )
+        code = child.process.wait()
+        if code:
+            log = self._ground.logs / f"{self.name}-{verb}.log"
+            raise CannotMeasure(f"{self.name} {verb} failed: {tail_of(log)}")
+        os.unlink(orders)

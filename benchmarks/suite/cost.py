@@ -1,0 +1,160 @@
+"""What one job costs its parts, and so what each of them carries: from its submit to its last row, jobs of
+20 ms on eight slots, submitted one by one and, in another pass, 100 at a time.
+
+Counters are read when everything is at rest before and after; what the resting system does by itself in that
+time (beat, sweeps, probes) is measured first and taken off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dispatcher_project.proving.terminal import say
+from jobs.states import JobState
+
+from .contenders import Dispatcher
+from .cpu import cpu_seconds
+from .ground import CannotMeasure
+from .rows import ask, count_jobs
+from .suite import Suite
+
+SLOTS, JOB_SECONDS, JOBS = 8, 0.02, 1_000
+REST_SECONDS = 10.0
+_BATCH_JOBS = 100
+_WARM_UP_JOBS = 100
+_PATIENCE_SECONDS = 120.0
+_SETTLE_SECONDS = 1.0
+_POSTGRESQL_SETTLE_SECONDS = 11.0
+"""An idle backend keeps its counts to itself for up to ten seconds."""
+_SCRIPTS = ("evalsha", "eval", "fcall")
+
+Counters = dict[str, float]
+
+
+def measure(suite: Suite) -> dict[str, Any]:
+    count = suite.options.jobs or JOBS
+    found: dict[str, Any] = {"jobs": count}
+    with suite.dispatcher(SLOTS) as ours:
+        suite.ground.gpu.begin(SLOTS, gate=False)
+        done = _run(suite, ours, 0, _WARM_UP_JOBS, batch=True)
+        rest = _per_second(ours)
+        for way, batch in (("single", False), ("batch", True)):
+            before, began = read_counters(ours), time.monotonic()
+            done = _run(suite, ours, done, count, batch=batch)
+            after, took = read_counters(ours), time.monotonic() - began
+            found[way] = per_job(before, after, rest, took, count)
+            for name, value in found[way].items():
+                say(f"{way:<7} {name:<34} {value:>12,.3f}")
+    return {**found, "carries": {way: carried(found[way]) for way in ("single", "batch")}}
+
+
+def read_counters(ours: Dispatcher) -> Counters:
+    """Everything that only grows: ``cpu_ms <process>``, ``redis …``, and with PostgreSQL ``postgresql …``."""
+    pids = ours.system.pids()
+    pids["all of these"] = pids.pop("up", ours.own_pids()[0])  # the supervisor is the others' parent
+    found: Counters = {f"cpu_ms {name}": cpu_seconds([pid]) * 1000 for name, pid in pids.items()}
+    if ours.database_pids():
+        found["cpu_ms postgresql"] = cpu_seconds(ours.database_pids()) * 1000
+    return {**found, **_redis(ours), **_postgresql(ours)}
+
+
+def per_job(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    rest: Mapping[str, float],
+    took: float,
+    count: int,
+) -> Counters:
+    """rest: what grows by itself in a second."""
+    return {
+        name: round(max(0.0, after[name] - before[name] - rest.get(name, 0.0) * took) / count, 4)
+        for name in after
+        if name in before
+    }
+
+
+def carried(costs: Mapping[str, float]) -> dict[str, float]:
+    """Jobs per second at which a part would have used up one core."""
+    parts = {
+        "one Redis (a core)": costs.get("cpu_ms valkey", 0.0),
+        "PostgreSQL, per core": costs.get("cpu_ms postgresql", 0.0),
+        "a worker process": costs.get("cpu_ms gpu_worker", 0.0),
+        "a web process": costs.get("cpu_ms web", 0.0),
+    }
+    return {name: round(1000 / milliseconds) for name, milliseconds in parts.items() if milliseconds}
+
+
+def _run(suite: Suite, ours: Dispatcher, first: int, count: int, *, batch: bool) -> int:
+    """Submits, and waits until the last row says that it is over. Returns the next number."""
+    if batch:
+        for at in range(0, count, _BATCH_JOBS):
+            size = min(_BATCH_JOBS, count - at)
+            ours.fill([(first + at + place, JOB_SECONDS) for place in range(size)])
+    else:
+        _submit_singly(ours, first, count)
+    suite.ground.gpu.wait_for("ended", first + count, _PATIENCE_SECONDS, ours.check)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while count_jobs(ours, JobState.COMPLETED) < first + count:
+        if time.monotonic() > until:
+            raise CannotMeasure("the jobs ran, and their rows do not say so")
+        time.sleep(0.1)
+    time.sleep(_POSTGRESQL_SETTLE_SECONDS if ours.database_url else _SETTLE_SECONDS)
+    return first + count
+
+
+def _submit_singly(ours: Dispatcher, first: int, count: int) -> None:
+    headers = {"Authorization": f"Bearer {ours.system.operator_key}", "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection(urlsplit(ours.system.url).netloc, timeout=60)
+    with contextlib.closing(connection):
+        for number in range(first, first + count):
+            body = json.dumps(ours.request(number, JOB_SECONDS))
+            connection.request("POST", "/api/v1/queue/submit", body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 202:
+                raise CannotMeasure(f"a submit was answered {answer.status}")
+
+
+def _per_second(ours: Dispatcher) -> Counters:
+    before, began = read_counters(ours), time.monotonic()
+    time.sleep(REST_SECONDS)
+    took = time.monotonic() - began
+    after = read_counters(ours)
+    return {name: (after[name] - before[name]) / took for name in after if name in before}
+
+
+def _redis(ours: Dispatcher) -> Counters:
+    import redis
+
+    with redis.Redis.from_url(ours.system.redis_url) as client:
+        told: Any = client.info("everything")
+    commands = {name: one for name, one in told.items() if name.startswith("cmdstat_")}
+    # a script's time has that of its commands in it: the times of all must not be added up
+    scripts = [one for name, one in commands.items() if name.removeprefix("cmdstat_") in _SCRIPTS]
+    return {
+        "redis round trips": float(told["total_reads_processed"]),
+        "redis commands, scripts' own too": float(sum(one["calls"] for one in commands.values())),
+        "redis scripts": float(sum(one["calls"] for one in scripts)),
+        "redis µs in scripts": float(sum(one["usec"] for one in scripts)),
+        "redis bytes in": float(told["total_net_input_bytes"]),
+        "redis bytes out": float(told["total_net_output_bytes"]),
+    }
+
+
+def _postgresql(ours: Dispatcher) -> Counters:
+    if not ours.database_url:
+        return {}
+    row = ask(
+        ours,
+        "select xact_commit + xact_rollback, tup_inserted, tup_updated, tup_deleted,"
+        " pg_database_size(datname), pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
+        " from pg_stat_database where datname = current_database()",
+    )
+    names = ("transactions", "rows inserted", "rows updated", "rows deleted", "bytes on disk", "bytes of WAL")
+    return {f"postgresql {name}": float(value) for name, value in zip(names, row, strict=True)}

@@ -1,0 +1,131 @@
+"""What a run of the suite stands on: a temporary folder, processes, databases. `close` leaves none of it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.proving.children import Children
+from dispatcher_project.proving.ports import free_ports
+from dispatcher_project.proving.postgresql import OwnPostgresql
+from dispatcher_project.proving.system import CannotProve, clean_environment
+from dispatcher_project.supervisor import guard
+
+from .gpu import Gpu
+
+OWN, SQLITE = "own", "sqlite"
+
+
+class CannotMeasure(Exception):
+    """A benchmark or a contender can't be measured here; the message says why, in one line."""
+
+
+class Ground:
+    """database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role
+    that may create databases. gpu: the one simulated GPU server of the run."""
+
+    def __init__(self, database: str) -> None:
+        self.database_kind = database
+        self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        self._marker = f"{self.folder}#bench"
+        environment = {**clean_environment(), guard.MARKER_VARIABLE: self._marker}
+        self.children = Children(self.folder / "log", environment)
+        self.ports = free_ports()
+        self._postgresql: OwnPostgresql | None = None
+        self._valkeys: list[EmbeddedValkey] = []
+        self._databases: list[str] = []
+        self._gpu: Gpu | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        if self._gpu is None:
+            self._gpu = Gpu(self.children, next(self.ports))
+        return self._gpu
+
+    @property
+    def logs(self) -> Path:
+        return self.children.logs
+
+    def new_folder(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+
+    def valkey(self, name: str) -> EmbeddedValkey:
+        """One of its own for each contender, with the settings that `up` gives its own."""
+        server = EmbeddedValkey(self.new_folder(f"valkey-{name}"))
+        self._valkeys.append(server)
+        server.start()
+        return server
+
+    def database(self, name: str) -> str:
+        """The URL of a new, empty database; empty for SQLite. Raises CannotMeasure."""
+        if self.database_kind == SQLITE:
+            return ""
+        database = f"bench_{name}_{secrets.token_hex(4)}"
+        self._ask_database(f'create database "{database}"')
+        self._databases.append(database)
+        return urlsplit(self.server_url)._replace(path=f"/{database}").geturl()
+
+    @property
+    def server_url(self) -> str:
+        """Of the PostgreSQL server. Raises CannotMeasure."""
+        if self.database_kind != OWN:
+            return self.database_kind
+        if self._postgresql is None:
+            self._postgresql = OwnPostgresql(self.logs / "postgresql.log", next(self.ports))
+            try:
+                self._postgresql.start()
+            except CannotProve as error:
+                raise CannotMeasure(str(error)) from None
+        return self._postgresql.url
+
+    @property
+    def database_pids(self) -> list[int]:
+        """Of the PostgreSQL that this run started; of another one nothing is known."""
+        if self._postgresql is None or self._postgresql.pid is None:
+            return []
+        return [self._postgresql.pid]
+
+    def drop(self, url: str) -> None:
+        """A database of ours, when its user is gone."""
+        name = urlsplit(url).path.strip("/")
+        if name in self._databases:
+            self._databases.remove(name)
+            self._ask_database(f'drop database if exists "{name}" with (force)')
+
+    def close(self) -> None:
+        """Ends and removes everything, the latest first; whatever fails, the rest is ended too."""
+        with contextlib.ExitStack() as ending:
+            ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            ending.callback(guard.kill_marked, self._marker)
+            if self._postgresql is not None:
+                ending.callback(self._postgresql.stop)
+            elif self._databases:
+                ending.callback(self._drop_all)
+            for valkey in self._valkeys:
+                ending.callback(valkey.stop)
+            ending.callback(self.children.close)
+
+    def _drop_all(self) -> None:
+        for name in list(self._databases):
+            self.drop(f"postgresql:///{name}")
+
+    def _ask_database(self, statement: str) -> None:
+        import psycopg
+
+        try:
+            with psycopg.connect(self.server_url, autocommit=True, connect_timeout=5) as connection:
+                connection.execute(statement.encode())
+        except psycopg.Error as error:
+            raise CannotMeasure(f"PostgreSQL: {str(error).strip().splitlines()[0]}") from None
+
+
+def tail_of(log: Path, characters: int = 400) -> str:
+    """The end of a log on one line."""
+    with contextlib.suppress(OSError):
+        return " ".join(log.read_text(errors="replace")[-characters:].split())
+    return ""

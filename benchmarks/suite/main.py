@@ -1,0 +1,116 @@
+"""`manage.py bench`: the order of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+from dispatcher_project.proving.children import Silent
+from dispatcher_project.proving.terminal import say
+from dispatcher_project.supervisor.data_folder import ROOT
+
+from .gpu import NotDone
+from .ground import CannotMeasure, Ground
+from .options import Options, read_options
+from .suite import Suite
+
+DONE, MISSED, BROKEN_OFF = 0, 1, 3
+_AGAIN_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status: 0 measured, 1 a goal was missed and --check given, 2 bad arguments, 3 broken off."""
+    options = read_options(arguments)
+    os.chdir(ROOT)  # children find their modules from here
+    if options.setup is not None:
+        return _set_up(options.setup)
+    if options.page:
+        return _write_docs(options)
+    if not sys.platform.startswith("linux"):
+        sys.stderr.write("bench: CPU and memory of processes are read from /proc: this needs Linux\n")
+        return BROKEN_OFF
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _interrupted)
+    ground: Ground | None = None
+    try:
+        ground = Ground(options.database)
+        return _measure(Suite(options, ground))
+    except (CannotMeasure, OSError) as error:
+        say(f"bench: {error}")
+        return BROKEN_OFF
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        say("broken off")
+        return BROKEN_OFF
+    finally:
+        if ground is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is impatient would leave things behind
+            ground.close()
+
+
+def _measure(suite: Suite) -> int:
+    from .report import Report
+
+    report = Report.open(suite.options)
+    failed: list[str] = []
+    for name in suite.options.benchmarks:
+        say(f"-- {name}")
+        load_before = os.getloadavg()[0]
+        try:
+            found: Mapping[str, Any] = benchmark(name)(suite)
+        except (CannotMeasure, NotDone, Silent, OSError, ValueError) as error:
+            failed.append(name)
+            say(f"{name} could not be measured: {error}")
+            continue
+        report.add(name, found, suite.skipped, load_before)
+        report.write()
+    sys.stdout.write(report.text() + "\n")
+    say(f"report: {report.page_path}")
+    if failed:
+        return BROKEN_OFF
+    return MISSED if suite.options.check and report.missed() else DONE
+
+
+def benchmark(name: str) -> Callable[[Suite], Mapping[str, Any]]:
+    """Of the module named after it."""
+    found: Callable[[Suite], Mapping[str, Any]] = import_module(
+        f"benchmarks.suite.{name.replace('-', '_')}"
+    ).measure
+    return found
+
+
+def _set_up(names: Sequence[str]) -> int:
+    from .peers import everybody, set_up
+
+    failed = 0
+    for name in names:
+        say(f"setting up {name}")
+        if why := set_up(everybody()[name]):
+            failed += 1
+            say(f"{name} is left out: {why}")
+    return int(bool(failed))
+
+
+def _write_docs(options: Options) -> int:
+    from .document import write_docs
+
+    try:
+        written = write_docs(options.report)
+    except FileNotFoundError:
+        sys.stderr.write(f"bench: there are no results in {options.report}: run `manage.py bench` first\n")
+        return 2
+    for path in written:
+        say(f"wrote {path}")
+    return DONE
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Raised again until somebody hears of it: a finaliser may be what runs now, and Python swallows what is
+    raised in one."""
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    raise KeyboardInterrupt

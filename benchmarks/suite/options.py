@@ -1,0 +1,139 @@
+"""The command line of `manage.py bench`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from dispatcher_project.supervisor.data_folder import default_folder
+
+from .ground import OWN, SQLITE
+from .peers import PEERS, everybody
+
+BENCHMARKS = {
+    "utilisation": "8 slots, jobs of 20, 100 and 500 ms: us, the raw limit and the peers in turn",
+    "submit": "requests and jobs per second at the front door, and how long they take under load",
+    "claim": "Redis time of a release-and-claim over the size of the line (benchmarks/claim.py)",
+    "end-to-end": "from accepted to running, from finished to called back, on an idle fleet",
+    "memory": "a worker's memory over many jobs",
+    "startup": "`up` until it is ready, and commands",
+    "fleet": "1,000 slots with long jobs, two worker processes",
+    "polling": "200 async jobs polled by one worker process",
+    "cost": "what one job costs: Redis commands, transactions, bytes, CPU by process",
+}
+ROUNDS = 5
+_MOST_ROUNDS, _MOST_SECONDS, _MOST_JOBS = 100, 3600.0, 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """against: None for every peer that is set up. jobs, seconds: 0 leaves each benchmark its own.
+
+    setup: peers to set up, nothing is measured then; page: write docs from the report, the same. database:
+    ``own`` (a PostgreSQL for this run), ``sqlite`` or a URL.
+    """
+
+    benchmarks: tuple[str, ...] = tuple(BENCHMARKS)
+    against: tuple[str, ...] | None = None
+    rounds: int = ROUNDS
+    jobs: int = 0
+    seconds: float = 0.0
+    database: str = OWN
+    report: Path = Path()
+    setup: tuple[str, ...] | None = None
+    page: bool = False
+    check: bool = False
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="manage.py bench",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Measures the dispatcher beside the raw limit and its peers, on one simulated GPU server "
+        "whose own log is the judge.\n\n"
+        + "\n".join(f"  {name:<12} {what}" for name, what in BENCHMARKS.items()),
+    )
+    arguments.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help="which of them (default: all)")
+    arguments.add_argument(
+        "--against", metavar="PEERS", help=f"with commas, of {', '.join(PEERS)}; `none` (default: as set up)"
+    )
+    arguments.add_argument("--rounds", help=f"each contender so often, in turn (default {ROUNDS})")
+    arguments.add_argument("--jobs", help="per measurement (default: what the seconds need)")
+    arguments.add_argument("--seconds", help="per measurement (default: each benchmark's own)")
+    arguments.add_argument(
+        "--database", help="postgresql:// URL, `own` (a PostgreSQL for this run; the default) or `sqlite`"
+    )
+    arguments.add_argument("--report", type=Path, help="folder of the results (default var/bench/report)")
+    arguments.add_argument(
+        "--setup", nargs="*", metavar="PEER", help="install peers into var/bench, measure nothing"
+    )
+    arguments.add_argument(
+        "--page", action="store_true", help="write the report's figures and plots into docs/, measure nothing"
+    )
+    arguments.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    return arguments
+
+
+def read_options(arguments: Sequence[str]) -> Options:
+    """Ends the process with status 2 and one line for what makes no sense."""
+    given = parser().parse_args(arguments)
+    database = given.database or (OWN if _has_postgresql() else SQLITE)
+    if database not in (OWN, SQLITE) and not database.startswith(("postgresql://", "postgres://")):
+        _refuse("--database is a postgresql:// URL, `own` or `sqlite`")
+    return Options(
+        benchmarks=_names("benchmark", given.benchmarks, BENCHMARKS) or tuple(BENCHMARKS),
+        against=_against(given.against),
+        rounds=int(_number("--rounds", given.rounds, ROUNDS, _MOST_ROUNDS, whole=True)),
+        jobs=int(_number("--jobs", given.jobs, 0, _MOST_JOBS, whole=True)),
+        seconds=_number("--seconds", given.seconds, 0.0, _MOST_SECONDS),
+        database=database,
+        report=(given.report or default_folder() / "bench" / "report").resolve(),
+        setup=None if given.setup is None else _names("peer", given.setup, everybody()) or tuple(everybody()),
+        page=given.page,
+        check=given.check,
+    )
+
+
+def _has_postgresql() -> bool:
+    return bool(shutil.which("postgres") or any(Path("/usr/lib/postgresql").glob("*/bin/postgres")))
+
+
+def _against(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    if text == "none":
+        return ()
+    names = _names("peer", [part.strip() for part in text.split(",") if part.strip()], PEERS)
+    return names or _refuse("--against names no peer; `none` measures us and the raw limit alone")
+
+
+def _names(kind: str, given: Sequence[str], known: object) -> tuple[str, ...]:
+    assert isinstance(known, dict)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        _refuse(f"unknown {kind} {', '.join(unknown)}; known are {', '.join(known)}")
+    return tuple(dict.fromkeys(given))
+
+
+def _number(name: str, text: str | None, default: float, most: float, *, whole: bool = False) -> float:
+    if text is None:
+        return default
+    kind = "whole number" if whole else "number"
+    try:
+        found = float(int(text)) if whole else float(text)
+    except ValueError:
+        _refuse(f"{name} is a {kind}, not {text!r}")
+    if not 0 < found <= most:  # also refuses NaN
+        _refuse(f"{name} is a {kind} above 0, at most {most:g}")
+    return found
+
+
+def _refuse(why: str) -> NoReturn:
+    """One line, and no help that hides it."""
+    sys.stderr.write(f"bench: {why}\n")
+    raise SystemExit(2)

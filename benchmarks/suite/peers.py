@@ -1,0 +1,135 @@
+"""The peers: what each needs, where it lives, and how it is set up (`bench --setup`).
+
+Each one has an environment of its own under `var/bench/<peer>`, with the versions of
+`benchmarks/peers/versions.toml`; none of them touches the dispatcher's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dispatcher_project.supervisor.data_folder import ROOT, default_folder
+
+VERSIONS = ROOT / "benchmarks" / "peers" / "versions.toml"
+NODE_MIN = 18
+_SETUP_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """prepares: its script has a verb for that. node: runs on Node.js."""
+
+    name: str
+    what: str
+    needs_postgresql: bool = False
+    prepares: bool = False
+    node: bool = False
+    ours: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return default_folder().resolve() / "bench" / self.name
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable) if self.ours else self.folder / "bin" / "python"
+
+    def command(self, *verb: str) -> list[str]:
+        if self.node:
+            script = ROOT / "benchmarks" / "peers" / f"{self.name}.js"
+            return ["node", str(script), str(self.folder / "node_modules"), *verb]
+        return [str(self.python), "-m", f"benchmarks.peers.{self.name}", *verb]
+
+    def why_not(self) -> str:
+        """Why it can't be measured here; empty if it can."""
+        if self.ours:
+            return ""
+        if self.node and (why := _why_no_node()):
+            return why
+        if not (self.folder / _DONE).exists():
+            return f"not set up: python3 manage.py bench --setup {self.name}"
+        if (self.folder / _DONE).read_text() != json.dumps(pinned()[self.name]):
+            return f"set up with other versions: python3 manage.py bench --setup {self.name}"
+        return ""
+
+
+RAW = Peer("raw", "threads, a Redis list, HTTP over a socket; no database, nothing kept", ours=True)
+PEERS: Mapping[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer("celery", "Celery, threads pool, Redis; nothing committed"),
+        Peer("rq", "RQ, SimpleWorker in a pool, Redis"),
+        Peer("dramatiq", "Dramatiq, 2 processes, Redis"),
+        Peer("huey", "Huey, threads, Redis"),
+        Peer("taskiq", "Taskiq, asyncio, Redis list"),
+        Peer("procrastinate", "Procrastinate, asyncio, PostgreSQL", needs_postgresql=True, prepares=True),
+        Peer("bullmq", "BullMQ, Node.js, Redis", node=True),
+    )
+}
+STARLETTE = Peer("starlette", "a bare endpoint that pushes to a Redis list")
+"""Only `bench submit` uses it."""
+_DONE = "set-up.json"
+
+
+def pinned() -> dict[str, list[str]]:
+    """What is installed for each: ``name==version``, or for npm ``name@version``."""
+    found = tomllib.loads(VERSIONS.read_text())
+    return {name: list(packages) for name, packages in found.items()}
+
+
+def everybody() -> dict[str, Peer]:
+    """All that are set up, by name."""
+    return {**PEERS, STARLETTE.name: STARLETTE}
+
+
+def set_up(peer: Peer) -> str:
+    """Makes its environment anew; why it could not, in one line, or empty."""
+    if peer.node and (why := _why_no_node()):
+        return why
+    packages = pinned()[peer.name]
+    shutil.rmtree(peer.folder, ignore_errors=True)
+    peer.folder.mkdir(parents=True)
+    if peer.node:
+        steps = [["npm", "install", "--no-audit", "--no-fund", "--prefix", str(peer.folder), *packages]]
+    else:
+        steps = [
+            [sys.executable, "-m", "venv", str(peer.folder)],
+            [str(peer.python), "-m", "pip", "install", "--quiet", *packages],
+        ]
+    for step in steps:
+        if why := _run(step):
+            return why
+    (peer.folder / _DONE).write_text(json.dumps(packages))
+    return ""
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_SETUP_SECONDS, cwd="/",
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{Path(command[0]).name}: {error}"
+    lines = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
+    wrong = next((line for line in lines if "error" in line.lower()), lines[-1])
+    return f"{Path(command[0]).name}: {wrong[:300]}" if ended.returncode else ""
+
+
+def _why_no_node() -> str:
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        return "needs Node.js (node and npm), which this machine does not have"
+    told = subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout
+    major = told.strip().lstrip("v").partition(".")[0]
+    if not major.isdigit() or int(major) < NODE_MIN:
+        return f"needs Node.js {NODE_MIN} or newer, not {told.strip() or 'this one'}"
+    return ""

@@ -1,0 +1,71 @@
+"""How long `up` takes until it is ready, on a folder that it had before, and how long commands take to start.
+
+Without its demo fleet, as everything else here; with it: `--seconds` has no meaning, `--rounds` does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from dispatcher_project.proving.terminal import say
+
+from .contenders import Dispatcher
+from .ground import CannotMeasure
+from .suite import Suite
+
+COMMANDS = (
+    ("version",),
+    ("help",),
+    ("submit", "--help"),
+    ("job", "--help"),
+    ("doctor", "--help"),
+    ("check",),
+)
+
+
+def measure(suite: Suite) -> dict[str, Any]:
+    ours = Dispatcher(suite.ground)
+    ready: list[float] = []
+    try:
+        began = time.monotonic()
+        ours.start()
+        first = time.monotonic() - began
+        settings = ours.system.settings()
+        for _ in range(suite.options.rounds):
+            ours.stop(keep_database=True)
+            began = time.monotonic()
+            ours.start(folder=ours.folder)
+            ready.append(round(time.monotonic() - began, 2))
+            say(f"up is ready after {ready[-1]:.2f} s")
+        commands = {" ".join(command): _timed(suite, command, settings) for command in COMMANDS}
+    finally:
+        ours.stop()
+    for name, seconds in commands.items():
+        say(f"manage.py {name:<16} {seconds:.2f} s")
+    return {
+        "up_first_seconds": round(first, 2),
+        "up_warm_seconds": {"rounds": ready, "median": median(ready)},
+        "command_seconds": commands,
+    }
+
+
+def _timed(suite: Suite, command: tuple[str, ...], settings: Mapping[str, str]) -> float:
+    """The median, seconds; once before, so that its bytecode is there."""
+    environment = {**suite.ground.children.environment, **settings, "DISPATCHER_NO_BOOTSTRAP": "1"}
+    taken = []
+    for _ in range(suite.options.rounds + 1):
+        began = time.monotonic()
+        ended = subprocess.run(
+            [sys.executable, "manage.py", *command], env=environment, capture_output=True, check=False,
+            cwd=os.getcwd(),
+        )  # fmt: skip
+        if ended.returncode:
+            raise CannotMeasure(f"manage.py {' '.join(command)} ended with {ended.returncode}")
+        taken.append(time.monotonic() - began)
+    return round(median(taken[1:]), 3)

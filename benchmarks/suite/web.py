@@ -1,0 +1,42 @@
+"""The web server's command, as `deploy/systemd` has it: so that what is measured is what is deployed."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+from dispatcher_project.supervisor.data_folder import ROOT
+
+from .ground import CannotMeasure
+
+UNIT = ROOT / "deploy" / "systemd" / "dispatcher-web.service"
+_OURS = {"dispatcher_project.asgi:application": "asgi", "dispatcher_project.wsgi:application": "wsgi"}
+_BARE = {
+    "asgi": "benchmarks.suite.bare_django_asgi:application",
+    "wsgi": "benchmarks.suite.bare_django:application",
+}
+
+
+def deployed_command(unit: str, port: int, *, bare: bool = False) -> list[str]:
+    """The unit's ExecStart with this Python, on that port of loopback. bare: serving the bare Django view.
+    Raises CannotMeasure if it has no such line, port or application."""
+    line = next((line for line in unit.splitlines() if line.startswith("ExecStart=")), "")
+    command = shlex.split(line.removeprefix("ExecStart="))
+    if not command:
+        raise CannotMeasure(f"{UNIT.name} has no ExecStart")
+    command[0] = sys.executable if "python" in command[0] else command[0]
+    _replace(command, "--port", str(port))
+    return [_BARE[_OURS[part]] if bare and part in _OURS else part for part in command]
+
+
+def _replace(command: list[str], option: str, value: str) -> None:
+    if option not in command:
+        raise CannotMeasure(f"{UNIT.name} has no {option}")
+    command[command.index(option) + 1] = value
+
+
+def serves_with(command: Sequence[str]) -> str:
+    """For people: its program, without paths."""
+    shown = list(command[1:])
+    return " ".join(shown[1:] if shown[:1] == ["-m"] else shown)

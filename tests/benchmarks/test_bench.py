@@ -1,0 +1,110 @@
+"""`manage.py bench` for real, in short: the raw limit on the judge's server, Ctrl-C, by hand us as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.suite.contenders import Scripted
+from benchmarks.suite.ground import SQLITE, Ground
+from benchmarks.suite.peers import RAW
+from benchmarks.suite.utilisation import run_jobs, spread_out
+from dispatcher_project.embedded import die_with_parent, find_valkey
+from dispatcher_project.supervisor.data_folder import ROOT
+from tests.dispatcher_project.worker_bench import wait_for
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Unix sockets lie below it: pytest's own folders have names too long for them."""
+    with tempfile.TemporaryDirectory(prefix="b") as folder:
+        yield Path(folder)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    (folder / "tmp").mkdir()
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "manage.py",
+            "bench",
+            *arguments,
+            "--report",
+            str(folder / "report"),
+            "--database",
+            SQLITE,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1", "TMPDIR": str(folder / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines and folders of processes that have to do with it, by what they were started with."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in told:
+                found.append(told.replace(b"\0", b" ").decode(errors="replace")[:200])
+    return found
+
+
+def test_the_raw_limit_runs_each_job_once_and_keeps_the_slots_busy():
+    ground = Ground(SQLITE)
+    contender = Scripted(ground, RAW)
+    try:
+        contender.start(4)
+        found = run_jobs(ground.gpu, contender, spread_out(0, 80, 0.02, 4), 4)
+    finally:
+        contender.stop()
+        ground.close()
+    assert (found["wrong"], found["jobs"]) == ([], 80)
+    assert 0.0 < found["utilisation"] <= 1.0
+    assert found["cpu_ms_per_job"] > 0.0
+    assert not ground.folder.exists()
+
+
+def test_ctrl_c_leaves_no_process_and_no_folder(short_path: Path):
+    bench = start(short_path, "startup")
+    wait_for(lambda: bench.poll() is not None or len(processes_of(short_path)) > 3, what="`up` under it")
+    bench.send_signal(signal.SIGINT)
+    output, _ = bench.communicate(timeout=110)
+    assert bench.returncode == 3, output
+    assert "broken off" in output
+    assert processes_of(short_path) == []
+    assert list((short_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.by_hand
+def test_us_and_the_raw_limit_side_by_side(short_path: Path):
+    bench = start(short_path, "utilisation", "--against", "none", "--rounds", "1", "--seconds", "1")
+    output, _ = bench.communicate(timeout=110)
+    assert bench.returncode == 0, output
+    found = json.loads((short_path / "report" / "bench.json").read_text())
+    assert found["wrong"] == []
+    assert set(found["results"]["utilisation"]["contenders"]) == {"dispatcher", "raw"}
+    assert (short_path / "report" / "bench.html").read_text().startswith("<!doctype html>")
+    assert processes_of(short_path) == []
+    assert list((short_path / "tmp").iterdir()) == []

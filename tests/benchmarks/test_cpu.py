@@ -1,0 +1,39 @@
+"""CPU of processes with everything they started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.suite.cpu import cpu_seconds, tree
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+_BURNS = "import time\nwhile time.process_time() < 0.15: pass\n"
+_PARENT = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {_BURNS!r}], check=True)
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_child_burnt_counts_also_when_it_has_ended():
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        living = int(parent.stdout.readline())
+        assert cpu_seconds([parent.pid]) >= 0.15
+        assert tree([parent.pid]) == {parent.pid, living}
+        parent.stdin.close()
+
+
+def test_a_process_that_is_gone_costs_nothing():
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    assert cpu_seconds([gone.pid]) == 0.0

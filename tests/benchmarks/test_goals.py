@@ -1,0 +1,63 @@
+"""Each goal stands beside what was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.suite.goals import Goal, goals, wrongs
+from tests.benchmarks.made import measured, results
+
+
+def of(found: dict, text: str) -> Goal:
+    (goal,) = [goal for goal in goals(found) if text in goal.goal]
+    return goal
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed():
+    found = goals({})
+    assert {goal.met for goal in found} == {None}
+    assert {goal.benchmark for goal in found} == {
+        "utilisation", "submit", "end-to-end", "claim", "fleet", "polling", "memory", "startup",
+    }  # fmt: skip
+
+
+def test_goals_at_and_below_their_limits():
+    found = results(dispatcher=measured(0.985, cpu=2.8, gap=1.6), raw=measured(0.99, gap=1.0))
+    assert of(found, "utilisation, jobs of 100 ms").met is True
+    assert of(found, "utilisation, jobs of 500 ms").met is None
+    assert of(found, "gap p50 / raw limit, jobs of 20 ms") == Goal(
+        "utilisation", "gap p50 / raw limit, jobs of 20 ms, ≤ 1.5 ×", "1.6 ×", False
+    )
+    assert of(found, "CPU of all our processes").met is True
+    assert of(found, "the same with PostgreSQL's") == Goal(
+        "utilisation", "the same with PostgreSQL's ≤ 3 ms", "3.3 ms", False
+    )
+    assert of(found, "bare Django view").met is True
+    assert of(found, "accepted → running: p50").met is True
+    assert of(found, "accepted → running: p99").met is False
+    assert of(found, "flat: every row").met is False
+    assert of(found, "flat over 100,000 jobs") == Goal(
+        "memory", "flat over 100,000 jobs", "80 → 81 MB over 5,000", None
+    )
+
+
+@pytest.mark.parametrize(
+    ("jobs", "share", "met"), [(200, 0.02, True), (60, 0.02, None), (60, 0.2, False), (200, 0.1, False)]
+)
+def test_fewer_jobs_than_the_goal_speaks_of_can_miss_it_and_not_meet_it(jobs, share, met):
+    assert of({"polling": {"jobs": jobs, "core_share": share}}, "200 async jobs").met is met
+    few = {"memory": {"jobs": 500, "first_mb": 80.0, "last_mb": 99.0, "most_mb": 99.0, "flat": False}}
+    assert of(few, "flat over 100,000 jobs").met is False
+
+
+def test_ahead_of_the_best_peer_at_20_ms_and_hardly_behind_at_100():
+    found = results(dispatcher=measured(0.95), celery=measured(0.8), bullmq=measured(0.952))
+    at_20, at_100 = of(found, "ahead of every peer at 20 ms"), of(found, "ahead of every peer at 100 ms")
+    assert (at_20.met, at_100.met) == (False, True)
+    assert "the best is bullmq with 0.952; without rq, dramatiq" in at_20.measured
+    assert of(results(dispatcher=measured(0.95), huey=measured(0.95)), "at 20 ms").met is False
+
+
+def test_who_was_fast_and_wrong_is_named():
+    found = results(dispatcher=measured(0.9), rq=measured(0.99, wrong=("3 never run (1, 2, 3)",)))
+    assert wrongs(found) == ["rq, 20 ms: 3 never run (1, 2, 3)", "rq, 100 ms: 3 never run (1, 2, 3)"]
