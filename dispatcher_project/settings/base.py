@@ -109,6 +109,11 @@ _POSTGRESQL_PATIENCE = {
 """libpq's own leave a thread waiting for a host that is gone for minutes to connect, for hours to answer."""
 
 
+_PREPARE_AFTER = 5
+"""Executions of a statement of `gpus.models.prepared` after which PostgreSQL keeps it. Poolers that hand a
+connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
+
+
 def database(url: str) -> dict[str, Any]:
     """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003). The query of the
     URL gives driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3`` (PostgreSQL).
@@ -130,7 +135,16 @@ def database(url: str) -> dict[str, Any]:
         entry["OPTIONS"] = {**_POSTGRESQL_PATIENCE, **entry.get("OPTIONS", {})}
         entry.setdefault("CONN_MAX_AGE", 60)
         entry["CONN_HEALTH_CHECKS"] = True
+        entry["OPTIONS"]["prepare_threshold"] = _prepare_after(entry["OPTIONS"].get("prepare_threshold"))
     return entry
+
+
+def _prepare_after(said: Any) -> int | None:
+    if said == "none":
+        return None
+    if said is None or isinstance(said, int):
+        return _PREPARE_AFTER if said is None else said
+    raise ImproperlyConfigured(f"prepare_threshold in DATABASE_URL is a whole number or none, not {said!r}")
 
 
 DATABASE_URL = env.str("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'db.sqlite3'}")

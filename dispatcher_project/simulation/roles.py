@@ -15,6 +15,7 @@ from jobs.services.runs import AttemptRun
 from jobs.services.worker import WATCH_SECONDS, GpuWorker
 from jobs.sweeps.registry import Entry, sweeps
 from jobs.sweeps.runner import Runner
+from jobs.transitions import Touched
 
 GRACE_SECONDS = 20.0
 KEEPER_SECONDS = 1.0
@@ -32,8 +33,8 @@ class FiberWriter(GroupCommitWriter):
     def start(self) -> None:
         self._scheduler.spawn(self._process, self._run)
 
-    def submit(self, apply: Callable[[], Any]) -> Future[Any]:
-        write = Write(apply)
+    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+        write = Write(apply, touched)
         self._queue.append(write)
         self._filled.set()
         return write.done

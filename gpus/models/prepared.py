@@ -1,7 +1,8 @@
 """Statements of the hot path: written with the ORM, compiled once per database, then only executed.
 
-Building and compiling a queryset costs ten times what SQLite needs to answer it. Columns, converters and
-locks stay Django's: a statement here says what the same queryset would say.
+Building and compiling a queryset costs ten times what SQLite needs to answer it, and PostgreSQL parses a text
+that holds its values anew each time. Columns, converters and locks stay Django's: a statement here says what
+the same queryset would say.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.signals import connection_created
 from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
+
+MOST_ROWS = 64
+MOST_PLACES = 60_000
+"""PostgreSQL counts the values of a statement in 16 bits."""
 
 
 class Value(Expression):
@@ -26,8 +32,8 @@ class Value(Expression):
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self]
 
-    def prepared(self, value: Any) -> Any:
-        return self.output_field.get_db_prep_save(value, connection)
+    def prepared(self, value: Any, database: Any) -> Any:
+        return self.output_field.get_db_prep_save(value, database)
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
@@ -44,25 +50,25 @@ class Read:
 
     def __call__(self, **values: Any) -> list[Any]:
         """What the queryset would give: model instances, dicts, tuples or flat values."""
-        compiled = self._compiled.get(connection.vendor)
+        database = _database()
+        compiled = self._compiled.get(database.vendor)
         if compiled is None:
-            compiled = self._compiled[connection.vendor] = self._compile()
+            compiled = self._compiled[database.vendor] = self._compile(database)
         sql, places, converters, build = compiled
-        with connection.cursor() as cursor:
-            cursor.execute(sql, _fill(places, values))
+        with _execute(database, sql, _fill(places, values, database)) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         for row in rows:
             for at, expression, convert in converters:
-                row[at] = convert(row[at], expression, connection)
+                row[at] = convert(row[at], expression, database)
         return [build(row) for row in rows]
 
     def first(self, **values: Any) -> Any:
         """The first row, or None."""
         return next(iter(self(**values)), None)
 
-    def _compile(self) -> tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]:
+    def _compile(self, database: Any) -> tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]:
         rows = self._rows()
-        compiler = rows.query.get_compiler(connection=connection)
+        compiler = rows.query.get_compiler(connection=database)
         sql, places = compiler.as_sql()
         converters = [
             (at, expression, convert)
@@ -98,20 +104,28 @@ class ReadAmong:
 
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
     """Whether the row was inserted. A key that the database makes is not read back."""
-    sql, fields = _insert_sql(connection.vendor, type(row), ignore_conflicts)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            sql, [field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields]
-        )
+    database = _database()
+    sql, fields = _insert_sql(database.vendor, type(row), ignore_conflicts)
+    with _execute(database, sql, _columns(row, fields, database)) as cursor:
         return bool(cursor.rowcount)
 
 
 def insert_all(rows: Sequence[Model]) -> None:
-    """Of one kind; keys that the database makes are not read back."""
-    if len(rows) == 1:
-        insert(rows[0])
-    elif rows:
-        type(rows[0])._default_manager.bulk_create(rows)
+    """Of one kind, in order; keys that the database makes are not read back. As many at once as go into one
+    statement, by powers of two: so there are few texts to compile, and few for PostgreSQL to know."""
+    if not rows:
+        return
+    database = _database()
+    sql, fields = _insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
+    head, values, places = sql.partition(" VALUES ")
+    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(fields))
+    first = 0
+    while first < len(rows):
+        count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
+        some = rows[first : first + count]
+        columns = [column for row in some for column in _columns(row, fields, database)]
+        _execute(database, head + values + ", ".join([places] * count), columns).close()
+        first += count
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
@@ -121,15 +135,59 @@ def update(row: Model, fields: Sequence[str]) -> bool:
 
 def change(model: type[Model], pk: Any, fields: Mapping[str, Any], **only_if: Any) -> bool:
     """Sets these fields of the row, if the fields in `only_if` have these values; whether it was so."""
-    sql, places = _update_sql(connection.vendor, model, tuple(fields), tuple(only_if))
+    database = _database()
+    sql, places = _update_sql(database.vendor, model, tuple(fields), tuple(only_if))
     values = {"pk": pk, **{f"to {name}": value for name, value in fields.items()}, **only_if}
-    with connection.cursor() as cursor:
-        cursor.execute(sql, _fill(places, values))
+    with _execute(database, sql, _fill(places, values, database)) as cursor:
         return bool(cursor.rowcount)
 
 
-def _fill(places: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-    return [place.prepared(values[place.name]) if isinstance(place, Value) else place for place in places]
+def _database() -> Any:
+    """This thread's, itself: each look through Django's proxy costs as much as a value of a statement."""
+    return connections[DEFAULT_DB_ALIAS]
+
+
+def _execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
+    """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
+    text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
+    the connection's `prepare_threshold` says never)."""
+    if database.vendor == "postgresql":
+        database.close_if_health_check_failed()
+        database.ensure_connection()
+        with database.wrap_database_errors:
+            bare = database.Database.Cursor(database.connection)
+        wrap = database.make_debug_cursor if database.queries_logged else database.make_cursor
+        cursor = wrap(bare)
+    else:
+        cursor = database.cursor()
+    try:
+        cursor.execute(sql, values)
+    except BaseException:
+        cursor.close()
+        raise
+    return cursor
+
+
+def _plan_each_time(connection: Any, **_: Any) -> None:
+    """What PostgreSQL keeps of a statement is its parsed text, never its plan: one made while a table was
+    small reads all of it, and would stay, until the next look of autovacuum, while the table grows."""
+    if connection.vendor == "postgresql" and connection.connection.prepare_threshold is not None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET plan_cache_mode = force_custom_plan")
+
+
+connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
+
+
+def _columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
+    return [field.get_db_prep_save(getattr(row, field.attname), database) for field in fields]
+
+
+def _fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
+    return [
+        place.prepared(values[place.name], database) if isinstance(place, Value) else place
+        for place in places
+    ]
 
 
 def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
@@ -137,7 +195,7 @@ def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], A
     match rows._iterable_class.__name__:  # type: ignore[attr-defined]
         case "ModelIterable":
             names = [column[0].target.attname for column in compiler.select]
-            return lambda columns: rows.model.from_db(connection.alias, names, columns)
+            return lambda columns: rows.model.from_db(DEFAULT_DB_ALIAS, names, columns)
         case "ValuesIterable":
             return lambda columns: dict(zip(names, columns, strict=True))
         case "ValuesListIterable":
@@ -154,7 +212,7 @@ def _insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tupl
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
     query.insert_values(fields, [model()])
-    compiler = query.get_compiler(connection=connection)
+    compiler = query.get_compiler(connection=_database())
     compiler.returning_fields = None
     [(sql, _)] = compiler.as_sql()
     return sql, fields
@@ -169,5 +227,5 @@ def _update_sql(
     found = model._default_manager.filter(pk=value(model, model._meta.pk.name, "pk"), **conditions)
     query: Any = found.query.chain(UpdateQuery)
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
-    sql, places = query.get_compiler(connection=connection).as_sql()
+    sql, places = query.get_compiler(connection=_database()).as_sql()
     return sql, tuple(places)

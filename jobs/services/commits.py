@@ -23,6 +23,8 @@ from django.db import (
     transaction,
 )
 
+from jobs.transitions import Touched, together
+
 log = structlog.get_logger()
 
 MAX_BATCH = 200
@@ -43,10 +45,12 @@ _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 
 @dataclass(slots=True)
 class Write:
-    """apply: runs inside the transaction, may be repeated, returns its outcome. done: the outcome, set
-    after the commit; an exception if this write alone can never be stored."""
+    """apply: runs inside the transaction, may be repeated, returns its outcome. touched: what it is about,
+    to be read together with those of others. done: the outcome, set after the commit; an exception if this
+    write alone can never be stored."""
 
     apply: Callable[[], Any]
+    touched: Touched | None = None
     done: Future[Any] = field(default_factory=Future)
     alone: Any = _UNWRITTEN
     """Its outcome or exception once it was written in a transaction of its own."""
@@ -58,7 +62,7 @@ class Writer(Protocol):
 
     def start(self) -> None: ...
 
-    def submit(self, apply: Callable[[], Any]) -> Future[Any]: ...
+    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]: ...
 
     def stop(self, timeout_seconds: float = 10.0) -> bool: ...
 
@@ -102,8 +106,8 @@ class GroupCommitWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, apply: Callable[[], Any]) -> Future[Any]:
-        write = Write(apply)
+    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+        write = Write(apply, touched)
         with self._some:
             if self._ended:
                 write.done.set_exception(RuntimeError("the writer has ended"))
@@ -170,7 +174,7 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
     written alone by then keeps its outcome."""
     if all(write.alone is _UNWRITTEN for write in batch):
         try:
-            with transaction.atomic():
+            with transaction.atomic(), together([w.touched for w in batch if w.touched is not None]):
                 return [write.apply() for write in batch]
         except (OperationalError, InterfaceError) as error:
             if not _is_about_the_write(error):

@@ -26,7 +26,7 @@ from jobs.services.commits import GroupCommitWriter, MakeWriter, Writer
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
 from jobs.states import JobState
-from jobs.transitions import End, Ended, Start, StartOutcome
+from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 
 log = structlog.get_logger()
 
@@ -95,7 +95,10 @@ class Settlement:
 
     def write_start(self, start: Start) -> Future[StartOutcome]:
         future: Future[StartOutcome] = Future()
-        written = self.writer.submit(lambda: _touched(start.job_id, transitions.start_attempt(start)))
+        written = self.writer.submit(
+            lambda: _touched(start.job_id, transitions.start_attempt(start)),
+            Touched(start.job_id, start.attempt_id),
+        )
         written.add_done_callback(lambda done: _pass_on(done, future))
         return future
 
@@ -112,7 +115,8 @@ class Settlement:
             lambda: _touched(
                 lease.job_id,
                 transitions.note_remote_id(lease.job_id, lease.attempt_id, lease.epoch, remote_id, at),
-            )
+            ),
+            Touched(lease.job_id, lease.attempt_id),
         ).add_done_callback(committed)
 
     def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
@@ -121,7 +125,10 @@ class Settlement:
         )
 
     def _submit_end(self, leases: Leases, lease: Lease, end: End) -> Future[Any]:
-        return self.writer.submit(lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref))
+        return self.writer.submit(
+            lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref),
+            Touched(end.job_id, end.attempt_id),
+        )
 
     def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
         """What the database refuses to store must still end: as a failure, in plain words. If it refuses that

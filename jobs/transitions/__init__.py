@@ -6,6 +6,7 @@ repeated (a COMMIT whose reply was lost is applied again): the second time chang
 
 from .attempts import End, Start, StartOutcome, end_attempt, note_remote_id, start_attempt, take_over
 from .quarantine import quarantine_slot
+from .rows import Touched, together
 from .waiting import (
     WAITING,
     Ended,
@@ -26,6 +27,7 @@ __all__ = [
     "Ended",
     "Start",
     "StartOutcome",
+    "Touched",
     "change_standing",
     "create_jobs",
     "dismiss",
@@ -40,4 +42,5 @@ __all__ = [
     "request_cancel",
     "start_attempt",
     "take_over",
+    "together",
 ]

@@ -9,13 +9,20 @@ from typing import Any
 
 from gpus.errors import GpuError
 from gpus.models import prepared
-from gpus.models.prepared import value
 from gpus.protocol import split_slot
 from jobs.models import Attempt, Job
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
-from jobs.transitions.rows import call_back, lock_job, log_event, move_job
+from jobs.transitions.rows import (
+    call_back,
+    change_attempt,
+    insert_attempt,
+    lock_job,
+    log_event,
+    move_job,
+    read_attempt,
+)
 from jobs.transitions.waiting import Ended
 
 
@@ -71,7 +78,6 @@ _ENDED = (
     "finished_at",
     "gpu_seconds",
 )
-_of_id = prepared.Read(lambda: Attempt.objects.filter(id=value(Attempt, "id")))
 
 
 def start_attempt(start: Start) -> StartOutcome:
@@ -96,8 +102,7 @@ def start_attempt(start: Start) -> StartOutcome:
         worker=start.worker,
         started_at=start.at,
     )
-    # the unique index on live slots stands behind the lease
-    if not prepared.insert(attempt, ignore_conflicts=True):
+    if not insert_attempt(attempt):
         # written before and over by now, its reply lost; or the slot is another's
         return StartOutcome.STARTED if _has_begun(start) else StartOutcome.SLOT_TAKEN
     job.live_attempt = start.attempt_id
@@ -126,7 +131,7 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
     if job is None:
         return False
     accepted = {"state": AttemptState.WAITING, "remote_id": remote_id}
-    if not prepared.change(Attempt, attempt_id, accepted, epoch=epoch, state=AttemptState.SENT):
+    if not change_attempt(attempt_id, accepted, epoch=epoch, state=AttemptState.SENT):
         # True: written before, and the reply was lost
         return Attempt.objects.filter(id=attempt_id, epoch=epoch, **accepted).exists()
     log_event(job, "accepted", at, {"attempt": job.attempts_made, "remote_id": remote_id})
@@ -149,7 +154,7 @@ def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetim
 def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
     job = lock_job(end.job_id)
-    attempt: Attempt | None = _of_id.first(id=end.attempt_id)
+    attempt = read_attempt(end.attempt_id)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")

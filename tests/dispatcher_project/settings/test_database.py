@@ -7,6 +7,7 @@ import time
 
 import psycopg
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.settings.base import database
 
@@ -23,6 +24,18 @@ def test_postgresql_is_not_waited_for_without_end_and_the_url_may_say_how_long()
     options = database("postgresql://user@host/name?connect_timeout=2&sslmode=require")["OPTIONS"]
     assert (options["connect_timeout"], options["sslmode"]) == (2, "require")
     assert {"keepalives_idle", "tcp_user_timeout"} <= options.keys()
+
+
+@pytest.mark.parametrize(
+    ("query", "after"), [("", 5), ("?prepare_threshold=2", 2), ("?prepare_threshold=none", None)]
+)
+def test_statements_are_prepared_unless_the_url_says_never(query: str, after: int | None) -> None:
+    assert database(f"postgresql://user@host/name{query}")["OPTIONS"]["prepare_threshold"] == after
+
+
+def test_what_is_no_count_of_executions_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="prepare_threshold"):
+        database("postgresql://user@host/name?prepare_threshold=soon")
 
 
 def test_a_postgresql_that_says_nothing_ends_in_an_error() -> None:

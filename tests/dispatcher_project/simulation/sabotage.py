@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -19,12 +19,19 @@ from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.models import Attempt, Job
-from jobs.services import claims
+from jobs.services import claims, commits
 from jobs.states import AttemptState, JobState
 from jobs.sweeps import due_starts
 from jobs.sweeps.registry import sweeps
 
 Sabotage = Callable[[], Any]
+
+
+@contextmanager
+def each_write_reads_its_own() -> Iterator[None]:
+    """Not a mechanism: what a sabotage does to a row before a write must be seen by it."""
+    with patch.object(commits, "together", lambda touched: nullcontext()):
+        yield
 
 
 @contextmanager
@@ -43,7 +50,7 @@ def result_fence() -> Iterator[None]:
             Job.objects.filter(id=end.job_id).update(state=JobState.RUNNING, live_attempt=end.attempt_id)
         return real(end)
 
-    with patch.object(transitions, "end_attempt", end_attempt):
+    with patch.object(transitions, "end_attempt", end_attempt), each_write_reads_its_own():
         yield
 
 
@@ -76,7 +83,7 @@ def start_compare_and_set() -> Iterator[None]:
             Job.objects.filter(id=start.job_id).update(state=JobState.QUEUED, finished_at=None)
         return real(start)
 
-    with patch.object(transitions, "start_attempt", start_attempt):
+    with patch.object(transitions, "start_attempt", start_attempt), each_write_reads_its_own():
         yield
 
 

@@ -15,6 +15,7 @@ from jobs.services.commits import AfterCommit, Write, write_batch
 from jobs.services.finish import push_tickets
 from jobs.services.runs import AttemptRun
 from jobs.services.worker import GpuWorker
+from jobs.transitions import Touched
 from tests.builders import ManualClock, make_job
 from tests.jobs.services.shop import Shop
 
@@ -34,8 +35,8 @@ class HandWriter:
 
     def start(self) -> None: ...
 
-    def submit(self, apply: Callable[[], Any]) -> Future[Any]:
-        write = Write(apply)
+    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+        write = Write(apply, touched)
         self._queue.append(write)
         if self.at_once:
             self.commit()

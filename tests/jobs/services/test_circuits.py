@@ -47,9 +47,11 @@ def break_down(*nodes: Node) -> None:
 
 
 def work_out(worker: GpuWorker) -> None:
-    """Until there is nothing that may run."""
+    """Until there is nothing that may run, and what ran is committed: between two commits no job may be
+    RUNNING while ends are still queued."""
     while worker.work("m"):
         pass
+    worker.until_done(worker.settlement.writer.submit(lambda: None))
 
 
 def test_the_other_server_takes_the_work(shop: Shop, second: Node) -> None:

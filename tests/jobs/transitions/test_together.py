@@ -1,0 +1,187 @@
+"""Writes of one transaction whose rows are read together end as if each had been written by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from gpus.errors import ServerLost
+from gpus.models import QuarantinedSlot
+from jobs import transitions
+from jobs.ids import new_id
+from jobs.models import Attempt, Event, Job
+from jobs.retry import Ending, RetryPolicy
+from jobs.services.commits import Write, write_batch
+from jobs.states import AttemptState, JobState
+from jobs.transitions import End, Start, StartOutcome, Touched
+from jobs.transitions.rows import read_attempt
+from tests.builders import START, make_job, make_model, make_server
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+FIELDS = [field.attname for field in Job._meta.concrete_fields if field.attname not in ("id", "place_us")]
+
+
+def start_of(job: Job, slot: str = "gpu-1/0") -> Start:
+    return Start(job.id, new_id(), slot, job.model, "w", START)
+
+
+def end_of(start: Start, ending: Ending | None = None, **values) -> End:
+    at = START + timedelta(seconds=5)
+    return End(
+        start.job_id,
+        start.attempt_id,
+        1,
+        start.slot,
+        ending or Ending(),
+        RetryPolicy(jitter=0.0),
+        at,
+        **values,
+    )
+
+
+def started(start: Start) -> Write:
+    return Write(lambda: transitions.start_attempt(start), Touched(start.job_id, start.attempt_id))
+
+
+def ended(end: End) -> Write:
+    return Write(lambda: transitions.end_attempt(end), Touched(end.job_id, end.attempt_id))
+
+
+def accepted(start: Start, remote_id: str) -> Write:
+    return Write(
+        lambda: transitions.note_remote_id(start.job_id, start.attempt_id, 1, remote_id, START),
+        Touched(start.job_id, start.attempt_id),
+    )
+
+
+def events(job: Job) -> list[tuple[int, str]]:
+    return list(Event.objects.filter(job=job).order_by("id").values_list("seq", "type"))
+
+
+def test_a_job_may_start_be_accepted_and_end_in_one_batch():
+    job, other = make_job(), make_job()
+    first, second = start_of(job), start_of(other, "gpu-1/1")
+    outcomes = write_batch(
+        [started(first), started(second), accepted(first, "r1"), ended(end_of(first, result={"a": 1}))]
+    )
+
+    assert outcomes[:3] == [StartOutcome.STARTED, StartOutcome.STARTED, True]
+    assert outcomes[3].won
+    job.refresh_from_db()
+    assert (job.state, job.result, job.event_seq, job.live_attempt) == (JobState.COMPLETED, {"a": 1}, 4, None)
+    assert events(job) == [(1, "queued"), (2, "started"), (3, "accepted"), (4, "completed")]
+    attempt = Attempt.objects.get(id=first.attempt_id)
+    assert (attempt.state, attempt.remote_id) == (AttemptState.COMPLETED, "r1")
+    assert Attempt.objects.get(id=second.attempt_id).state == AttemptState.SENT
+
+
+def test_the_slot_may_be_handed_on_in_one_batch():
+    before, after = make_job(), make_job()
+    first, second = start_of(before), start_of(after)
+    outcomes = write_batch([started(first), ended(end_of(first)), started(second)])
+    assert (outcomes[0], outcomes[2]) == (StartOutcome.STARTED, StartOutcome.STARTED)
+    after.refresh_from_db()
+    assert after.live_attempt == second.attempt_id
+
+
+def test_a_slot_that_is_taken_is_told_and_its_run_is_quarantined():
+    make_server(model=make_model())
+    holder, late = make_job(), make_job()
+    first, second = start_of(holder), start_of(late)
+    outcomes = write_batch([started(first), started(second), ended(end_of(second))])
+    assert outcomes[1] is StartOutcome.SLOT_TAKEN
+    assert not outcomes[2].won
+    assert outcomes[2].quarantined
+    assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0).exists()
+    late.refresh_from_db()
+    assert (late.state, late.attempts_made) == (JobState.QUEUED, 0)
+
+
+def test_of_two_starts_of_a_job_one_wins_and_of_two_ends_one():
+    job = make_job()
+    first, second = start_of(job), start_of(job, "gpu-1/1")
+    outcomes = write_batch(
+        [started(first), started(second), ended(end_of(first, result=1)), ended(end_of(first, result=2))]
+    )
+    assert outcomes[:2] == [StartOutcome.STARTED, StartOutcome.JOB_MOVED]
+    assert [outcome.won for outcome in outcomes[2:]] == [True, False]
+    job.refresh_from_db()
+    assert job.result == 1
+
+
+def test_what_is_read_together_ends_as_what_is_read_alone():
+    lost = Ending(ServerLost(), suspect=True)
+    alone, together, other = make_job(), make_job(), make_job()
+    one, two, three = start_of(alone, "gpu-2/0"), start_of(together, "gpu-2/1"), start_of(other, "gpu-2/2")
+    for write in (started(one), ended(end_of(one, lost))):
+        write_batch([write])
+    write_batch([started(two), started(three)])
+    write_batch([ended(end_of(two, lost)), ended(end_of(three))])
+
+    rows = Job.objects.in_bulk([alone.id, together.id])
+    assert {name: getattr(rows[alone.id], name) for name in FIELDS} == {
+        name: getattr(rows[together.id], name) for name in FIELDS
+    }
+    assert events(alone) == events(together)
+
+
+def test_a_row_that_the_database_refuses_leaves_the_others_whole():
+    jobs = [make_job(), make_job(), make_job()]
+    starts = [start_of(job, f"gpu-1/{slot}") for slot, job in enumerate(jobs)]
+    write_batch([started(start) for start in starts])
+    endings = [ended(end_of(start, result={"n": 1})) for start in starts]
+    endings[1] = ended(end_of(starts[1], evidence="x" * 1000 + "\0"))  # no column takes it on PostgreSQL
+    outcomes = write_batch(endings)
+    for place in (0, 2):
+        assert outcomes[place].won
+        assert events(jobs[place]) == [(1, "queued"), (2, "started"), (3, "completed")]
+
+
+def test_a_batch_that_was_rolled_back_reads_its_rows_anew():
+    job, other = make_job(), make_job()
+    first, second = start_of(job), start_of(other, "gpu-1/1")
+    tries: list[int] = []
+
+    def refused_once() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("not now")
+        return "written"
+
+    outcomes = write_batch([started(first), started(second), Write(refused_once)])
+    assert outcomes == [StartOutcome.STARTED, StartOutcome.STARTED, "written"]
+    assert events(job) == [(1, "queued"), (2, "started")]
+
+
+def test_a_longer_batch_asks_no_more_often_for_its_rows():
+    def statements(count: int) -> int:
+        starts = [start_of(make_job(), f"gpu-{count}/{slot}") for slot in range(count)]
+        with CaptureQueriesContext(connection) as asked:
+            write_batch([started(start) for start in starts])
+        return len(asked)
+
+    few, many = statements(4), statements(8)
+    assert many - few == 4 * 2, "a start of its own writes its attempt and its job, and no more"
+
+
+def test_rows_are_forgotten_with_their_transaction():
+    job, other = make_job(), make_job()
+    with transaction.atomic(), transitions.together([Touched(job.id, "a"), Touched(other.id, "b")]):
+        pass
+    Job.objects.filter(id=job.id).update(state=JobState.RETRYING)
+    with transaction.atomic():
+        assert transitions.start_attempt(start_of(job)) is StartOutcome.JOB_MOVED
+
+
+def test_a_row_that_was_changed_is_read_again():
+    start = start_of(make_job())
+    both = [Touched(start.job_id, start.attempt_id), Touched(make_job().id, new_id())]
+    with transaction.atomic(), transitions.together(both):
+        transitions.start_attempt(start)
+        assert read_attempt(start.attempt_id).state == AttemptState.SENT
+        assert transitions.note_remote_id(start.job_id, start.attempt_id, 1, "r1", START)
+        assert read_attempt(start.attempt_id).remote_id == "r1"
