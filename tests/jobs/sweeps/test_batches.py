@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -34,55 +35,53 @@ def past_deadline(world: World) -> Job:
     return world.job(deadline_at=world.clock.now(), callback_url="https://x.example/")
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """make: a row in question. move: the transition that the sweep calls. state: what it leads to."""
+
+    sweep: Sweep
+    make: Callable[[World], Job]
+    move: str
+    state: JobState
+
+
 CASES = [
-    pytest.param(due_retries.sweep, due_retry, "queue_again", JobState.QUEUED, id="due_retries"),
-    pytest.param(due_retries.sweep, retry_to_cancel, "end_waiting", JobState.CANCELLED, id="cancelled"),
-    pytest.param(deadlines.sweep, past_deadline, "end_waiting", JobState.FAILED, id="deadlines"),
+    pytest.param(Case(due_retries.sweep, due_retry, "queue_again", JobState.QUEUED), id="due_retries"),
+    pytest.param(Case(due_retries.sweep, retry_to_cancel, "end_waiting", JobState.CANCELLED), id="cancelled"),
+    pytest.param(Case(deadlines.sweep, past_deadline, "end_waiting", JobState.FAILED), id="deadlines"),
 ]
 
 
-@pytest.mark.parametrize(("sweep", "make", "move", "state"), CASES)
-def test_they_share_transactions(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    sweep: Sweep,
-    make: Callable[[World], Job],
-    move: str,
-    state: JobState,
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_they_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 4)
-    jobs = [make(world).id for _ in range(10)]
+    jobs = [case.make(world).id for _ in range(10)]
     with CaptureQueriesContext(connection) as asked:
-        assert sweep(world.ports) == SweepCount(10, 10)
+        assert case.sweep(world.ports) == SweepCount(10, 10)
     assert [query["sql"].split()[0] for query in asked.captured_queries].count("RELEASE") == 3, "transactions"
-    assert set(Job.objects.values_list("state", flat=True)) == {state.value}
+    assert set(Job.objects.values_list("state", flat=True)) == {case.state.value}
     assert sorted(world.announced) == sorted(jobs)
     assert sorted(world.callbacks) == sorted(Callback.objects.values_list("id", flat=True))
-    assert sum(world.leases.depth("m").waiting.values()) == (10 if state is JobState.QUEUED else 0)
+    assert sum(world.leases.depth("m").waiting.values()) == (10 if case.state is JobState.QUEUED else 0)
 
 
-@pytest.mark.parametrize(("sweep", "make", "move", "state"), CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_one_that_cannot_be_moved_stops_no_other(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    sweep: Sweep,
-    make: Callable[[World], Job],
-    move: str,
-    state: JobState,
+    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     world.server()
-    first, bad, last = (make(world).id for _ in range(3))
-    real = getattr(transitions, move)
+    first, bad, last = (case.make(world).id for _ in range(3))
+    real = getattr(transitions, case.move)
 
     def moved(job_id: str, *rest: Any, **named: Any) -> Any:
         if job_id == bad:
             raise ValueError("bad")
         return real(job_id, *rest, **named)
 
-    monkeypatch.setattr(transitions, move, moved)
-    assert sweep(world.ports) == SweepCount(3, 2, 1)
-    assert set(Job.objects.filter(state=state.value).values_list("id", flat=True)) == {first, last}
+    monkeypatch.setattr(transitions, case.move, moved)
+    assert case.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert set(Job.objects.filter(state=case.state.value).values_list("id", flat=True)) == {first, last}
     assert sorted(world.announced) == sorted([first, last])
 
 
