@@ -21,8 +21,7 @@ from benchmarks.big_fleet_meters import DatabaseMeter, Ledger, MeteredLeases, Se
 from dispatcher_project.simulation.roles import FiberWorker, spread
 from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from gpus.leasing.values import Wakes
-from gpus.models import Pool
-from gpus.services.registry import register_server
+from gpus.models import ModelConfig, Placement, Pool, Server
 from jobs import ids
 from jobs.errors import Refused
 from jobs.events.announce import announce
@@ -76,7 +75,8 @@ class System:
     # -- set-up ----------------------------------------------------------------------------------------
 
     def register(self) -> None:
-        """The fleet and its tenants, then the index, by the sweep that makes it."""
+        """The fleet and its tenants as rows (one by one over the API takes minutes for thousands), then the
+        index, by the sweep that makes it."""
         rows = [
             Tenant(name=one.name, highest_band="urgent" if one.is_urgent else "normal")
             for one in self.load.senders
@@ -84,22 +84,26 @@ class System:
         Tenant.objects.bulk_create(rows, batch_size=500)
         by_name = dict(Tenant.objects.values_list("name", "pk"))
         self._pks = {one.number: by_name[one.name] for one in self.load.senders}
-        for name, slots, pool in self.size.servers():
-            fleet = f"fleet-{pool % self.size.fleets}" if self.size.fleets > 1 else "main"
-            for model in self.size.models_of(pool):
-                with self.sections.of("register"):
-                    register_server(
-                        model=model,
-                        server=name,
-                        endpoint=f"http://{name}/{model}",
-                        slots=slots,
-                        by="cli:big_fleet",
-                        leases=self._leases,
-                        pool=f"pool-{pool}",
-                        fleet=fleet,
-                        model_fields={"max_run_seconds": 3600.0},
-                    )
-        assert Pool.objects.count() == self.size.pools
+        pools = [
+            Pool(name=f"pool-{n}", fleet=f"fleet-{n % self.size.fleets}" if self.size.fleets > 1 else "main")
+            for n in range(self.size.pools)
+        ]
+        configs = [
+            ModelConfig(name=model, pool=pool, max_run_seconds=3600.0)
+            for n, pool in enumerate(pools)
+            for model in self.size.models_of(n)
+        ]
+        servers = [
+            Server(name=name, slots=slots, pool=pools[pool]) for name, slots, pool in self.size.servers()
+        ]
+        placements = [
+            Placement(server=server, model=config, endpoint=f"http://{server.name}/{config.name}")
+            for server in servers
+            for config in configs
+            if config.pool_id == server.pool_id
+        ]
+        for made in (pools, configs, servers, placements):
+            type(made[0]).objects.bulk_create(made, batch_size=500)  # type: ignore[attr-defined]
         self._spawn("sweeps", self._tick)
         self.scheduler.run(3.0)
 
