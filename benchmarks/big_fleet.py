@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
@@ -36,6 +37,7 @@ _WHOLE = ("slots", "models", "tenants", "waiting", "models_per_pool", "slots_per
 
 def main() -> None:
     arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its database goes also when it is stopped
     try:
         size = Size(**{field.name: getattr(arguments, field.name) for field in fields(Size)})
     except ValueError as error:
