@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--server", default=os.environ.get("DISPATCHER_TEST_DATABASE_URL", LOCAL))
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its database goes also when it is stopped
     if arguments.parts < 2 or arguments.jobs < 10_000:
         parser.error("at least 2 parts and 10,000 jobs")
     with own_database(arguments.server, f"dispatcher_partitions_{os.getpid()}") as url:

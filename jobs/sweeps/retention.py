@@ -45,8 +45,8 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
-    """Ids in batches, as long as there is time. They sort by creation, and nothing ends before it is made: old
-    jobs stand first."""
+    """Ids in batches, as long as there is time. They sort by creation, and nothing ends before it is made:
+    old jobs stand first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
     over = Q(finished_at__lt=now - kept) & ~DEAD_LETTER | DEAD_LETTER & Q(
         finished_at__lt=now - DEAD_LETTERS_KEPT * kept
