@@ -102,8 +102,10 @@ class System:
             for config in configs
             if config.pool_id == server.pool_id
         ]
-        for made in (pools, configs, servers, placements):
-            type(made[0]).objects.bulk_create(made, batch_size=500)  # type: ignore[attr-defined]
+        Pool.objects.bulk_create(pools)
+        ModelConfig.objects.bulk_create(configs, batch_size=500)
+        Server.objects.bulk_create(servers, batch_size=500)
+        Placement.objects.bulk_create(placements, batch_size=500)
         self._spawn("sweeps", self._tick)
         self.scheduler.run(3.0)
 
