@@ -15,23 +15,19 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
-
-import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.databases import LOCAL, own_database
+
 DATABASE = "dispatcher_admin_lists"
-LOCAL = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    with _own_database(arguments.server, keep=arguments.keep) as url:
+    with own_database(arguments.server, DATABASE, keep=arguments.keep) as url:
         os.environ["DISPATCHER_TEST_DATABASE_URL"] = url
         os.environ.setdefault("DISPATCHER_LOG_LEVEL", "CRITICAL")
         os.environ["DJANGO_SETTINGS_MODULE"] = "dispatcher_project.settings.test"
@@ -43,20 +39,6 @@ def main() -> int:
         call_command("migrate", verbosity=0, interactive=False)
         _fill(arguments.jobs)
         return _measure(arguments)
-
-
-@contextmanager
-def _own_database(server: str, *, keep: bool) -> Iterator[str]:
-    with psycopg.connect(server, autocommit=True) as admin:
-        known = admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
-        if not known:
-            admin.execute(f"CREATE DATABASE {DATABASE}")
-    try:
-        yield urlunsplit(urlsplit(server)._replace(path=f"/{DATABASE}"))
-    finally:
-        if not keep:
-            with psycopg.connect(server, autocommit=True) as admin:
-                admin.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
 
 
 def _fill(jobs: int) -> None:

@@ -38,13 +38,22 @@ Cost = Callable[[VirtualJob, str | None], float]
 """Seconds that the job holds its slot, by the model that ran there last."""
 
 
+MakeLeases = Callable[[Any, str, Callable[[], int]], RedisLeases]
+"""By client, fleet and clock (milliseconds)."""
+
+
+def plain_leases(client: Any, name: str, now_ms: Callable[[], int]) -> RedisLeases:
+    return RedisLeases(client, name, now_ms=now_ms)
+
+
 def run_time(job: VirtualJob, warm: str | None) -> float:
     return job.seconds
 
 
 @dataclass
 class VirtualFleet:
-    """One pool. on_start, on_end: told of every job; they may submit."""
+    """Servers name their pools; pool_of says that of a model. on_start, on_end: told of every job; they may
+    submit. renew_at_once: leases of one renewal, as of one worker process."""
 
     client: Any
     name: str
@@ -52,6 +61,9 @@ class VirtualFleet:
     algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
     patience_seconds: float = 30.0
     renew_seconds: float = 5.0
+    renew_at_once: int = 500
+    pool_of: Callable[[str], str] = lambda model: POOL
+    make_leases: MakeLeases = plain_leases
     cost: Cost = run_time
     on_start: Callable[[VirtualJob], None] = lambda job: None
     on_end: Callable[[VirtualJob], None] = lambda job: None
@@ -59,7 +71,8 @@ class VirtualFleet:
     waiting: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.leases = RedisLeases(self.client, self.name, now_ms=lambda: START_MS + int(self.now * 1000))
+        self.pools = sorted({server.pool for server in self.servers})
+        self.leases = self.make_leases(self.client, self.name, lambda: START_MS + int(self.now * 1000))
         self.leases.begin_rebuild(WORKER)
         self.leases.wipe(WORKER)
         self.configure(self.algorithm)
@@ -78,14 +91,15 @@ class VirtualFleet:
         """The servers come, to whatever waits already."""
         for server in self.servers:
             self.leases.configure_server(server)
-        self._claim()
+        self._claim_all()
 
     def configure(self, algorithm: QueueAlgorithm) -> None:
-        self.leases.configure_pool(PoolSpec(POOL, algorithm, self.patience_seconds))
+        for pool in self.pools:
+            self.leases.configure_pool(PoolSpec(pool, algorithm, self.patience_seconds))
 
     def tenants(self, tenants: Sequence[TenantSpec]) -> None:
         self.leases.set_tenants(tenants)
-        self._claim()
+        self._claim_all()
 
     def submit(
         self, tenant: str, seconds: Iterable[float], *, model: str = "model", priority: int = 5
@@ -100,15 +114,17 @@ class VirtualFleet:
         return VirtualJob(f"job-{number:09}", tenant, model, priority, seconds, self.now)
 
     def submit_all(self, jobs: Sequence[VirtualJob]) -> None:
-        """In one call, in this order."""
-        tickets = []
+        """In one call per pool, in this order."""
+        tickets: dict[str, list[Ticket]] = {}
         for job in jobs:
             self.jobs[job.id] = job
             self.waiting[job.tenant] = self.waiting.get(job.tenant, 0) + 1
-            tickets.append(Ticket(job.id, job.model, job.tenant, job.priority, self._place_us()))
-        self.leases.push(POOL, tickets)
-        if len(self._running) < self.slots:
-            self._claim()
+            ticket = Ticket(job.id, job.model, job.tenant, job.priority, self._place_us())
+            tickets.setdefault(self.pool_of(job.model), []).append(ticket)
+        for pool, some in tickets.items():
+            self.leases.push(pool, some)
+            if len(self._running) < self.slots:
+                self._claim(pool)
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (self.now + seconds, next(self._numbers), act))
@@ -147,15 +163,21 @@ class VirtualFleet:
             self._start(following)
         self.leases.settled([lease.ref])
         if following is None:
-            self._claim()
+            self._claim(lease.pool)
 
     def _renew(self) -> None:
-        lost = self.leases.renew(WORKER, [lease for _, _, lease in self._running], [])
-        assert not lost
+        held = [lease for _, _, lease in self._running]
+        for first in range(0, len(held), self.renew_at_once):
+            lost = self.leases.renew(WORKER, held[first : first + self.renew_at_once], [])
+            assert not lost
         self.after(self.renew_seconds, self._renew)
 
-    def _claim(self) -> None:
-        while lease := self.leases.claim(POOL, worker=WORKER, attempt_id=f"a{next(self._numbers)}"):
+    def _claim_all(self) -> None:
+        for pool in self.pools:
+            self._claim(pool)
+
+    def _claim(self, pool: str) -> None:
+        while lease := self.leases.claim(pool, worker=WORKER, attempt_id=f"a{next(self._numbers)}"):
             self._start(lease)
 
     def _start(self, lease: Lease) -> None:

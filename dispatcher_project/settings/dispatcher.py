@@ -51,6 +51,8 @@ class DispatcherSettings:
     """Where GPU servers reach this dispatcher with a pushed result."""
     flower_url: str = "http://127.0.0.1:5555"
     """Where the web finds Flower, whose pages it passes on to staff."""
+    metrics_token: str = ""
+    """What `/metrics` wants as ``Authorization: Bearer …``; empty: it asks nobody."""
     secret_key: str = ""
     """Derives the keys for stored secrets and push tokens; falls back to Django's SECRET_KEY."""
 
@@ -71,6 +73,9 @@ class DispatcherSettings:
             )
         if self.worker_threads < 1:
             raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
+        token = self.metrics_token
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
         for network in self.callback_networks:
             try:
                 ip_network(network.strip(), strict=False)

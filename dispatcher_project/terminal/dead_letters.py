@@ -136,18 +136,5 @@ def group_lines(groups: Sequence[DeadLetterGroup], now: datetime, paint: Paint) 
     return table(("fingerprint", "jobs", "models", "last", "error", ""), rows, paint, right=["jobs"])
 
 
-def group_document(group: DeadLetterGroup) -> dict[str, Any]:
-    return {
-        "fingerprint": group.fingerprint,
-        "error_code": group.error_code,
-        "message": group.message,
-        "count": group.count,
-        "models": dict(group.models),
-        "first_at": group.first_at,
-        "last_at": group.last_at,
-        "job_id": group.job_id,
-    }
-
-
 def _ago(at: datetime | None, now: datetime) -> str:
     return f"{age((now - at).total_seconds())} ago" if at else "–"

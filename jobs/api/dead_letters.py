@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -23,7 +21,7 @@ from jobs.api.parameters import (
     text_parameter,
 )
 from jobs.api.representations import summary_json
-from jobs.failures import GROUPS, DeadLetterGroup, dead_letter_groups
+from jobs.failures import GROUPS, dead_letter_groups
 from jobs.job_filter import JobFilter
 from jobs.queries import dead_letters
 from jobs.services.bulk import Deed, count, retry_jobs
@@ -71,7 +69,7 @@ class DeadLetterGroups(OperatorView):
         f"The first {GROUPS} groups.",
     )
     def get(self, request: Request) -> Response:
-        return Response({"results": [_group_json(group) for group in dead_letter_groups(_filter(request))]})
+        return Response({"results": [group.as_json() for group in dead_letter_groups(_filter(request))]})
 
 
 class RetryDeadLetters(OperatorView):
@@ -141,15 +139,3 @@ def _filter(request: Request, *others: str) -> JobFilter:
         error_code=text_parameter(request, "error_code"),
         fingerprint=fingerprint_parameter(request),
     )
-
-
-def _group_json(group: DeadLetterGroup) -> dict[str, Any]:
-    return {
-        "fingerprint": group.fingerprint,
-        "error": {"code": group.error_code, "message": group.message},
-        "job_id": group.job_id,
-        "models": group.models,
-        "count": group.count,
-        "first_at": group.first_at,
-        "last_at": group.last_at,
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpus.api.control_schemas import page_of
 from gpus.api.schemas import NAME, Schema, object_of
 from gpus.protocol import BANDS
 from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_RUNNING
@@ -71,5 +72,6 @@ def components() -> dict[str, Schema]:
     return {
         "TenantChange": tenant_change(),
         "Tenant": object_of(known),
+        "TenantPage": page_of("Tenant"),
         "ChangedTenant": object_of(changed),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -14,13 +15,39 @@ from rest_framework.response import Response
 from gpus.api.base import actor, is_name, read_body
 from gpus.api.json_body import compiled
 from gpus.api.openapi import described
+from gpus.api.pages import PARAMETERS, CursorPages
 from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api.dead_letters import OperatorView
+from jobs.api.parameters import allow_only
 from jobs.api.tenant_schemas import tenant_change
 from jobs.models import Tenant
 from jobs.services.tenant_rules import CHANGEABLE, change_rules
 
+
+class TenantPages(CursorPages):
+    ordering = "name"
+    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
 TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
+
+
+class Tenants(OperatorView):
+    needs = {"GET": "jobs.view_tenant"}
+
+    @described(
+        "list_tenants",
+        "Tenants by name, with their shares, bands and limits",
+        answers={200: "TenantPage"},
+        refusals=(400, 403),
+        parameters=PARAMETERS,
+        tag="admin",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ("cursor", "limit"))
+        pages = TenantPages()
+        page = pages.paginate_queryset(Tenant.objects.all(), request, view=self) or []
+        return pages.get_paginated_response([tenant_json(tenant) for tenant in page])
 
 
 class TenantRules(OperatorView):

@@ -14,7 +14,7 @@ from .push import PushResult
 from .standing import ChangePriority, RunNext
 from .stats import Stats
 from .submit import Submit, SubmitBatch
-from .tenants import TenantRules
+from .tenants import TenantRules, Tenants
 
 root_urls = [path("livez", livez), path("readyz", readyz), path("metrics", metrics)]
 
@@ -46,6 +46,7 @@ control_urls: list[URLPattern] = [
     path("jobs/<str:job_id>/priority", ChangePriority.as_view()),
     path("jobs/<str:job_id>/run-next", RunNext.as_view()),
     path("pauses", Pauses.as_view()),
+    path("tenants", Tenants.as_view()),
     path("tenants/<str:tenant>", TenantRules.as_view()),
     path("tenants/<str:tenant>/pause", PauseTenant.as_view()),
     path("tenants/<str:tenant>/resume", ResumeTenant.as_view()),

@@ -1,17 +1,18 @@
 """What every sweep is: one symptom, looked for once, answered with a count.
 
-Rules for all of them: a row is moved only by `jobs.transitions`, in a short transaction of its own that is
-never held over Redis or HTTP; two at once do no harm, because every move is a compare-and-set; one bad row
+Rules for all of them: a row is moved only by `jobs.transitions`, in a short transaction that is never held
+over Redis or HTTP; two at once do no harm, because every move is a compare-and-set; one bad row
 does not stop the others; without Redis the work on leases is skipped, and the note says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
+from django.db import OperationalError, transaction
 
 from gpus import queries as fleet_queries
 from gpus.errors import LeasingUnavailable
@@ -21,8 +22,11 @@ from jobs.services.ports import Ports
 log = structlog.get_logger(__name__)
 
 Row = TypeVar("Row")
+Moved = TypeVar("Moved")
 
 MAX_NOTES = 20
+BATCH = 50
+"""Rows of one transaction: a commit each would keep the tick's other sweeps waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,36 @@ def sweep_rows(name: str, rows: Iterable[Row], repair: Callable[[Row], bool]) ->
             failed += 1
             log.exception("sweep_row_failed", sweep=name, row=str(row)[:200])
     return SweepCount(looked, repaired, failed)
+
+
+def move_rows(
+    name: str, rows: Sequence[Row], move: Callable[[Row], Moved | None], moved: list[Moved]
+) -> SweepCount:
+    """Moves at most `BATCH` rows in one transaction, or where that fails each in its own. move: None if it
+    changed nothing. moved: what it gave is added once it is committed."""
+
+    def move_alone(row: Row) -> bool:
+        with transaction.atomic():
+            one = move(row)
+        if one is not None:
+            moved.append(one)
+        return one is not None
+
+    try:
+        with transaction.atomic():
+            found = [one for row in rows if (one := move(row)) is not None]
+    except OperationalError:  # the database is away or busy: one by one would take each its time-out
+        log.exception("sweep_row_failed", sweep=name, row=str(rows)[:200])
+        return SweepCount(len(rows), failed=len(rows))
+    except Exception:
+        log.exception("sweep_row_failed", sweep=name, row=str(rows)[:200])
+        return sweep_rows(name, rows, move_alone)
+    moved += found
+    return SweepCount(len(rows), len(found))
+
+
+def in_batches(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
+    return (rows[first : first + BATCH] for first in range(0, len(rows), BATCH))
 
 
 def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCount]) -> SweepCount:

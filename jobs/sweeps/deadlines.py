@@ -6,10 +6,10 @@ ends in the database alone: a claim that comes later finds it final and gives th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
 from django.db.models import QuerySet
 
 from gpus.errors import LeasingUnavailable
@@ -22,7 +22,8 @@ from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.services.standing import take_out_of_line
 from jobs.states import JobState
-from jobs.sweeps.base import SweepCount, sweep_rows
+from jobs.sweeps.base import SweepCount, in_batches, move_rows, sweep_rows
+from jobs.transitions import Ended
 
 LIMIT = 500
 _NOT_WAITING = [JobState.RUNNING.value, JobState.CANCELLING.value]
@@ -33,7 +34,8 @@ def sweep(ports: Ports) -> SweepCount:
     now = ports.clock.now()
     count = SweepCount()
     for overdue in (_past_deadline, _past_start_deadline):
-        count += sweep_rows("deadlines", overdue(now=now), lambda job: _end(job, now, ports))
+        for jobs in in_batches(overdue(now=now)):
+            count += _end(jobs, now, ports)
     return count
 
 
@@ -55,15 +57,28 @@ _past_start_deadline = prepared.Read(
 )
 
 
-def _end(job: Job, now: datetime, ports: Ports) -> bool:
-    if job.state == JobState.QUEUED and _is_held(job, ports):
+def _end(jobs: Sequence[Job], now: datetime, ports: Ports) -> SweepCount:
+    """The tickets first, outside the transaction; who is on a slot by now is left alone."""
+    off_the_line: list[Job] = []
+    ends: list[Ended] = []
+
+    def take_out(job: Job) -> bool:
+        if job.state != JobState.QUEUED or not _is_held(job, ports):
+            off_the_line.append(job)
         return False
-    with transaction.atomic():
-        ended = transitions.end_waiting(
-            job.id, JobState.FAILED, now, code=DEADLINE_EXCEEDED, message=_message(job, now)
-        )
-    finish.after_end(ended, ports)
-    return ended.won
+
+    looked = sweep_rows("deadlines", jobs, take_out)
+    moved = move_rows("deadlines", off_the_line, lambda job: _fail(job, now), ends)
+    finish.after_ends(ends, ports)
+    return looked + SweepCount(0, moved.repaired, moved.failed)
+
+
+def _fail(job: Job, now: datetime) -> Ended | None:
+    """Inside a transaction."""
+    ended = transitions.end_waiting(
+        job.id, JobState.FAILED, now, code=DEADLINE_EXCEEDED, message=_message(job, now)
+    )
+    return ended if ended.won else None
 
 
 def _is_held(job: Job, ports: Ports) -> bool:

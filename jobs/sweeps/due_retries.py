@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-
-from django.db import transaction
+from datetime import datetime
 
 from gpus.models import prepared
 from gpus.models.prepared import value
@@ -15,7 +14,8 @@ from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState
-from jobs.sweeps.base import SweepCount, sweep_rows
+from jobs.sweeps.base import SweepCount, in_batches, move_rows
+from jobs.transitions import Ended
 
 LIMIT = 500
 
@@ -31,30 +31,29 @@ _due = prepared.Read(
 def sweep(ports: Ports) -> SweepCount:
     """They stand in line again at their old place; one whose cancel was asked for ends. Tickets are pushed
     together at the end, and what Redis does not take now is the reconciler's."""
-    now = ports.clock.now()
+    now, due = ports.clock.now(), _due(now=ports.clock.now())
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
-    queued: list[str] = []
-
-    def go_on(row: tuple[str, object]) -> bool:
-        job_id, cancel_requested_at = row
-        if cancel_requested_at is not None:
-            with transaction.atomic():
-                ended = transitions.end_waiting(
-                    job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
-                )
-            finish.after_end(ended, ports)
-            return ended.won
-        with transaction.atomic():
-            job = transitions.queue_again(job_id, now)
-        if job is None:
-            return False
-        lines[job.fleet, job.pool].append(job.ticket)
-        queued.append(job.id)
-        return True
-
-    count = sweep_rows("due_retries", _due(now=now), go_on)
+    moved: list[Job | Ended] = []
+    count = SweepCount()
+    for rows in in_batches(due):
+        count += move_rows("due_retries", rows, lambda row: _go_on(row, now), moved)
+    finish.after_ends([one for one in moved if isinstance(one, Ended)], ports)
+    queued = [one for one in moved if isinstance(one, Job)]
     if queued:
-        ports.announce(queued)
+        ports.announce([job.id for job in queued])
+    for job in queued:
+        lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
         finish.push_tickets(fleet, pool, tickets, ports)
     return count
+
+
+def _go_on(row: tuple[str, object], now: datetime) -> Job | Ended | None:
+    """Inside a transaction."""
+    job_id, cancel_requested_at = row
+    if cancel_requested_at is None:
+        return transitions.queue_again(job_id, now)
+    ended = transitions.end_waiting(
+        job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
+    )
+    return ended if ended.won else None

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import datetime
-
-import structlog
-from django.db import OperationalError, transaction
 
 from gpus.models import prepared
 from gpus.models.prepared import value
@@ -17,13 +12,9 @@ from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.states import JobState
-from jobs.sweeps.base import SweepCount, sweep_rows
-
-log = structlog.get_logger(__name__)
+from jobs.sweeps.base import SweepCount, in_batches, move_rows
 
 LIMIT = 1000
-BATCH = 50
-"""Jobs of one transaction: a commit each would keep the tick's other sweeps waiting."""
 BUDGET_SECONDS = 0.5
 """Many may have asked for the same moment; what is left goes with the next tick."""
 
@@ -41,8 +32,8 @@ def sweep(ports: Ports) -> SweepCount:
     now, began = ports.clock.now(), ports.clock.monotonic()
     due, queued = _due(now=now), list[Job]()
     count = SweepCount()
-    for first in range(0, len(due), BATCH):
-        count += _queue(due[first : first + BATCH], now, queued)
+    for some in in_batches(due):
+        count += move_rows("due_starts", some, lambda job: transitions.queue_at_its_time(job, now), queued)
         if ports.clock.monotonic() - began > BUDGET_SECONDS:
             break
     if queued:
@@ -53,27 +44,3 @@ def sweep(ports: Ports) -> SweepCount:
     for (fleet, pool), tickets in lines.items():
         finish.push_tickets(fleet, pool, tickets, ports)
     return count
-
-
-def _queue(ids: Sequence[str], now: datetime, queued: list[Job]) -> SweepCount:
-    """In one transaction, or where that fails each in its own. queued: the jobs that went are added."""
-
-    def go(job_id: str) -> bool:
-        with transaction.atomic():
-            job = transitions.queue_at_its_time(job_id, now)
-        if job is not None:
-            queued.append(job)
-        return job is not None
-
-    try:
-        with transaction.atomic():
-            gone = [transitions.queue_at_its_time(job_id, now) for job_id in ids]
-    except OperationalError:  # the database is away or busy: one by one would take each its time-out
-        log.exception("sweep_row_failed", sweep="due_starts", row=str(ids)[:200])
-        return SweepCount(len(ids), failed=len(ids))
-    except Exception:
-        log.exception("sweep_row_failed", sweep="due_starts", row=str(ids)[:200])
-        return sweep_rows("due_starts", ids, go)
-    found = [job for job in gone if job is not None]
-    queued += found
-    return SweepCount(len(ids), len(found))

@@ -24,7 +24,9 @@ from jobs.sweeps.rollups import summed_up_to
 
 DEAD_LETTERS_KEPT = 3
 BATCH = 200
-MAX_BATCHES = 500
+BUDGET_SECONDS = 1800.0
+"""Of one run, which has a thread of its own: half of the time between two of them. A count of batches would
+be a limit on how many jobs a day the table can bear."""
 PUSHED_KEPT = timedelta(days=1)
 
 
@@ -38,19 +40,20 @@ def sweep(ports: Ports) -> SweepCount:
         removed += _purge(ids)
         return True
 
-    count = sweep_rows("retention", _old_jobs(now), purge)
+    count = sweep_rows("retention", _old_jobs(now, ports), purge)
     return SweepCount(count.looked, removed + _drop_pushed(now), count.failed, count.notes)
 
 
-def _old_jobs(now: datetime) -> Iterator[list[str]]:
-    """Ids in batches. Ids sort by creation, and nothing ends before it is made: old jobs stand first."""
+def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
+    """Ids in batches, as long as there is time. They sort by creation, and nothing ends before it is made:
+    old jobs stand first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
     over = Q(finished_at__lt=now - kept) & ~DEAD_LETTER | DEAD_LETTER & Q(
         finished_at__lt=now - DEAD_LETTERS_KEPT * kept
     )
     made_before = new_id((now - kept).timestamp())[: ID_LENGTH - 16] + "0" * 16
-    last = ""
-    for _ in range(MAX_BATCHES):
+    last, began = "", ports.clock.monotonic()
+    while ports.clock.monotonic() - began < BUDGET_SECONDS:
         jobs = Job.objects.filter(over, id__gt=last, id__lt=made_before).order_by("id")
         page = list(jobs.values_list("id", flat=True)[:BATCH])
         if page:

@@ -10,7 +10,6 @@ from dispatcher_project.terminal.dead_letters import (
     add_filters,
     chosen,
     each,
-    group_document,
     group_lines,
     how_many,
     letter_document,
@@ -48,7 +47,7 @@ class Command(TerminalCommand):
         if options["what"] == "groups":
             groups = dead_letter_groups(wanted, at_most=limit)
             if self.as_json:
-                self.tell([group_document(group) for group in groups])
+                self.tell({"results": [group.as_json() for group in groups]})
             else:
                 self.say(*(group_lines(groups, now, self.paint) if groups else ["no dead letters"]))
             return None

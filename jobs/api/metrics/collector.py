@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpus.api.problems import Problem
 from gpus.models import Server
+from jobs.api.errors import answer
 from jobs.api.metrics import fleet, line, machines, upkeep, work
 from jobs.services import ports as wiring
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
+    refusal = _refusal(request)
+    if refusal is not None:
+        return answer(refusal)
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(DispatcherCollector())
     return HttpResponse(generate_latest(collectors), content_type=CONTENT_TYPE_LATEST)
+
+
+def _refusal(request: HttpRequest) -> Problem | None:
+    """None: no token is asked for, or this is it."""
+    wanted: str = settings.DISPATCHER.metrics_token
+    if not wanted:
+        return None
+    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
+    challenge = {"WWW-Authenticate": 'Bearer realm="dispatcher metrics"'}
+    if not scheme:
+        return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=challenge)
+    # in constant time: how long it takes must not tell how much of it is right
+    is_right = hmac.compare_digest(sent.strip().encode(), wanted.encode())
+    if scheme.lower() == "bearer" and is_right:
+        return None
+    return Problem(401, "invalid_key", "This is not the token for the metrics.", headers=challenge)
 
 
 class DispatcherCollector(Collector):

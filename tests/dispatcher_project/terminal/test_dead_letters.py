@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 import pytest
+from django.core.serializers.json import DjangoJSONEncoder
+from rest_framework.test import APIRequestFactory
 
 from dispatcher_project.terminal import dead_letters
 from dispatcher_project.terminal.progress import Progress
+from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
+from jobs.api.dead_letters import DeadLetterGroups
 from jobs.models import Job
 from jobs.states import JobState
 from jobs.transitions import end_waiting
@@ -38,11 +43,24 @@ def test_the_last_ones_and_their_groups(world: World, terminal: Terminal) -> Non
         first.id,
     ]
     assert [one["job_id"] for one in terminal("dlq", "--model", "other", "--json").json] == [second.id]
-    groups = terminal("dlq", "groups", "--json").json
+    groups = terminal("dlq", "groups", "--json").json["results"]
     assert [(one["count"], one["models"]) for one in groups] == [(2, {"m": 1, "other": 1}), (1, {"m": 1})]
     assert groups[0]["fingerprint"] in terminal("dlq", "groups").said
     only = terminal("dlq", "list", "--fingerprint", groups[1]["fingerprint"], "--json").json
     assert [one["job_id"] for one in only] == [odd.id]
+
+
+def test_the_groups_are_told_as_the_api_tells_them(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(world, "exit code 1")
+    fail(world, "out of memory", model="other")
+    monkeypatch.setattr(IsOperator, "has_permission", lambda *_: True)
+    answer = DeadLetterGroups.as_view()(APIRequestFactory().get("/api/v1/admin/dlq/groups"))
+    assert len(answer.data["results"]) == 2
+    assert terminal("dlq", "groups", "--json").json == json.loads(
+        json.dumps(answer.data, cls=DjangoJSONEncoder)
+    )
 
 
 def test_a_group_is_retried_and_nothing_else(
@@ -53,7 +71,7 @@ def test_a_group_is_retried_and_nothing_else(
     for number in range(5):
         fail(world, f"exit code {number}")
     fail(world, "out of memory")
-    group = terminal("dlq", "groups", "--json").json[0]["fingerprint"]
+    group = terminal("dlq", "groups", "--json").json["results"][0]["fingerprint"]
     assert (
         terminal("dlq", "retry", "--fingerprint", group, "--dry-run").said == "would retry 5 dead letters\n"
     )

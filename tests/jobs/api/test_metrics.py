@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from prometheus_client import Metric
 from rest_framework.test import APIClient
 
+from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.leasing.values import PoolDepth
 from gpus.models import ModelConfig, Pause, QuarantinedSlot
@@ -202,3 +205,31 @@ def test_the_page_names_every_metric_with_its_labels_and_no_other() -> None:
     }
     rows = re.findall(r"^\| `(dispatcher_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
     assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == told
+
+
+def test_with_a_token_only_who_sends_it_is_told(anonymous: APIClient, settings: Any) -> None:
+    assert anonymous.get("/metrics").status_code == 200
+    settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token="s3cret-token")
+    for sent, code in {
+        "": "not_authenticated",
+        "Bearer ": "invalid_key",
+        "Bearer s3cret": "invalid_key",
+        "Bearer s3cret-token2": "invalid_key",
+        "Bearer schlüssel": "invalid_key",
+        "Basic s3cret-token": "invalid_key",
+    }.items():
+        answer = anonymous.get("/metrics", **({"HTTP_AUTHORIZATION": sent} if sent else {}))
+        assert answer.status_code == 401, sent
+        assert answer["Content-Type"] == "application/problem+json"
+        assert answer["WWW-Authenticate"].startswith("Bearer")
+        assert answer.json()["code"] == code
+        assert b"dispatcher_up" not in answer.content
+    right = anonymous.get("/metrics", HTTP_AUTHORIZATION="Bearer s3cret-token")
+    assert right.status_code == 200
+    assert b"dispatcher_up" in right.content
+
+
+@pytest.mark.parametrize("token", ["two words", "schlüssel", "line\nbreak"])
+def test_a_token_that_no_header_can_carry_is_refused_at_start(token: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="DISPATCHER_METRICS_TOKEN"):
+        DispatcherSettings(metrics_token=token)

@@ -9,11 +9,13 @@ import pytest
 from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
+from jobs.models import Tenant
 from jobs.services.limits import limits_of
 
 from .conftest import Account, World
 
-PAGE = "/api/v1/admin/tenants/acme"
+LIST = "/api/v1/admin/tenants"
+PAGE = f"{LIST}/acme"
 NEW = {
     "tenant": "acme",
     "weight": 1.0,
@@ -138,3 +140,32 @@ def test_an_unknown_tenant_is_404(operator: Account) -> None:
 def test_a_tenant_reads_and_changes_no_rules(acme: Account) -> None:
     for answer in (acme.client.get(PAGE), acme.client.patch(PAGE, {"weight": 100}, format="json")):
         assert (answer.status_code, answer.json()["code"]) == (403, "operator_required")
+
+
+def test_tenants_are_listed_by_name_page_by_page(operator: Account) -> None:
+    for name in ("zeta", "beta", "delta"):
+        Tenant.objects.create(name=name, weight=2.0)
+    everybody = sorted(Tenant.objects.values_list("name", flat=True))
+    address, seen = "/api/v1/admin/tenants?limit=2", []
+    while address:
+        page = operator.client.get(address).json()
+        assert 1 <= len(page["results"]) <= 2
+        seen += [one["tenant"] for one in page["results"]]
+        address = page["next"]
+    assert seen == everybody
+    (beta,) = [one for one in operator.client.get(LIST).json()["results"] if one["tenant"] == "beta"]
+    assert beta == {**NEW, "tenant": "beta", "weight": 2.0}
+    assert beta == operator.client.get(f"{LIST}/beta").json()
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("cursor=cD0lMDA=", "bad_cursor"), ("limit=0", "invalid_parameter"), ("page=2", "unknown_parameter")],
+)
+def test_what_the_list_does_not_know_is_refused(operator: Account, query: str, code: str) -> None:
+    answer = operator.client.get(f"{LIST}?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+
+
+def test_a_tenant_does_not_see_the_others(acme: Account) -> None:
+    assert acme.client.get(LIST).status_code == 403

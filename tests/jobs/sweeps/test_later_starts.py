@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs import transitions
 from jobs.models import Event, Job
 from jobs.states import JobState
-from jobs.sweeps import deadlines, due_starts, reconcile
+from jobs.sweeps import base, deadlines, due_starts, reconcile
 from jobs.sweeps.base import SweepCount
 from tests.jobs.sweeps.conftest import World
 
@@ -96,7 +96,7 @@ def test_many_of_one_moment_share_transactions_and_stand_in_their_order(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
-    monkeypatch.setattr(due_starts, "BATCH", 4)
+    monkeypatch.setattr(base, "BATCH", 4)
     jobs = [later(world, second).id for second in range(10)]
     world.clock.advance(20)
     with CaptureQueriesContext(connection) as asked:
@@ -109,7 +109,7 @@ def test_many_of_one_moment_share_transactions_and_stand_in_their_order(
 
 def test_many_of_one_moment_do_not_keep_the_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
-    monkeypatch.setattr(due_starts, "BATCH", 2)
+    monkeypatch.setattr(base, "BATCH", 2)
     for _ in range(10):
         later(world, 0.0)
     real = transitions.queue_at_its_time

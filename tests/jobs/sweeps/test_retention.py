@@ -122,6 +122,22 @@ def test_more_than_a_batch_goes_in_one_run(
     assert (count.looked, count.repaired) == (3, 5)
 
 
+def test_a_run_goes_on_until_its_time_is_up_however_much_is_old(
+    ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 1)
+    for _ in range(5):
+        ended(tenant, clock.now() - timedelta(days=31))
+    real = retention._purge
+
+    def slowly(ids: list[str]) -> int:
+        clock.advance(retention.BUDGET_SECONDS / 2.5)
+        return real(ids)
+
+    monkeypatch.setattr(retention, "_purge", slowly)
+    assert [retention.sweep(ports).repaired for _ in range(3)] == [3, 2, 0]
+
+
 def test_pushed_results_that_nobody_took_go_after_a_day(ports: Ports, clock: VirtualClock) -> None:
     for name, hours in (("old", 25), ("new", 23)):
         PushedResult.objects.create(

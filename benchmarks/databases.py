@@ -1,0 +1,27 @@
+"""PostgreSQL databases that a benchmark makes for itself, and drops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+LOCAL = "postgresql://postgres@127.0.0.1:5432/postgres"
+
+
+@contextmanager
+def own_database(server: str, name: str, *, keep: bool = False) -> Iterator[str]:
+    """The URL of database `name` on the server of that URL. keep: leaves it for the next call, which finds
+    it as it is."""
+    with psycopg.connect(server, autocommit=True) as admin:
+        known = admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
+        if not known:
+            admin.execute(f'CREATE DATABASE "{name}"')
+    try:
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    finally:
+        if not keep:
+            with psycopg.connect(server, autocommit=True) as admin:
+                admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.terminal.command import TerminalCommand
+from dispatcher_project.terminal.tripped import circuit_document, circuit_lines
+from gpus.protocol import CircuitKind
+from gpus.services.audit import cli_actor
+from gpus.services.circuits import all_circuits, reset_circuit
+from jobs.services import ports as wiring
+
+
+class Command(TerminalCommand):
+    help = (
+        "Circuit breakers: the servers and models that failed last. `circuits reset server NAME` and "
+        "`circuits reset model NAME` close one: what is mended takes jobs at once."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("what", nargs="?", default="list", choices=["list", "reset"])
+        parser.add_argument("kind", nargs="?", choices=[kind.value for kind in CircuitKind])
+        parser.add_argument("name", nargs="?", default="", help="the server's or model's")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        kind, name = options["kind"], options["name"]
+        if options["what"] == "reset":
+            if not kind or not name:
+                raise CommandError("which? `circuits reset server NAME` or `circuits reset model NAME`")
+            return self._reset(CircuitKind(kind), name)
+        if kind:
+            raise CommandError("a kind and a name go with reset; `circuits` lists them all")
+        found = all_circuits(wiring.production_ports().leases)
+        if self.as_json:
+            self.tell({"results": [circuit_document(one) for one in found.struck], "away": found.away})
+            return None
+        self.say(
+            *(circuit_lines(found.struck, self.paint) if found.struck else ["no server or model failed last"])
+        )
+        for pool in found.away:
+            self.say(f"of pool {pool} nothing is known: its Redis does not serve")
+        return None
+
+    def _reset(self, kind: CircuitKind, name: str) -> int | None:
+        ports = wiring.production_ports()
+        done = reset_circuit(kind, name, by=cli_actor(), leases=ports.leases)
+        ports.send_wakes(done.wakes)
+        if self.as_json:
+            self.tell({"kind": kind.value, "name": name, "changed": done.changed})
+        elif done.changed:
+            self.say(f"the circuit of {kind.value} {name} is closed")
+        else:
+            self.say(f"{kind.value} {name} did not fail last: nothing changed")
+        return None

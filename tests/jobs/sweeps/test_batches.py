@@ -1,0 +1,120 @@
+"""Sweeps of the tick commit many rows at once, and one bad row costs only itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs import transitions
+from jobs.models import Callback, Job
+from jobs.services import standing
+from jobs.states import JobState
+from jobs.sweeps import base, deadlines, due_retries
+from jobs.sweeps.base import Sweep, SweepCount
+from tests.jobs.sweeps.conftest import World
+
+
+def due_retry(world: World) -> Job:
+    now = world.clock.now()
+    return world.job(push=False, state=JobState.RETRYING.value, due_at=now)
+
+
+def retry_to_cancel(world: World) -> Job:
+    now = world.clock.now()
+    fields = {"state": JobState.RETRYING.value, "due_at": now, "cancel_requested_at": now}
+    return world.job(push=False, callback_url="https://x.example/", **fields)
+
+
+def past_deadline(world: World) -> Job:
+    return world.job(deadline_at=world.clock.now(), callback_url="https://x.example/")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """make: a row in question. move: the transition that the sweep calls. state: what it leads to."""
+
+    sweep: Sweep
+    make: Callable[[World], Job]
+    move: str
+    state: JobState
+
+
+CASES = [
+    pytest.param(Case(due_retries.sweep, due_retry, "queue_again", JobState.QUEUED), id="due_retries"),
+    pytest.param(Case(due_retries.sweep, retry_to_cancel, "end_waiting", JobState.CANCELLED), id="cancelled"),
+    pytest.param(Case(deadlines.sweep, past_deadline, "end_waiting", JobState.FAILED), id="deadlines"),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+    world.server()
+    monkeypatch.setattr(base, "BATCH", 4)
+    jobs = [case.make(world).id for _ in range(10)]
+    with CaptureQueriesContext(connection) as asked:
+        assert case.sweep(world.ports) == SweepCount(10, 10)
+    assert [query["sql"].split()[0] for query in asked.captured_queries].count("RELEASE") == 3, "transactions"
+    assert set(Job.objects.values_list("state", flat=True)) == {case.state.value}
+    assert sorted(world.announced) == sorted(jobs)
+    assert sorted(world.callbacks) == sorted(Callback.objects.values_list("id", flat=True))
+    assert sum(world.leases.depth("m").waiting.values()) == (10 if case.state is JobState.QUEUED else 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_that_cannot_be_moved_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    world.server()
+    first, bad, last = (case.make(world).id for _ in range(3))
+    real = getattr(transitions, case.move)
+
+    def moved(job_id: str, *rest: Any, **named: Any) -> Any:
+        if job_id == bad:
+            raise ValueError("bad")
+        return real(job_id, *rest, **named)
+
+    monkeypatch.setattr(transitions, case.move, moved)
+    assert case.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert set(Job.objects.filter(state=case.state.value).values_list("id", flat=True)) == {first, last}
+    assert sorted(world.announced) == sorted([first, last])
+
+
+def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    first, bad, last = (past_deadline(world).id for _ in range(3))
+    real = standing.take_out_of_line
+
+    def take(job: Job, *rest: Any) -> bool:
+        if job.id == bad:
+            raise ValueError("bad")
+        return real(job, *rest)
+
+    monkeypatch.setattr(deadlines, "take_out_of_line", take)
+    assert deadlines.sweep(world.ports) == SweepCount(3, 2, 1)
+    assert set(Job.objects.filter(state="failed").values_list("id", flat=True)) == {first, last}
+
+
+def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    for _ in range(3):
+        due_retry(world)
+    asked: list[str] = []
+
+    def busy(job_id: str, now: datetime) -> Job | None:
+        asked.append(job_id)
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(transitions, "queue_again", busy)
+    assert due_retries.sweep(world.ports) == SweepCount(3, 0, 3)
+    assert len(asked) == 1
+    assert not world.announced
