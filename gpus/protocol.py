@@ -35,8 +35,18 @@ def standing_band(priority: int, highest_band: str) -> int:
 
 
 class ModelType(StrEnum):
+    """Which protocol its servers speak."""
+
     SYNC = "sync"
     ASYNC = "async"
+    OPENAI = "openai"
+    OLLAMA = "ollama"
+    COG = "cog"
+
+    @property
+    def is_polled(self) -> bool:
+        """Its runs outlive the request that began them."""
+        return self in (ModelType.ASYNC, ModelType.COG)
 
 
 class QueueAlgorithm(StrEnum):
@@ -235,6 +245,8 @@ class ModelSpec:
     """How a model is run: the founding document's fields, then our own.
 
     poll_interval, max_poll_time, max_run_seconds: seconds. max_queued: jobs that may wait for it; None: any.
+    remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
+    how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
     """
 
     name: str
@@ -251,6 +263,8 @@ class ModelSpec:
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
     max_queued: int | None = None
+    remote_model: str | None = None
+    keep_alive_seconds: float | None = None
 
     @property
     def run_limit_seconds(self) -> float:

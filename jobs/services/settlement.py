@@ -6,7 +6,7 @@ the lease is forgotten. What Redis does not take now is kept here and done again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,6 +114,11 @@ class Settlement:
                 transitions.note_remote_id(lease.job_id, lease.attempt_id, lease.epoch, remote_id, at),
             )
         ).add_done_callback(committed)
+
+    def write_news(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
+        """What a run says of itself; nobody waits for it."""
+        at, ref = self.ports.clock.now(), lease.ref
+        self.writer.submit(lambda: _touched(ref.job_id, transitions.note_news(ref, kind, data, at)))
 
     def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
         self._submit_end(leases, lease, end).add_done_callback(
