@@ -46,7 +46,7 @@ class Behaviour:
 class LlmServer:
     """asked: the requests' (method, path, headers, body). log: (path, what became of it)."""
 
-    def __init__(self, behaviour: Behaviour | None = None) -> None:
+    def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.log: list[tuple[str, str]] = []
@@ -56,7 +56,7 @@ class LlmServer:
         class Handler(_Handler):
             server_ = outer
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
