@@ -217,12 +217,11 @@ class _Words:
 
 def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _Words) -> None:
     """A cancel ends the read; the last words don't wait for the next ones."""
-    try:
-        while not over.is_set():
-            words.flush()
-            ctx.wait(TELL_SECONDS)
-    except told.Cancelled:
-        abort.fire()
+    while not over.wait(TELL_SECONDS):
+        words.flush()
+        if ctx.cancelled:
+            abort.fire()
+            return
 
 
 def _systemctl(do: str, unit: str) -> None:
