@@ -69,7 +69,7 @@ class Chunks:
         ended = self._choices and all(choice["finish_reason"] for choice in self._choices.values())
         if not (self._done or ended):  # some servers leave the last word out
             raise cut_short()
-        choices = [_in_order(self._choices[index]) for index in sorted(self._choices)]
+        choices = [_in_order(_whole(self._choices[index])) for index in sorted(self._choices)]
         result = {**self._head, "choices": choices}
         if self._usage is not None:
             result["usage"] = self._usage
@@ -120,11 +120,13 @@ class Chunks:
         elif name in ("role", "id", "type"):
             to[name] = value
         elif isinstance(value, str):
-            to[name] = _joined(to.get(name), value)
+            _text_in(to, name).append(value)
             if index == 0 and value:
                 self._told(name, value)
         elif isinstance(value, list):
-            to[name] = [*(to.get(name) or []), *value]
+            if not isinstance(to.get(name), list):
+                to[name] = []
+            to[name] += value
         else:
             to[name] = value
 
@@ -140,8 +142,23 @@ def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
     return dict(usage) if isinstance(usage, Mapping) and usage else None
 
 
-def _joined(before: Any, text: str) -> str:
-    return before + text if isinstance(before, str) else text
+class Text(list[str]):
+    """A text that grows: its parts are put together once, at the end."""
+
+
+def _text_in(to: dict[str, Any], name: str) -> Text:
+    if not isinstance(to.get(name), Text):
+        to[name] = Text()
+    found: Text = to[name]
+    return found
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Text):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 def _grow_calls(calls: list[dict[str, Any]], said: list[Any]) -> None:
@@ -152,13 +169,14 @@ def _grow_calls(calls: list[dict[str, Any]], said: list[Any]) -> None:
         if not isinstance(index, int) or not 0 <= index <= len(calls) or index >= _MAX_CHOICES:
             continue
         if index == len(calls):
-            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+            empty = {"name": Text(), "arguments": Text()}
+            calls.append({"id": None, "type": "function", "function": empty})
         call = calls[index]
         call["id"], call["type"] = one.get("id") or call["id"], one.get("type") or call["type"]
         function = one.get("function")
         for name in ("name", "arguments"):
             if isinstance(function, dict) and isinstance(function.get(name), str):
-                call["function"][name] += function[name]
+                call["function"][name].append(function[name])
 
 
 def _in_order(choice: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from gpus.errors import (
 )
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
+from gpus.runners.openai_http import Chunks
 from gpus.runners.registry import runner_for
 from tests.gpus.node.caller import eventually
 from tests.gpus.runners.llm_server import USAGE, WORDS, Behaviour, LlmServer
@@ -169,6 +171,41 @@ def test_it_is_asked_with_the_servers_key_and_without_our_secrets(
     assert headers["Authorization"] == "Bearer key"
     assert headers["X-Request-Id"] == ask.request.attempt_id
     assert "secret-token" not in str(headers)
+
+
+def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
+    """What the test server does not say: chunks as vLLM writes them."""
+    told: list[Any] = []
+    request = RunRequest(
+        "j", "a", ModelSpec("m", "m"), Endpoint("s", "http://s"), CHAT, "s/0", 1,
+        tell=lambda kind, value: told.append(value),
+    )  # fmt: skip
+    chunks = Chunks(request)
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": '{"at": 1}'}}
+    said = [
+        {"index": 0, "delta": {"role": "assistant", "content": None, "reasoning_content": "hm"}},
+        {"index": 1, "delta": {"content": "second"}, "logprobs": {"content": [{"token": "s"}]}},
+        {"index": 0, "delta": {"reasoning_content": ", yes", "tool_calls": [call]}},
+        {"index": 1, "delta": {"content": " choice"}, "logprobs": {"content": [{"token": "c"}]}},
+        {"index": 0, "delta": {"tool_calls": [more]}, "finish_reason": "tool_calls"},
+        {"index": 1, "delta": {}, "finish_reason": "stop"},
+    ]
+    for choice in said:
+        chunks.feed(b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n")
+    first, second = chunks.finished().result["choices"]
+    assert first["message"] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "hm, yes",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+        ],
+    }
+    assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")
+    assert second["message"]["content"] == "second choice"
+    assert [one["token"] for one in second["logprobs"]["content"]] == ["s", "c"]
+    assert told == [{"reasoning": "hm"}, {"reasoning": ", yes"}]
 
 
 def test_how_long_ollama_keeps_a_model_is_its_operators(server: LlmServer) -> None:
