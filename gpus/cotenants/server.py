@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from gpus.cotenants.declared import Cotenant
-from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, Interrupted
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted
 from gpus.handlers import errors as told
 from gpus.handlers.context import RunContext
 from gpus.protocol import Endpoint, ModelSpec, ModelType
@@ -58,10 +58,7 @@ class LlmServer:
             self._start()
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
-        with self._lock:
-            if not self._is_up():
-                ctx.log(f"{self._it.name} had ended: it is started again")
-                self._start()
+        self._start_if_it_ended(ctx)
         abort, over, words = Abort(), threading.Event(), _Words(ctx)
         watch = threading.Thread(target=_watch, args=(ctx, abort, over, words), name="watch", daemon=True)
         watch.start()
@@ -95,13 +92,17 @@ class LlmServer:
 
     def _ask(self, request: RunRequest, ctx: RunContext, abort: Abort) -> Any:
         """What the server is too busy for waits here: others may use it as well."""
-        pause = _BUSY_FIRST_SECONDS
+        pause, started_again = _BUSY_FIRST_SECONDS, False
         while True:
             try:
                 return runner_for(self._spec).start(request, abort=abort).result  # type: ignore[union-attr]
             except GpuBusy as error:
                 ctx.wait(error.retry_after_seconds or pause)
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
+            except ConnectFailed as error:  # nothing was sent: it ended just now
+                if started_again or not self._start_if_it_ended(ctx):
+                    raise RuntimeError(f"{error.code}: {error.message}") from error
+                started_again = True
             except BadInput as error:
                 raise told.BadInput(error.message) from None
             except GpuFault as error:
@@ -115,6 +116,14 @@ class LlmServer:
 
     def _is_up(self) -> bool:
         return self._process is None or self._process.poll() is None
+
+    def _start_if_it_ended(self, ctx: RunContext) -> bool:
+        with self._lock:
+            if self._is_up():
+                return False
+            ctx.log(f"{self._it.name} had ended: it is started again")
+            self._start()
+        return True
 
     def _start(self) -> None:
         self._stop()
