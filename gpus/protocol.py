@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
+from gpus.kinds import ModelType
+
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
 
@@ -32,21 +34,6 @@ def split_slot(slot: str) -> tuple[str, int]:
 def standing_band(priority: int, highest_band: str) -> int:
     """Index into `BANDS` of where a job stands whose tenant was granted no higher band than that."""
     return max(band_of(priority), BANDS.index(highest_band))
-
-
-class ModelType(StrEnum):
-    """Which protocol its servers speak."""
-
-    SYNC = "sync"
-    ASYNC = "async"
-    OPENAI = "openai"
-    OLLAMA = "ollama"
-    COG = "cog"
-
-    @property
-    def is_polled(self) -> bool:
-        """Its runs outlive the request that began them."""
-        return self in (ModelType.ASYNC, ModelType.COG)
 
 
 class QueueAlgorithm(StrEnum):
