@@ -112,7 +112,8 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         help_texts = {
             "name": "What clients write as `model`; it can't be changed later.",
             "pool": "Whose servers' slots it shares; it can't be changed later.",
-            "model_type": "sync: the answer to the POST is the result. async: it names a run to poll.",
+            "model_type": "sync: the answer to the POST is the result. async: it names a run to poll. "
+            "openai, ollama, cog: such servers' own protocol; the endpoint is the server's address.",
             "poll_endpoint_template": "Where a run is polled; {id} is the server's id of it: /status/{id}.",
             "id_field": "The field of the first answer with that id; empty: " + ", ".join(ID_FIELDS) + ".",
             "payload_schema": "JSON Schema (2020-12) that payloads must match; empty: any payload.",
@@ -126,7 +127,7 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         for name in ("poll_interval", "max_poll_time", "max_run_seconds"):
             if cleaned.get(name) is not None and cleaned[name] <= 0:
                 self.add_error(name, "More than 0 seconds.")
-        for name in ("poll_endpoint_template", "id_field", "cancel_endpoint_template"):
+        for name in ("poll_endpoint_template", "id_field", "cancel_endpoint_template", "remote_model"):
             if name in cleaned:
                 cleaned[name] = cleaned[name] or None
         return cleaned

@@ -55,6 +55,7 @@ class ModelConfigPages(LiveAdmin):
                     ("poll_interval", "max_poll_time"),
                     ("cancel_endpoint_template", "max_run_seconds"),
                     "max_response_bytes",
+                    ("remote_model", "keep_alive_seconds"),
                 )
             },
         ),

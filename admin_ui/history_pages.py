@@ -56,6 +56,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
         ("round", "epoch"),
         ("where", "model"),
         ("worker", "remote_id"),
+        "usage",
         ("started_at", "finished_at"),
         ("ran", "gpu_time"),
         ("error_code", "error_message"),

@@ -24,7 +24,7 @@ _WAITS = {
     "cancelling": PAUSE,
 }
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
-_SILENT = _ENDS | {"started", "accepted"}
+_SILENT = _ENDS | {"started", "accepted", "progress", "partial"}
 MOST_WAITING = 0.8
 """Of the width; a job that waited hours and ran seconds would show no run otherwise."""
 

@@ -109,6 +109,14 @@ class DoesNotFit(GpuError):
     elsewhere = True
 
 
+class ModelMissing(GpuError):
+    """The server does not have the model."""
+
+    code = "model_missing"
+    elsewhere = True
+    blames = Verdict.EITHER
+
+
 class GpuFault(GpuError):
     """The GPU itself is faulty (sticky CUDA error, Xid, out of memory)."""
 
@@ -174,6 +182,7 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
         ServerLost,
         OutOfMemory,
         DoesNotFit,
+        ModelMissing,
         GpuFault,
         ServerFailed,
         RunFailed,

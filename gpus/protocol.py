@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
+from gpus.kinds import ModelType
+
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
 
@@ -32,11 +34,6 @@ def split_slot(slot: str) -> tuple[str, int]:
 def standing_band(priority: int, highest_band: str) -> int:
     """Index into `BANDS` of where a job stands whose tenant was granted no higher band than that."""
     return max(band_of(priority), BANDS.index(highest_band))
-
-
-class ModelType(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
 
 
 class QueueAlgorithm(StrEnum):
@@ -235,6 +232,8 @@ class ModelSpec:
     """How a model is run: the founding document's fields, then our own.
 
     poll_interval, max_poll_time, max_run_seconds: seconds. max_queued: jobs that may wait for it; None: any.
+    remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
+    how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
     """
 
     name: str
@@ -251,6 +250,8 @@ class ModelSpec:
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
     max_queued: int | None = None
+    remote_model: str | None = None
+    keep_alive_seconds: float | None = None
 
     @property
     def run_limit_seconds(self) -> float:

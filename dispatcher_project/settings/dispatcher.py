@@ -47,6 +47,8 @@ class DispatcherSettings:
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
     callback_timeout_seconds: float = 15.0
+    news_seconds: float = 0.5
+    """The shortest pause between two events with a run's progress or partial output."""
     public_url: str = "http://127.0.0.1:8000"
     """Where GPU servers reach this dispatcher with a pushed result."""
     flower_url: str = "http://127.0.0.1:5555"

@@ -20,8 +20,12 @@ from typing import Any
 import structlog
 
 from dispatcher_project.worker.pinned_watch import PinnedWatch
+from gpus.cotenants import declared as cotenants
+from gpus.cotenants.declared import read_file
+from gpus.cotenants.units import UnitProcesses
 from gpus.errors import GpuError
 from gpus.handlers.declared import Declared
+from gpus.handlers.errors import ContractError
 from gpus.local.device import Device, NoSuchDevice, choose_device
 from gpus.local.gpu import LocalGpu
 from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
@@ -45,7 +49,7 @@ COULD_NOT_START = 2
 class Wishes:
     """gpu: index, UUID or ``none``. models: see `gpus.handlers.code.find_models`. name: of the server; empty:
     made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
-    models run at once."""
+    models run at once. servers: LLM servers that may run here, see `gpus.cotenants.declared`."""
 
     gpu: str
     models: Sequence[str]
@@ -55,6 +59,7 @@ class Wishes:
     slots: int | None = None
     budget_mb: float | None = None
     ready_file: Path | None = None
+    servers: Path | None = None
 
 
 def run_pinned_worker(wishes: Wishes) -> int:
@@ -90,7 +95,7 @@ def run_pinned_worker(wishes: Wishes) -> int:
             )
         finally:
             watch.stop()
-    except (NoSuchDevice, NvmlError, RegistryRefused, GpuError) as error:
+    except (NoSuchDevice, NvmlError, RegistryRefused, GpuError, ContractError) as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
         return COULD_NOT_START
     finally:
@@ -116,11 +121,17 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
 
 
 def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path) -> LocalGpu:
-    gauge: Gauge = machine_gauge() if nvml is None else VramGauge(nvml, device.uuid)
+    paths, environment, units = list(wishes.models), device.environment(), list[str]()
+    if wishes.servers is not None:
+        units = [one.unit for one in read_file(wishes.servers) if one.unit]
+        paths.append(cotenants.MODULE)
+        environment = {**environment, cotenants.FILE_VARIABLE: str(wishes.servers.resolve())}
+    ours = UnitProcesses(units)
+    gauge: Gauge = machine_gauge(ours) if nvml is None else VramGauge(nvml, device.uuid, ours)
     return LocalGpu(
-        wishes.models,
+        paths,
         gauge=gauge,
-        environment=device.environment(),
+        environment=environment,
         is_gpu=device.is_gpu,
         output_root=output_root,
         knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
@@ -138,7 +149,7 @@ def _register(
         host=host,
         slots=slots,
         models={name: _fields(model) for name, model in models.items()},
-        pool=wishes.pool or _pool_for(models, wishes.models),
+        pool=wishes.pool or _pool_for(models, wishes),
         fleet=wishes.fleet,
         by=f"worker:{server}",
         leases=ports.leases,
@@ -155,11 +166,15 @@ def _fields(model: Declared) -> dict[str, Any]:
     return {} if model.max_run_seconds is None else {"max_run_seconds": model.max_run_seconds}
 
 
-def _pool_for(models: Mapping[str, Declared], paths: Sequence[str]) -> str:
-    """One model is its own pool; several of one module share one that is named after it, on every machine."""
+def _pool_for(models: Mapping[str, Declared], wishes: Wishes) -> str:
+    """One model is its own pool; several of one module (or file of servers) share one that is named after it,
+    on every machine."""
     if len(models) == 1:
         return next(iter(models))
-    module = paths[0].rpartition("=")[2].partition(":")[0]
+    if not wishes.models:
+        assert wishes.servers is not None
+        return _plain(wishes.servers.stem)
+    module = wishes.models[0].rpartition("=")[2].partition(":")[0]
     return _plain(module)
 
 
@@ -173,6 +188,8 @@ def _plain(name: str) -> str:
 def _hear(order: Order, kind: str, value: Any) -> None:
     if kind == "log":
         log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
+    else:
+        order.tell(kind, value)
 
 
 def _flat(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpus.models.names import NAME_PATTERN
+from gpus.protocol import ModelType
 from gpus.services.model_fields import defaults
 from gpus.services.registry import MAX_SLOTS
 
@@ -23,7 +24,10 @@ _TEMPLATE: Schema = {
 }
 
 _MODEL_PROPERTIES: Schema = {
-    "model_type": {"enum": ["sync", "async"]},
+    "model_type": {
+        "enum": [kind.value for kind in ModelType],
+        "description": "The protocol of its servers: our own (sync, async), openai, ollama or cog.",
+    },
     "poll_endpoint_template": {
         **_TEMPLATE,
         "description": "Where to poll, as in /status/{id}; async needs it.",
@@ -45,6 +49,19 @@ _MODEL_PROPERTIES: Schema = {
         "minimum": 1,
         "maximum": 2_000_000_000,
         "description": "Jobs that may wait for it, of all tenants; more are refused (429). null: no limit.",
+    },
+    "remote_model": {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 200,
+        "pattern": r"^[^\x00-\x1f]*$",
+        "description": "openai, ollama: what the servers call it. null: its own name.",
+    },
+    "keep_alive_seconds": {
+        "type": ["number", "null"],
+        "minimum": -1,
+        "maximum": MAX_SECONDS,
+        "description": "ollama: how long it stays loaded after a run; -1: for ever. null: as it says.",
     },
     "queue_algorithm": {
         "enum": ["fair", "fifo"],

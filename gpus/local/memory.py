@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,13 @@ class Gauge(Protocol):
         ...
 
 
+Also = Callable[[], Collection[int]]
+
+
+def nobody() -> Collection[int]:
+    return ()
+
+
 class PortableGauge:
     """The machine's memory where there is no ``/proc`` (macOS): what is resident, by `ps`, so pages that
     processes share are counted for each. Raises OSError if `ps` does not answer."""
@@ -41,16 +49,19 @@ class PortableGauge:
         return Memory(total, own, min(others, max(0.0, total - own)))
 
 
-def machine_gauge() -> Gauge:
-    """For models that use no GPU."""
-    return RamGauge() if Path("/proc/meminfo").exists() else PortableGauge()
+def machine_gauge(also: Also = nobody) -> Gauge:
+    """For models that use no GPU. also: see `RamGauge`."""
+    return RamGauge(also=also) if Path("/proc/meminfo").exists() else PortableGauge()
 
 
 class RamGauge:
-    """The machine's memory, or the cgroup's where that is less. proc, cgroup: folders, for tests."""
+    """The machine's memory, or the cgroup's where that is less. also: processes that are ours beside the
+    session's. proc, cgroup: folders, for tests."""
 
-    def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc, self._cgroup = proc, cgroup
+    def __init__(
+        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), also: Also = nobody
+    ) -> None:
+        self._proc, self._cgroup, self._also = proc, cgroup, also
 
     def read(self, session: int | None) -> Memory:
         try:
@@ -61,9 +72,8 @@ class RamGauge:
         limit, used = self._cgroup_facts()
         if limit is not None and limit < total:
             total, available = limit, min(available, limit - used)
-        own = (
-            0.0 if session is None else sum(held_by(pid, self._proc) for pid in members(session, self._proc))
-        )
+        ours = set(() if session is None else members(session, self._proc)) | set(self._also())
+        own = sum(held_by(pid, self._proc) for pid in ours)
         return Memory(total, own, max(0.0, total - available - own))
 
     def _cgroup_facts(self) -> tuple[float | None, float]:

@@ -10,7 +10,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpus.local.memory import MIB, Gauge, Memory, PortableGauge, held_by, members
+from gpus.local.memory import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, nobody
 
 THROTTLES = {
     0x8: "hardware slowdown",
@@ -119,15 +119,17 @@ class VramGauge(Gauge):
     """The memory of a GPU, whoever holds it. In a container the driver may not name our processes: then what
     was held before our first process is others'."""
 
-    def __init__(self, nvml: Nvml, uuid: str) -> None:
-        self._nvml, self._uuid = nvml, uuid
+    def __init__(self, nvml: Nvml, uuid: str, also: Also = nobody) -> None:
+        """also: processes that are ours beside the session's."""
+        self._nvml, self._uuid, self._also = nvml, uuid, also
         self._before = nvml.read(uuid).used_mb
 
     def read(self, session: int | None) -> Memory:
         reading = self._nvml.read(self._uuid)
-        ours = set() if session is None else set(members(session))
+        others = set(self._also())
+        ours = others if session is None else others | set(members(session))
         named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
-        if session is None:
+        if session is None and not named:
             own = 0.0
         elif named or (ours & set(reading.processes)):
             own = sum(named.values())

@@ -15,7 +15,7 @@ from gpus.local.wire import Frame
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """limit_seconds: of the run itself, once its model is loaded."""
+    """limit_seconds: of the run itself, once its model is loaded. tell: hears what the run says of itself."""
 
     attempt: str
     job: str
@@ -23,6 +23,7 @@ class Order:
     payload: Any
     limit_seconds: float
     max_result_bytes: int = 16 * 1024 * 1024
+    tell: Callable[[str, Any], None] = field(default=lambda kind, value: None, compare=False)
 
     def frame(self, output_root: Path) -> Frame:
         """As the process is told to run it."""

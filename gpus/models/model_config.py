@@ -37,6 +37,19 @@ class ModelConfig(models.Model):
         validators=[MinValueValidator(1)],
         help_text="Jobs that may wait for it, of all tenants; more are refused (429). Empty: no limit.",
     )
+    remote_model = models.CharField(
+        max_length=200,
+        null=True,
+        blank=True,
+        default=None,
+        help_text="LLM servers: what they call it; empty: its own name.",
+    )
+    keep_alive_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Ollama: how long it stays loaded after a run; -1: for ever. Empty: as the server says.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -63,4 +76,6 @@ class ModelConfig(models.Model):
             cancel_endpoint_template=self.cancel_endpoint_template,
             max_response_bytes=self.max_response_bytes,
             max_queued=self.max_queued,
+            remote_model=self.remote_model,
+            keep_alive_seconds=self.keep_alive_seconds,
         )

@@ -18,7 +18,9 @@ from gpus.protocol import Endpoint, ModelSpec
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """One run. push_url, push_token: where and with what the server may push its result. limit_seconds: of
-    the job, where it has a lower limit than its model."""
+    the job, where it has a lower limit than its model.
+
+    tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises."""
 
     job_id: str
     attempt_id: str
@@ -30,13 +32,15 @@ class RunRequest:
     push_url: str = ""
     push_token: str = ""
     limit_seconds: float = math.inf
+    tell: Callable[[str, Any], None] = lambda kind, value: None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """result: any JSON value."""
+    """result: any JSON value. usage: what the server counted for it (tokens), a JSON object."""
 
     result: Any
+    usage: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

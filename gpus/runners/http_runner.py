@@ -66,7 +66,7 @@ class HttpRunner:
                 "GET",
                 _fill(template, run, remote_id),
                 run,
-                headers=_identity(run),
+                headers=identity(run),
                 body=None,
                 deadline_seconds=POLL_SECONDS,
                 max_bytes=run.model.max_response_bytes,
@@ -87,7 +87,7 @@ class HttpRunner:
             "POST",
             _fill(template or DEFAULT_CANCEL, run, remote_id or run.job_id),
             run,
-            headers={**_identity(run), "Content-Type": "application/json"},
+            headers={**identity(run), "Content-Type": "application/json"},
             body=b"{}",
             deadline_seconds=CANCEL_SECONDS,
             max_bytes=_CANCEL_BYTES,
@@ -113,7 +113,7 @@ class HttpRunner:
         return self._transport.request(
             method,
             url,
-            headers=_merged(run.endpoint.headers, headers),
+            headers=merged(run.endpoint.headers, headers),
             body=body,
             connect_timeout_seconds=self._connect_timeout,
             deadline_seconds=deadline_seconds,
@@ -123,7 +123,7 @@ class HttpRunner:
         )
 
 
-def _identity(run: RunRequest) -> dict[str, str]:
+def identity(run: RunRequest) -> dict[str, str]:
     return {
         "Accept": "application/json",
         "X-Source": "dispatcher",
@@ -134,7 +134,7 @@ def _identity(run: RunRequest) -> dict[str, str]:
 
 def _run_headers(run: RunRequest) -> dict[str, str]:
     headers = {
-        **_identity(run),
+        **identity(run),
         "Content-Type": "application/json",
         "Idempotency-Key": run.attempt_id,
         "X-Slot": run.slot,
@@ -147,7 +147,7 @@ def _run_headers(run: RunRequest) -> dict[str, str]:
     return headers
 
 
-def _merged(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+def merged(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """The server's own headers, and ours over them."""
     taken = {name.lower() for name in ours}
     kept = {name: value for name, value in secret.items() if name.lower() not in taken}

@@ -29,6 +29,7 @@ class LocalRunner:
                 model=run.model.name,
                 payload=run.payload,
                 limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
+                tell=run.tell,
             ),
             abort,
         )

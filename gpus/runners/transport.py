@@ -50,8 +50,10 @@ class HttpTransport:
         began = time.monotonic()
         if abort is not None and abort.fired:
             raise Interrupted("Interrupted before anything was sent.")
-        origin, target = _split(url, ca_pem)
-        message = _Message(method, _head(method, target, origin, headers, body), body or b"", max_bytes)
+        origin, target = split_url(url, ca_pem)
+        message = _Message(
+            method, request_head(method, target, origin, headers, body), body or b"", max_bytes
+        )
         deadline = began + deadline_seconds
         kept = self._pool.take(origin)
         if kept is not None:
@@ -103,7 +105,7 @@ class _Message:
 
 def _converse(connection: Connection, message: _Message, abort: Abort | None) -> tuple[Response, bool]:
     """The response, and whether the connection is good for another request."""
-    sent, failure = _send(connection, message.head + message.body)
+    sent, failure = send(connection, message.head + message.body)
     try:
         answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
         answer.begin()
@@ -126,7 +128,7 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
     return response, failure is None and not answer.will_close
 
 
-def _send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
+def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
     """How much the system took, and what stopped it: an answer may have come nevertheless (413, 401)."""
     sent = 0
     view = memoryview(data)
@@ -153,7 +155,7 @@ def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _split(url: str, ca_pem: str | None) -> tuple[Origin, str]:
+def split_url(url: str, ca_pem: str | None) -> tuple[Origin, str]:
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -171,7 +173,9 @@ def _split(url: str, ca_pem: str | None) -> tuple[Origin, str]:
     return origin, target + (f"?{quote(parts.query, safe=_PATH_SAFE + '?')}" if parts.query else "")
 
 
-def _head(method: str, target: str, origin: Origin, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def request_head(
+    method: str, target: str, origin: Origin, headers: Mapping[str, str], body: bytes | None
+) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.host_header}", "Accept-Encoding: identity"]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
 from gpus.errors import GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.models import Server
-from gpus.protocol import Clock
-from gpus.runners.base import Transport
+from gpus.models import Placement, Server
+from gpus.protocol import Clock, ModelType
+from gpus.runners.base import Response, Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.evidence import Health, absence, spare_by_count
+from gpus.services.other_health import OTHERS, first_url
 from gpus.services.secrets import SecretUnreadable, decrypt
 
 MAX_BYTES = 1_000_000
@@ -33,10 +34,11 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
     """Asks once, within `health_timeout_seconds`; never raises. model: beside whose endpoint to ask; the
     first one by name if there is none of that name.
 
-    Reads the placements: prefetch them, and it needs no database (so that threads may call it).
+    Reads the placements and their models: prefetch ``placements__model``, and it needs no database (so that
+    threads may call it).
     """
-    url = health_url(server, model)
-    if url is None:
+    placement = _asked_beside(server, model)
+    if placement is None:
         return Health(False, error="no HTTP endpoint to ask")
     try:
         stored = server.headers_encrypted
@@ -44,8 +46,9 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
     except SecretUnreadable as error:
         return Health(False, error=str(error))
     timeout = settings.DISPATCHER.health_timeout_seconds
-    try:
-        answer = (transport or HttpTransport()).request(
+
+    def get(url: str) -> Response:
+        return (transport or HttpTransport()).request(
             "GET",
             url,
             headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
@@ -55,6 +58,13 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
             max_bytes=MAX_BYTES,
             ca_pem=server.ca_pem or None,
         )
+
+    config, url = placement.model, _url_of(placement)
+    ask = OTHERS.get(ModelType(config.model_type))
+    try:
+        if ask is not None:
+            return ask(placement.endpoint, config.remote_model or config.name, server.slots, get)
+        answer = get(url)
     except GpuError as error:
         return Health(False, error=f"{error.code}: {error.message}"[:500])
     if answer.status != 200:
@@ -77,19 +87,30 @@ def probe_all(
 
 
 def health_url(server: Server, model: str = "") -> str | None:
-    """``/health`` at the origin of the model's endpoint; None without an HTTP endpoint."""
-    urls = health_urls(server)
-    return urls.get(model) or next(iter(urls.values()), None)
+    """Where the server is asked beside the model's endpoint: ``/health`` at its origin, or what its protocol
+    has; None without an HTTP endpoint."""
+    placement = _asked_beside(server, model)
+    return None if placement is None else _url_of(placement)
 
 
 def health_urls(server: Server) -> dict[str, str]:
     """By model, in the order of their names: a server's models may live at several origins."""
-    urls = {}
-    for placement in sorted(server.placements.all(), key=lambda placement: placement.model_id):
-        parts = urlsplit(placement.endpoint)
-        if parts.scheme in ("http", "https") and parts.netloc:
-            urls[placement.model_id] = urlunsplit((parts.scheme, parts.netloc, "/health", "", ""))
-    return urls
+    return {placement.model_id: _url_of(placement) for placement in _over_http(server)}
+
+
+def _over_http(server: Server) -> list[Placement]:
+    there = sorted(server.placements.all(), key=lambda placement: placement.model_id)
+    parts = ((placement, urlsplit(placement.endpoint)) for placement in there)
+    return [one for one, url in parts if url.scheme in ("http", "https") and url.netloc]
+
+
+def _asked_beside(server: Server, model: str) -> Placement | None:
+    there = _over_http(server)
+    return next((one for one in there if one.model_id == model), there[0] if there else None)
+
+
+def _url_of(placement: Placement) -> str:
+    return first_url(ModelType(placement.model.model_type), placement.endpoint)
 
 
 def read_health(body: bytes) -> Health:
@@ -144,7 +165,7 @@ def evidence_for(
 
     leases: of the server's fleet.
     """
-    machine = Server.objects.prefetch_related("placements").filter(name=server).first()
+    machine = Server.objects.prefetch_related("placements__model").filter(name=server).first()
     if machine is None:
         return None
     proofs = []

@@ -28,6 +28,8 @@ MODEL_FIELDS = (
     "cancel_endpoint_template",
     "max_response_bytes",
     "max_queued",
+    "remote_model",
+    "keep_alive_seconds",
 )
 FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
 
@@ -82,6 +84,13 @@ def _check(config: ModelConfig) -> None:
             "poll_template_required",
             "An async model needs a poll_endpoint_template, as in /status/{id}.",
             pointer="/poll_endpoint_template",
+        )
+    seconds = config.keep_alive_seconds
+    if seconds is not None and seconds < 0 and seconds != -1:
+        raise RegistryRefused(
+            "invalid_keep_alive",
+            "keep_alive_seconds is 0 or more, or -1 for ever.",
+            pointer="/keep_alive_seconds",
         )
     if config.payload_schema is not None:
         _check_schema(config.payload_schema)

@@ -37,15 +37,19 @@ class PushResult(JobView):
                 TOKEN_HEADER,
                 {"type": "string", "pattern": "^[ -~]*$", "maxLength": 200},
                 OpenApiParameter.HEADER,
-                required=True,
                 description="As it was sent to the server.",
+            ),
+            OpenApiParameter(
+                "token",
+                {"type": "string", "maxLength": 200},
+                description="The same, for servers that set no headers (Cog's webhooks).",
             ),
         ),
         tag="gpu servers",
         public=True,
     )
     def post(self, request: Request, job_id: str) -> Response:
-        token = request.headers.get(TOKEN_HEADER) or _bearer(request)
+        token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
         if not token or not token.isascii() or len(token) > 200:
             raise _unauthorized()
         body = request.data
@@ -65,6 +69,6 @@ def _unauthorized() -> Problem:
     return Problem(
         401,
         "invalid_push_token",
-        f"Send the token of this attempt in {TOKEN_HEADER}.",
+        f"Send the token of this attempt in {TOKEN_HEADER}, or as ?token=.",
         headers={"WWW-Authenticate": 'Bearer realm="attempt"'},
     )

@@ -94,6 +94,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "error": _error(attempt.error_code, attempt.error_message),
         "slot_freed": attempt.slot_freed,
         "evidence": attempt.evidence or None,
+        "usage": attempt.usage,
         "started_at": _time(attempt.started_at),
         "finished_at": _time(attempt.finished_at),
     }

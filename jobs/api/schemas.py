@@ -125,6 +125,10 @@ def _attempt() -> Schema:
             "error": _error(),
             "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
             "evidence": {**_TEXT_OR_NULL, "description": "What proved it, where a proof was needed."},
+            "usage": {
+                "type": ["object", "null"],
+                "description": "What the server counted: `prompt_tokens`, `completion_tokens` …",
+            },
             "started_at": TIME,
             "finished_at": _TIME_OR_NULL,
         }

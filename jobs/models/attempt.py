@@ -14,6 +14,7 @@ class Attempt(models.Model):
     epoch: raised by each takeover; results count only with the current one.
     server, slot: by name, so that history outlives the registry.
     counted: used one try of the budget. slot_freed: the GPU was proven free of it when it ended.
+    usage: what its server counted for it, such as tokens.
     """
 
     LIVE = _LIVE
@@ -38,6 +39,7 @@ class Attempt(models.Model):
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
     gpu_seconds = models.FloatField(null=True, blank=True)
+    usage = models.JSONField(null=True, blank=True, default=None)
 
     class Meta:
         ordering = ["job", "number"]

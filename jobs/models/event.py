@@ -3,8 +3,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-_USUAL = ["accepted", "completed", "queued", "started"]
-"""What happens to every job: a list of these needs no index to be found."""
+_USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
+"""What happens to every job, or often: a list of these needs no index to be found."""
 
 
 class Event(models.Model):

@@ -29,6 +29,7 @@ from jobs.retry import Ending, verdict_of
 from jobs.services import finish
 from jobs.services.claims import Claimed, open_lease
 from jobs.services.push_tokens import push_token
+from jobs.services.run_news import news_of
 from jobs.services.runs import AttemptRun, run_seconds
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from jobs.transitions import End, StartOutcome
@@ -73,6 +74,8 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[C
         except Exception as error:  # whatever broke, the lease must not be renewed without a run
             log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
             over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+    if run.news is not None:
+        run.news.end()
     seconds = run.elapsed_seconds + claimed.ran_seconds
     following = None
     if isinstance(over, HandedOver):
@@ -98,6 +101,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[C
 def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
+    news = news_of(lease, worker.settlement, rest_seconds=knobs.news_seconds)
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,
@@ -109,6 +113,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
         push_token=push_token(lease.attempt_id),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
+        tell=news.tell,
     )
     deadline: datetime | None = claimed.job["deadline_at"]
     run = AttemptRun(
@@ -127,6 +132,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
             clock=worker.ports.clock,
         ),
         remote_id=claimed.remote_id,
+        news=news,
     )
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)
@@ -187,6 +193,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, unt
             gpu_seconds=charge,
             run_limit_seconds=claimed.spec.run_limit_seconds,
             evidence=over.evidence,
+            usage=over.usage,
         ),
     )
     if following is None:

@@ -13,11 +13,12 @@ from typing import Any
 import structlog
 
 from gpus.errors import GpuError, Interrupted, LeaseLost, RunCancelled, RunTimedOut, ServerFailed, ServerLost
-from gpus.protocol import Clock, ModelType
+from gpus.protocol import Clock
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
 from gpus.services.evidence import is_settled
 from jobs.retry import Ending
+from jobs.services.run_news import RunNews
 from jobs.services.steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()
@@ -45,8 +46,10 @@ class AttemptRun:
         pushed: Callable[[], Mapping[str, Any] | None],
         prove_free: Callable[[], str | None],
         remote_id: str | None = None,
+        news: RunNews | None = None,
     ) -> None:
         self.request = request
+        self.news = news
         self.remote_id = remote_id
         self.remote_committed = remote_id is not None
         self.began = clock.monotonic()
@@ -84,7 +87,10 @@ class AttemptRun:
         return Order.LOST in self._orders
 
     def check_time(self) -> None:
-        """Ends a blocked read whose job's deadline has passed (a watcher calls it every second)."""
+        """Ends a blocked read whose job's deadline has passed (a watcher calls it every second), and lets go
+        what the run said last."""
+        if self.news is not None:
+            self.news.look()
         if self._is_past_deadline():
             self._abort.fire()
             self.woken.set()
@@ -136,7 +142,7 @@ class AttemptRun:
             self._let_go_at = self._clock.monotonic()
             raise
         if isinstance(outcome, Finished):
-            return Over(Ending(), outcome.result)
+            return Over(Ending(), outcome.result, usage=outcome.usage)
         return self._accepted(outcome)
 
     def _accepted(self, accepted: Accepted) -> Step:
@@ -166,7 +172,9 @@ class AttemptRun:
             )
         self._poll_failures = 0
         if isinstance(outcome, Finished):
-            return Over(Ending(), outcome.result)
+            return Over(Ending(), outcome.result, usage=outcome.usage)
+        if outcome.progress is not None:
+            self.request.tell("progress", outcome.progress)
         return self._poll_after(self.request.model.poll_interval)
 
     def _poll_after(self, seconds: float) -> Step:
@@ -199,7 +207,9 @@ class AttemptRun:
         except Unreadable as error:  # it says nothing: polling goes on
             log.warning("push_unreadable", job_id=self.request.job_id, error=error.message)
             return None
-        return Over(Ending(), outcome.result, "result pushed") if isinstance(outcome, Finished) else None
+        if not isinstance(outcome, Finished):
+            return None
+        return Over(Ending(), outcome.result, "result pushed", outcome.usage)
 
     def _fail(self, error: GpuError) -> Step:
         if isinstance(error, Interrupted) and (self._orders or self._is_past_deadline()):
@@ -233,7 +243,7 @@ class AttemptRun:
                 return pushed
         if self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
-            return Over(ending, evidence="server confirmed the cancel")
+            return Over(ending, evidence=getattr(self._runner, "stopped_by", "server confirmed the cancel"))
         evidence = self._evidence()
         if evidence:
             return Over(Ending(error), evidence=evidence)
@@ -267,6 +277,6 @@ def run_seconds(request: RunRequest) -> float:
     """The longest this run may take: the model's run limit or the job's own lower one, and for polled models
     also `max_poll_time`."""
     model = request.model
-    if model.model_type is ModelType.ASYNC:
+    if model.model_type.is_polled:
         return min(model.run_limit_seconds, model.max_poll_time, request.limit_seconds)
     return min(model.run_limit_seconds, request.limit_seconds)

@@ -6,7 +6,7 @@ the lease is forgotten. What Redis does not take now is kept here and done again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,6 +118,14 @@ class Settlement:
             ),
             Touched(lease.job_id, lease.attempt_id),
         ).add_done_callback(committed)
+
+    def write_news(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
+        """What a run says of itself; nobody waits for it."""
+        at, ref = self.ports.clock.now(), lease.ref
+        self.writer.submit(
+            lambda: _touched(ref.job_id, transitions.note_news(ref, kind, data, at)),
+            Touched(ref.job_id, ref.attempt_id),
+        )
 
     def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
         self._submit_end(leases, lease, end).add_done_callback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -53,11 +54,12 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The attempt's end. evidence: what proved the slot free, where something did."""
+    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`."""
 
     ending: Ending
     result: Any = None
     evidence: str = ""
+    usage: Mapping[str, Any] | None = None
 
 
 Step = Wait | Remote | HandedOver | Over

@@ -34,7 +34,9 @@ def sweep(ports: Ports) -> SweepCount:
     """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
     servers = [
         server
-        for server in Server.objects.select_related("pool").prefetch_related("placements").order_by("name")
+        for server in Server.objects.select_related("pool")
+        .prefetch_related("placements__model")
+        .order_by("name")
         if server.placements.all()
     ]
     count = SweepCount()

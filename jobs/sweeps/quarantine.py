@@ -84,7 +84,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _open_rows() -> list[QuarantinedSlot]:
     oldest = QuarantinedSlot.objects.filter(freed_at=None).order_by(F("probed_at").asc(nulls_first=True))
-    return list(oldest.select_related("server__pool").prefetch_related("server__placements")[:LIMIT])
+    return list(oldest.select_related("server__pool").prefetch_related("server__placements__model")[:LIMIT])
 
 
 def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group], SweepCount]:

@@ -4,7 +4,16 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
-from .attempts import End, Start, StartOutcome, end_attempt, note_remote_id, start_attempt, take_over
+from .attempts import (
+    End,
+    Start,
+    StartOutcome,
+    end_attempt,
+    note_news,
+    note_remote_id,
+    start_attempt,
+    take_over,
+)
 from .quarantine import quarantine_slot
 from .rows import Touched, together
 from .waiting import (
@@ -34,6 +43,7 @@ __all__ = [
     "end_attempt",
     "end_waiting",
     "finish_cancelling",
+    "note_news",
     "note_remote_id",
     "open_round",
     "quarantine_slot",

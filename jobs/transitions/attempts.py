@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,8 +10,8 @@ from typing import Any
 
 from gpus.errors import GpuError
 from gpus.models import prepared
-from gpus.protocol import split_slot
-from jobs.models import Attempt, Job
+from gpus.protocol import LeaseRef, split_slot
+from jobs.models import Attempt, Event, Job
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
@@ -51,7 +52,8 @@ class End:
     """An attempt's end to be written. The job's next state is decided inside the transaction, because a
     cancel may have come meanwhile.
 
-    run_limit_seconds: after it nothing can still run on a suspect slot (from the end on).
+    run_limit_seconds: after it nothing can still run on a suspect slot (from the end on). usage: what the
+    server counted (tokens).
     gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free.
     """
 
@@ -66,6 +68,7 @@ class End:
     gpu_seconds: float = 0.0
     run_limit_seconds: float = 600.0
     evidence: str = ""
+    usage: Mapping[str, Any] | None = None
 
 
 _ENDED = (
@@ -138,6 +141,20 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
     return True
 
 
+def note_news(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
+    """What a run says of itself before its end (`progress`, `partial`), while it is the job's. data: numbered
+    by `part`, so that it is not written twice."""
+    job = lock_job(ref.job_id)
+    attempt = read_attempt(ref.attempt_id)
+    if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
+        return False
+    told = {"attempt": job.attempts_made, **data}
+    last = Event.objects.filter(job_id=job.id, seq=job.event_seq, type=kind).values_list("data", flat=True)
+    if told not in last:  # else its COMMIT was lost from sight
+        log_event(job, kind, at, told)
+    return True
+
+
 def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetime) -> bool:
     """Raises the epoch of a WAITING attempt by one; the old holder's result no longer counts."""
     job = lock_job(job_id)
@@ -172,7 +189,11 @@ def end_attempt(end: End) -> Ended:
     attempt.evidence = end.evidence
     attempt.finished_at = end.at
     attempt.gpu_seconds = end.gpu_seconds
-    prepared.update(attempt, _ENDED)
+    if end.usage is None:
+        prepared.update(attempt, _ENDED)
+    else:
+        attempt.usage = dict(end.usage)
+        prepared.update(attempt, (*_ENDED, "usage"))
     if end.ending.suspect:
         _quarantine(end, model=attempt.model)
     job.live_attempt = None

@@ -38,6 +38,11 @@ class Command(BaseCommand):
             help="With --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated (docs/model_authors.md).",
         )
         parser.add_argument(
+            "--servers",
+            type=Path,
+            help="With --gpu: a TOML file of LLM servers that may run here (docs/model_authors.md).",
+        )
+        parser.add_argument(
             "--slots", type=positive, help="With --gpu: jobs at once; default: as many as its models can."
         )
         parser.add_argument(
@@ -47,7 +52,7 @@ class Command(BaseCommand):
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["gpu"] is not None or options["models"]:
+        if options["gpu"] is not None or options["models"] or options["servers"]:
             sys.exit(_pinned(options))
         from dispatcher_project.worker.run import run_gpu_worker
 
@@ -65,8 +70,8 @@ class Command(BaseCommand):
 def _pinned(options: dict[str, Any]) -> int:
     from dispatcher_project.worker.pinned import Wishes, run_pinned_worker
 
-    if options["gpu"] is None or not options["models"]:
-        raise CommandError("--gpu and --models go together")
+    if options["gpu"] is None or not (options["models"] or options["servers"]):
+        raise CommandError("--gpu goes together with --models or --servers")
     if options["host"] or options["concurrency"]:
         raise CommandError("--host and --concurrency are for workers without --gpu; use --name and --slots")
     pools = options["pool"] or [""]
@@ -75,7 +80,8 @@ def _pinned(options: dict[str, Any]) -> int:
     return run_pinned_worker(
         Wishes(
             gpu=options["gpu"],
-            models=options["models"],
+            models=options["models"] or [],
+            servers=options["servers"],
             name=options["name"],
             pool=pools[0],
             fleet=options["fleet"],

@@ -108,6 +108,10 @@ def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account
         ({"at_most_once": "yes"}, "validation_failed", "/at_most_once"),
         ({"payload_schema": {"type": 5}}, "invalid_schema", "/payload_schema/type"),
         ({"poll_endpoint_template": "/status"}, "invalid_template", "/poll_endpoint_template"),
+        ({"model_type": "triton"}, "validation_failed", "/model_type"),
+        ({"remote_model": ""}, "validation_failed", "/remote_model"),
+        ({"keep_alive_seconds": "5m"}, "validation_failed", "/keep_alive_seconds"),
+        ({"keep_alive_seconds": -0.5}, "invalid_keep_alive", "/keep_alive_seconds"),
         ({"model": "other"}, "validation_failed", "/model"),
         ({"nothing": 1}, "validation_failed", "/nothing"),
         ([], "validation_failed", ""),
@@ -116,6 +120,21 @@ def test_a_configuration_is_read_replaced_changed_and_reverted(operator: Account
 def test_a_bad_configuration_is_named(operator: Account, body: Any, code: str, pointer: str) -> None:
     make_model("flux")
     problem(operator.client.put(f"{CONFIGS}/flux", body, format="json"), 422, code, pointer)
+
+
+@pytest.mark.parametrize("kind", ["openai", "ollama", "cog"])
+def test_a_server_of_another_protocol_is_registered_with_its_kind(operator: Account, kind: str) -> None:
+    body = {
+        "model": "llama",
+        "server": "box-1",
+        "endpoint": "http://box-1:8000",
+        "slots": 4,
+        "model_type": kind,
+        "remote_model": "meta/llama:8b",
+    }
+    assert operator.client.post("/api/v1/admin/register", body, format="json").status_code == 201
+    shown = operator.client.get(f"{CONFIGS}/llama").json()
+    assert (shown["model_type"], shown["remote_model"]) == (kind, "meta/llama:8b")
 
 
 @pytest.mark.parametrize("name", ["nope", "a%20b", "%00", "x" * 65])

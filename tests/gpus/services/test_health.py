@@ -43,7 +43,7 @@ def register(name: str = "s", **endpoints: str) -> Server:
     for model, endpoint in endpoints.items():
         config, _ = ModelConfig.objects.get_or_create(name=model, defaults={"pool": pool})
         Placement.objects.create(server=server, model=config, endpoint=endpoint)
-    return Server.objects.prefetch_related("placements").get(name=name)
+    return Server.objects.prefetch_related("placements__model").get(name=name)
 
 
 def read(said: object) -> Health:

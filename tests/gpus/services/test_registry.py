@@ -199,6 +199,7 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
         ({"model_type": "async", "poll_endpoint_template": "/status"}, "invalid_template"),
         ({"poll_endpoint_template": "status/{id}"}, "invalid_template"),
         ({"cancel_endpoint_template": "cancel"}, "invalid_template"),
+        ({"model_type": "ollama", "keep_alive_seconds": -2.0}, "invalid_keep_alive"),
         ({"payload_schema": {"type": "nothing"}}, "invalid_schema"),
         ({"payload_schema": {"$ref": "http://127.0.0.1:1/x.json"}}, "invalid_schema"),
         ({"payload_schema": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, "invalid_schema"),

@@ -32,6 +32,13 @@ def test_the_token_may_come_as_a_bearer(anonymous: APIClient, db: None) -> None:
     assert anonymous.post(url(), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
 
 
+def test_the_token_may_stand_in_the_query(anonymous: APIClient, db: None) -> None:
+    """Cog's webhooks set no headers."""
+    answer = anonymous.post(f"{url()}?token={push_token(new_id())}", BODY, format="json")
+    assert answer.status_code == 200
+    problem(anonymous.post(f"{url()}?token=nonsense", BODY, format="json"), 401, "invalid_push_token")
+
+
 @pytest.mark.parametrize("token", ["", "nonsense", "x.y", "é", "a" * 300, f"{'0' * 26}.{'0' * 40}"])
 def test_a_push_without_its_token_is_turned_away(anonymous: APIClient, db: None, token: str) -> None:
     answer = anonymous.post(url(), BODY, format="json", HTTP_X_CALLBACK_TOKEN=token)

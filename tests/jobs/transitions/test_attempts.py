@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from gpus.errors import BadInput, GpuBusy, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
+from gpus.protocol import LeaseRef
 from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Callback, Event, Job
@@ -215,3 +217,19 @@ def test_an_accepted_run_of_a_lost_epoch_is_not_noted():
     attempt_id = make_running(job, remote_id="r1")
     assert transitions.note_remote_id(job.id, attempt_id, 1, "r1", START), "its own, asked again"
     assert not transitions.note_remote_id(job.id, attempt_id, 1, "r2", START)
+
+
+def test_news_of_a_run_are_events_of_its_own_attempt_only():
+    job = make_job()
+    _, attempt_id = start(job)
+    ref = LeaseRef("gpu-1/0", job.id, attempt_id, 1)
+    note = transitions.note_news
+    assert note(ref, "partial", {"part": 1, "output": ["a"]}, START)
+    assert note(ref, "partial", {"part": 1, "output": ["a"]}, START), "its COMMIT's reply was lost"
+    assert note(ref, "progress", {"part": 2, "progress": 0.5}, START)
+    assert types(job) == ["queued", "started", "partial", "progress"]
+    assert not note(replace(ref, epoch=2), "partial", {"part": 3, "output": ["b"]}, START)
+    assert not note(replace(ref, attempt_id="another"), "partial", {"part": 3, "output": ["b"]}, START)
+    assert transitions.end_attempt(end(job, attempt_id, result=1)).won
+    assert not note(ref, "partial", {"part": 3, "output": ["late"]}, START)
+    assert types(job) == ["queued", "started", "partial", "progress", "completed"]

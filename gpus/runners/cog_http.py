@@ -1,0 +1,168 @@
+"""A stock Cog container: ``PUT /predictions/{id}``, told to answer at once; its webhook pushes the result.
+
+Cog lets nobody ask for a prediction: a second PUT joins one that runs, and runs one that is over *again*.
+What may be asked is ``/health-check``, which says whether a slot is free. So the webhook brings the result,
+and the polls find out whether it can still come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from gpus.errors import BadInput, ConnectFailed, RunFailed, RunTimedOut, ServerLost
+from gpus.runners.answers import DONE, RUNNING
+from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
+from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
+from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.refusals import error_of, failure_of
+
+SILENCE_SECONDS = 15.0
+"""Cog sends the webhook of an end at once, and a few times more if it is not taken: after so long beside an
+idle server it is not coming."""
+_HEALTH_BYTES = 256 * 1024
+_MAX_LOG_CHARS = 20_000
+_NOT_SERVING = frozenset({"STARTING", "SETUP_FAILED", "DEFUNCT", "UNKNOWN"})
+_CANCEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+class CogRunner(HttpRunner):
+    """One per attempt. The prediction's id is the attempt's."""
+
+    stopped_by = "the server does not know the prediction any more"
+    _idle_polls = 0
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
+        response = self._request(
+            "PUT",
+            prediction_url(run),
+            run,
+            headers={**identity(run), "Content-Type": "application/json", "Prefer": "respond-async"},
+            body=_body(run),
+            deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
+            max_bytes=run.model.max_response_bytes,
+            abort=abort,
+        )
+        if not 200 <= response.status < 300:
+            raise error_of(response, now=datetime.now(UTC))
+        try:
+            outcome = read_prediction(read_json(response.body))
+        except Unreadable as error:
+            error.suspect = True
+            raise
+        return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        """Where the container has one slot, an idle one means that the prediction is over; with more of them
+        only its webhook tells."""
+        try:
+            response = self._request(
+                "GET",
+                health_url(run.endpoint.url),
+                run,
+                headers=identity(run),
+                body=None,
+                deadline_seconds=POLL_SECONDS,
+                max_bytes=_HEALTH_BYTES,
+                abort=abort,
+            )
+            state = read_state(response)
+        except (ConnectFailed, ServerLost, RunTimedOut, RunFailed) as error:
+            raise PollFailed(f"{error.code}: {error.message}") from error
+        if state in _NOT_SERVING:
+            raise PollFailed(f"Cog is {state}: it lost what it ran.", gone=True)
+        if state == "READY" and run.endpoint.max_slots == 1:
+            self._idle_polls += 1
+            if self._idle_polls > math.ceil(SILENCE_SECONDS / run.model.poll_interval):
+                raise PollFailed(
+                    "Cog runs nothing, and its webhook told no end. Does it reach DISPATCHER_PUBLIC_URL?",
+                    gone=True,
+                )
+        else:
+            self._idle_polls = 0
+        return StillRunning()
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        """Cog stops a run some time after it said yes; it is over once it does not know it any more."""
+        known = remote_id is not None
+        for pause in (*_CANCEL_PAUSES, None):
+            response = self._request(
+                "POST",
+                prediction_url(run) + "/cancel",
+                run,
+                headers={**identity(run), "Content-Type": "application/json"},
+                body=b"{}",
+                deadline_seconds=CANCEL_SECONDS,
+                max_bytes=_HEALTH_BYTES,
+                abort=None,
+            )
+            if response.status == 404:
+                return known  # else the request may still be on its way
+            if not 200 <= response.status < 300 or pause is None:
+                break
+            known = True
+            time.sleep(pause)
+        return False
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        return read_prediction(body)
+
+
+def read_prediction(said: Any) -> Finished | StillRunning:
+    """A prediction as Cog shows it. Raises Unreadable, or the failure that it tells."""
+    if not isinstance(said, Mapping) or not isinstance(said.get("status"), str):
+        raise Unreadable("The answer is no prediction: it has no status.")
+    status = said["status"].lower()
+    if status in RUNNING:
+        return StillRunning()
+    if status in DONE:
+        metrics = said.get("metrics")
+        result = {"output": said.get("output")}
+        if isinstance(said.get("logs"), str) and said["logs"]:
+            result["logs"] = said["logs"][-_MAX_LOG_CHARS:]
+        return Finished(result, dict(metrics) if isinstance(metrics, Mapping) and metrics else None)
+    if status in ("failed", "canceled"):
+        raise failure_of({"status": status, "error": said.get("error")})
+    raise Unreadable(f"The prediction's status is {status[:50]!r}.")
+
+
+def read_state(response: Response) -> str:
+    """Raises RunFailed for what is no health check of Cog's."""
+    if response.status != 200:
+        raise RunFailed(f"/health-check answered {response.status}.")
+    said = read_json(response.body)
+    if not isinstance(said, dict) or not isinstance(said.get("status"), str):
+        raise Unreadable("/health-check has no status.")
+    return str(said["status"]).upper()
+
+
+def health_url(endpoint: str) -> str:
+    return f"{_root(endpoint)}/health-check"
+
+
+def prediction_url(run: RunRequest) -> str:
+    return f"{_root(run.endpoint.url)}/predictions/{quote(run.attempt_id, safe='')}"
+
+
+def _root(endpoint: str) -> str:
+    """Of the container: what its paths stand under, with or without ``/predictions``."""
+    parts = urlsplit(endpoint)
+    path = parts.path.rstrip("/").removesuffix("/predictions")
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def _body(run: RunRequest) -> bytes:
+    """The payload is the input; it may also be the whole request, as Cog's clients write it."""
+    if not isinstance(run.payload, dict):
+        raise BadInput("The payload of a Cog model is a JSON object: its input.")
+    wrapped = set(run.payload) == {"input"} and isinstance(run.payload["input"], dict)
+    body: dict[str, Any] = {"input": run.payload["input"] if wrapped else run.payload}
+    if run.push_url:
+        body["webhook"] = f"{run.push_url}?token={quote(run.push_token, safe='')}"
+        body["webhook_events_filter"] = ["completed"]
+    return json.dumps(body, separators=(",", ":")).encode()

@@ -1,0 +1,105 @@
+"""Ollama's own protocol: ``/api/chat``, ``/api/generate`` and ``/api/embed``, answered in lines of JSON.
+
+Like Ollama it streams unless the payload says ``stream: false``. The result is the last line's object with
+the whole text in it: what Ollama answers without streaming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpus.errors import BadInput
+from gpus.runners.base import Finished, Response, RunRequest
+from gpus.runners.lines import Lines
+from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, named, object_in, with_path
+
+PATHS = {"messages": "/api/chat", "prompt": "/api/generate", "input": "/api/embed"}
+_COUNTS = {"prompt_eval_count": "prompt_tokens", "eval_count": "completion_tokens"}
+
+
+class OllamaRunner(LlmRunner):
+    def url(self, run: RunRequest) -> str:
+        endpoint = run.endpoint.url.rstrip("/").removesuffix("/api")
+        return with_path(endpoint, run.payload, PATHS, "")
+
+    def body(self, run: RunRequest) -> dict[str, Any]:
+        body = named(run)
+        if not isinstance(body.get("stream", True), bool):
+            raise BadInput("stream is true or false.")
+        if run.model.keep_alive_seconds is not None:  # how long a model holds memory is its operator's
+            body["keep_alive"] = run.model.keep_alive_seconds
+        return body
+
+    def is_streamed(self, body: Mapping[str, Any]) -> bool:
+        return body.get("stream", True) is True and "input" not in body
+
+    def answer(self, run: RunRequest, response: Response) -> Answer:
+        return Words(run)
+
+    def read_whole(self, body: Mapping[str, Any]) -> Finished:
+        return Finished(dict(body), usage_of(body))
+
+
+class Words:
+    """A streamed answer: each line brings a few letters, the last one the counts."""
+
+    def __init__(self, run: RunRequest) -> None:
+        self._tell = run.tell
+        self._lines = Lines(run.model.max_response_bytes)
+        self._kept = Kept(run.model.max_response_bytes)
+        self._message: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._last: dict[str, Any] | None = None
+
+    def feed(self, piece: bytes) -> bool:
+        for line in self._lines.feed(piece):
+            self._take(line)
+        return self._last is not None
+
+    def finished(self) -> Finished:
+        if self._last is None:
+            self._take(self._lines.end())
+        if self._last is None:
+            raise cut_short()
+        result = dict(self._last)
+        texts = {name: "".join(parts) for name, parts in self._texts.items()}
+        if isinstance(result.get("message"), dict) or self._message:
+            said = {name: text for name, text in texts.items() if name != "response"}
+            result["message"] = {**self._message, **said}
+        else:
+            result |= texts
+        return Finished(result, usage_of(self._last))
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        said = object_in(line)
+        message = said.get("message")
+        source = message if isinstance(message, dict) else said
+        for name in ("content", "response", "thinking"):
+            if isinstance(source.get(name), str):
+                self._kept.count(source[name])
+                self._texts.setdefault(name, []).append(source[name])
+                if source[name]:
+                    self._tell("partial", {"reasoning": source[name]} if name == "thinking" else source[name])
+        if isinstance(message, dict):
+            self._keep(message)
+        if said.get("done") is True:
+            self._kept.count(said)
+            self._last = said
+
+    def _keep(self, message: Mapping[str, Any]) -> None:
+        """What is not text: the role, and tool calls, which come whole."""
+        for name, value in message.items():
+            if name == "tool_calls" and isinstance(value, list):
+                self._kept.count(value)
+                self._message.setdefault("tool_calls", []).extend(value)
+            elif name == "role":
+                self._message[name] = value
+
+
+def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Under the names that OpenAI gave them; durations in nanoseconds stay in the result."""
+    found = {ours: said[name] for name, ours in _COUNTS.items() if isinstance(said.get(name), int)}
+    return {**found, "total_tokens": sum(found.values())} if found else None

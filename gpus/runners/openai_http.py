@@ -1,0 +1,184 @@
+"""Any server that speaks OpenAI's protocol: vLLM, llama.cpp, TGI, SGLang …
+
+The payload is the body of the request; ``stream: true`` in it lets the text be heard while it grows. The
+result has the same shape either way: the object of an answer that was not streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpus.errors import BadInput
+from gpus.runners.base import Finished, Response, RunRequest
+from gpus.runners.lines import ServerEvent, ServerEvents
+from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
+
+PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/embeddings"}
+BASE = "/v1"
+_OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
+_MAX_CHOICES = 128
+
+
+class OpenAiRunner(LlmRunner):
+    def url(self, run: RunRequest) -> str:
+        return with_path(run.endpoint.url, run.payload, PATHS, BASE)
+
+    def body(self, run: RunRequest) -> dict[str, Any]:
+        body = named(run)
+        if not isinstance(body.get("stream", False), bool):
+            raise BadInput("stream is true or false.")
+        if body.get("stream"):
+            options = body.get("stream_options") or {}
+            if not isinstance(options, dict):
+                raise BadInput("stream_options is an object.")
+            body["stream_options"] = {**options, "include_usage": True}
+        return body
+
+    def is_streamed(self, body: Mapping[str, Any]) -> bool:
+        return body.get("stream") is True
+
+    def answer(self, run: RunRequest, response: Response) -> Answer:
+        return Chunks(run)
+
+    def read_whole(self, body: Mapping[str, Any]) -> Finished:
+        return Finished(dict(body), usage_of(body))
+
+
+class Chunks:
+    """A streamed answer that becomes the object that the server would have answered without streaming."""
+
+    def __init__(self, run: RunRequest) -> None:
+        self._tell = run.tell
+        self._events = ServerEvents(run.model.max_response_bytes)
+        self._kept = Kept(run.model.max_response_bytes)
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+        self._usage: dict[str, Any] | None = None
+        self._done = False
+
+    def feed(self, piece: bytes) -> bool:
+        for event in self._events.feed(piece):
+            self._take(event)
+        return self._done
+
+    def finished(self) -> Finished:
+        if not self._done:
+            for event in self._events.end():
+                self._take(event)
+        ended = self._choices and all(choice["finish_reason"] for choice in self._choices.values())
+        if not (self._done or ended):  # some servers leave the last word out
+            raise cut_short()
+        choices = [_in_order(_whole(self._choices[index])) for index in sorted(self._choices)]
+        result = {**self._head, "choices": choices}
+        if self._usage is not None:
+            result["usage"] = self._usage
+        return Finished(result, self._usage)
+
+    def _take(self, event: ServerEvent) -> None:
+        if event.data.strip() == b"[DONE]":
+            self._done = True
+            return
+        chunk = object_in(event.data)
+        if event.kind == "error":
+            raise llm_failure_of({"error": chunk})
+        if not self._head:
+            kind = str(chunk.get("object", ""))
+            self._head = {name: chunk[name] for name in ("id", "created", "model") if name in chunk}
+            self._head["object"] = _OBJECTS.get(kind, kind)
+            self._kept.count(self._head)
+        self._usage = usage_of(chunk) or self._usage
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._grow(choice)
+
+    def _grow(self, said: Mapping[str, Any]) -> None:
+        index = said.get("index", 0)
+        if not isinstance(index, int) or not 0 <= index < _MAX_CHOICES:
+            index = 0
+        choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
+        if isinstance(said.get("delta"), dict):
+            message = choice.setdefault("message", {"role": "assistant", "content": None})
+            for name, value in said["delta"].items():
+                self._add(message, name, value, index)
+        if isinstance(said.get("text"), str):
+            self._add(choice, "text", said["text"], index)
+        if isinstance(said.get("logprobs"), dict):
+            for name, value in said["logprobs"].items():
+                self._add(choice.setdefault("logprobs", {}), name, value, index)
+        if said.get("finish_reason") is not None:
+            choice["finish_reason"] = said["finish_reason"]
+
+    def _add(self, to: dict[str, Any], name: str, value: Any, index: int) -> None:
+        """A delta: text and lists grow, tool calls by their own index, anything else is said once."""
+        if value is None:
+            return
+        self._kept.count(value)
+        if name == "tool_calls" and isinstance(value, list):
+            _grow_calls(to.setdefault("tool_calls", []), value)
+        elif name in ("role", "id", "type"):
+            to[name] = value
+        elif isinstance(value, str):
+            _text_in(to, name).append(value)
+            if index == 0 and value:
+                self._told(name, value)
+        elif isinstance(value, list):
+            if not isinstance(to.get(name), list):
+                to[name] = []
+            to[name] += value
+        else:
+            to[name] = value
+
+    def _told(self, name: str, text: str) -> None:
+        if name in ("content", "text"):
+            self._tell("partial", text)
+        elif name in ("reasoning", "reasoning_content"):
+            self._tell("partial", {"reasoning": text})
+
+
+def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    usage = said.get("usage")
+    return dict(usage) if isinstance(usage, Mapping) and usage else None
+
+
+class Text(list[str]):
+    """A text that grows: its parts are put together once, at the end."""
+
+
+def _text_in(to: dict[str, Any], name: str) -> Text:
+    if not isinstance(to.get(name), Text):
+        to[name] = Text()
+    found: Text = to[name]
+    return found
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Text):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
+
+
+def _grow_calls(calls: list[dict[str, Any]], said: list[Any]) -> None:
+    for one in said:
+        if not isinstance(one, dict):
+            continue
+        index = one.get("index", len(calls))
+        if not isinstance(index, int) or not 0 <= index <= len(calls) or index >= _MAX_CHOICES:
+            continue
+        if index == len(calls):
+            empty = {"name": Text(), "arguments": Text()}
+            calls.append({"id": None, "type": "function", "function": empty})
+        call = calls[index]
+        call["id"], call["type"] = one.get("id") or call["id"], one.get("type") or call["type"]
+        function = one.get("function")
+        for name in ("name", "arguments"):
+            if isinstance(function, dict) and isinstance(function.get(name), str):
+                call["function"][name].append(function[name])
+
+
+def _in_order(choice: dict[str, Any]) -> dict[str, Any]:
+    """As servers write it: the end's reason last."""
+    return {name: choice[name] for name in sorted(choice, key=lambda name: name == "finish_reason")}

@@ -1,0 +1,126 @@
+"""One HTTP/1.1 exchange whose answer is heard while it comes, for servers that write as they go.
+
+Always on a connection of its own, which is closed at the end: that is how such servers are told to stop, and
+a new connection costs nothing beside a run. All of it is under one deadline, whatever the other side does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from http.client import HTTPException, HTTPResponse
+from typing import Protocol
+
+from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
+from gpus.runners.base import Abort, Response
+from gpus.runners.connections import Connection, Cut, connect, reason
+from gpus.runners.transport import ResponseTooLarge, request_head, send, split_url
+
+_READ_BYTES = 64 * 1024
+
+Hear = Callable[[bytes], bool]
+"""Gets the next piece of the body; True: it needs no more. What it raises ends the exchange."""
+Listen = Callable[[Response], Hear | None]
+"""Gets the answer's status and headers, without a body; None: the body is to be read whole."""
+
+
+class StreamTransport(Protocol):
+    """Raises what `gpus.runners.base.Transport` raises; max_bytes: of an answer that is read whole."""
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        listen: Listen,
+        connect_timeout_seconds: float,
+        deadline_seconds: float,
+        max_bytes: int,
+        ca_pem: str | None = None,
+        abort: Abort,
+    ) -> Response: ...
+
+
+class HttpStream:
+    """`StreamTransport` over sockets. When `stream` returns or raises, the connection is closed."""
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes,
+        listen: Listen,
+        connect_timeout_seconds: float,
+        deadline_seconds: float,
+        max_bytes: int,
+        ca_pem: str | None = None,
+        abort: Abort,
+    ) -> Response:
+        began = time.monotonic()
+        if abort.fired:
+            raise Interrupted("Interrupted before anything was sent.")
+        origin, target = split_url(url, ca_pem)
+        head = request_head(method, target, origin, headers, body)
+        deadline = began + deadline_seconds
+        connection = connect(origin, deadline=min(began + connect_timeout_seconds, deadline), abort=abort)
+        connection.begin(deadline)
+        cut = Cut(connection.sock)
+        sent, failure = 0, None
+        try:
+            abort.set_reader(cut)
+            sent, failure = send(connection, head + body)
+            response = _hear(connection, method, listen, max_bytes)
+            if abort.fired:  # a cut connection looks like one that ended well, where the body has no length
+                raise Interrupted()
+            return response
+        except (OSError, HTTPException) as error:
+            if abort.fired:
+                raise Interrupted() from error
+            if isinstance(failure or error, TimeoutError):
+                raise RunTimedOut("The server did not answer in time.") from error
+            if failure is not None and sent <= len(head):
+                why = f"The connection broke before the body was sent: {reason(failure)}"
+                raise ConnectFailed(why) from error
+            raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
+        finally:
+            cut.let_go()
+            abort.set_reader(None)
+            connection.close()
+
+
+def _hear(connection: Connection, method: str, listen: Listen, max_bytes: int) -> Response:
+    answer = HTTPResponse(connection, method=method)  # type: ignore[arg-type]
+    answer.begin()
+    if connection.ended:  # http.client takes the end of the stream for the end of the head
+        raise ConnectionError("it ended inside the answer's head")
+    head = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()})
+    hear = listen(head)
+    if hear is None:
+        return replace(head, body=_whole(answer, max_bytes))
+    for piece in _pieces(answer):
+        if hear(piece):
+            break
+    return head
+
+
+def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
+    pieces, size = [], 0
+    for piece in _pieces(answer):
+        size += len(piece)
+        if size > max_bytes:
+            raise ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
+    """As they arrive: `read` would wait until it is full."""
+    while piece := answer.read1(_READ_BYTES):
+        yield piece
+    if answer.length:  # http.client does not tell a body that ended early
+        raise ConnectionError(f"the answer ended {answer.length} bytes early")

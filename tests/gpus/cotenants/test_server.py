@@ -1,0 +1,211 @@
+"""LLM servers beside in-process models: started for a job, stopped when idle, in one budget."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpus.cotenants.declared import FILE_VARIABLE, MODULE
+from gpus.errors import BadInput, GpuError, Interrupted, RunFailed
+from gpus.local.gpu import LocalGpu
+from gpus.local.knobs import Knobs
+from gpus.local.memory import RamGauge
+from gpus.local.orders import Order
+from gpus.runners.base import Abort
+from tests.gpus.node.caller import eventually
+from tests.gpus.runners.llm_server import WORDS
+
+CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
+
+
+class Box:
+    """A worker's GPU (600 MB of RAM) with one LLM server of 150 MB and the models of `tests.gpus.local`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "server.log"
+        self.log.touch()
+        self.told: list[tuple[str, Any]] = []
+        self.gpu: LocalGpu | None = None
+
+    def open(self, *does: str, command: str | None = None, **more: Any) -> LocalGpu:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        words = [
+            sys.executable,
+            "-m",
+            "tests.gpus.cotenants.fake_llm",
+            str(port),
+            "150",
+            str(self.log),
+            *does,
+        ]
+        fields = {
+            "protocol": "openai",
+            "url": f"http://127.0.0.1:{port}/v1",
+            "vram_mb": 200,
+            "slots": 2,
+            "start_seconds": 60,
+            "command": words if command is None else [command],
+            **more,
+        }
+        lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
+        file = self.folder / "llms.toml"
+        file.write_text("\n".join(["[llama]", *lines, ""]))
+        self.gpu = LocalGpu(
+            ["tests.gpus.local.models", MODULE],
+            gauge=RamGauge(),
+            environment={FILE_VARIABLE: str(file), "TEST_FOLDER": str(self.folder)},
+            output_root=self.folder / "output",
+            knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=3.0, sample_seconds=0.0),
+            hear=lambda order, kind, value: self.told.append((kind, value)),
+        )
+        self.gpu.start()
+        return self.gpu
+
+    def run(self, model: str, payload: Any = None, abort: Abort | None = None) -> Any:
+        assert self.gpu is not None
+        attempt = os.urandom(8).hex()
+        return self.gpu.run(Order(attempt, f"job-{attempt}", model, payload, 60.0), abort or Abort())
+
+    def notes(self, word: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if line.startswith(word)]
+
+    @property
+    def pid(self) -> int:
+        return int(self.notes("up")[-1].split()[1])
+
+    @property
+    def text(self) -> str:
+        return "".join(value for kind, value in self.told if kind == "partial")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    box = Box(tmp_path)
+    yield box
+    if box.gpu is not None:
+        box.gpu.stop()
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_it_starts_for_a_job_and_tells_its_text_beside_a_model_of_the_workers_own(box: Box) -> None:
+    box.open()
+    assert box.notes("up") == [], "nothing runs before a job needs it"
+    result = box.run("llama", CHAT)
+    assert result["choices"][0]["message"]["content"] == "".join(WORDS)
+    assert result["usage"]["total_tokens"] == 12
+    eventually(lambda: box.text == "".join(WORDS))
+    box.run("llama", CHAT)
+    assert len(box.notes("up")) == 1, "it is warm"
+    box.run("a")
+    assert box.gpu.warm() == ["llama", "a"], "both fit"
+
+
+def test_it_leaves_for_a_model_that_needs_its_room_and_comes_again(box: Box) -> None:
+    gpu = box.open(vram_mb=450)
+    box.run("llama", CHAT)
+    first = box.pid
+    box.run("a")
+    assert gpu.warm() == ["a"]
+    assert box.notes("down") == ["down"], "it was told to end"
+    assert not is_there(first)
+    box.run("llama", CHAT)
+    assert gpu.warm() == ["llama"]
+    assert box.pid != first
+
+
+def test_idle_it_gives_its_memory_back(box: Box) -> None:
+    gpu = box.open(warm_seconds=0.01)
+    box.run("llama", CHAT)
+    eventually(lambda: gpu.tick() or "llama" not in gpu.warm())
+    assert not is_there(box.pid)
+
+
+def test_it_runs_as_many_at_once_as_it_has_slots_and_a_cancel_reaches_it(box: Box) -> None:
+    gpu = box.open("hang")
+    threads = ThreadPoolExecutor(3)
+    ends = [threads.submit(box.run, "llama", CHAT) for _ in range(3)]
+    try:
+        eventually(lambda: len(gpu.running()) == 2 and box.text.count("Once") == 2)
+        for attempt in [order.attempt for order in gpu.running()]:
+            gpu.stop_run(attempt)
+        eventually(lambda: len(box.notes("hung up")) == 2)
+        eventually(lambda: box.text.count("Once") == 3)
+        gpu.stop_run(gpu.running()[0].attempt)
+        for end in ends:
+            with pytest.raises(Interrupted):
+                end.result(20)
+        eventually(lambda: len(box.notes("hung up")) == 3)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    assert gpu.spawned == 1, "nobody was killed for it"
+
+
+def test_a_server_that_died_is_started_again(box: Box) -> None:
+    box.open()
+    box.run("llama", CHAT)
+    first = box.pid
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: _is_over(first))
+    assert box.run("llama", CHAT)["choices"]
+    assert box.pid != first
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        ({"nothing": 1}, BadInput),
+        ({**CHAT, "model": "other"}, BadInput),
+        ({"input": 1, "stream": True}, RunFailed),
+    ],
+)
+def test_errors_keep_their_classes(box: Box, payload: Any, error: type[GpuError]) -> None:
+    box.open()
+    if error is RunFailed:
+        payload = {**CHAT}
+        box.open("hang", max_response_bytes=5)
+    with pytest.raises(error):
+        box.run("llama", payload)
+
+
+def test_a_server_that_does_not_come_up_says_why(box: Box) -> None:
+    box.open(command="false")
+    with pytest.raises(RunFailed, match="ended with status 1"):
+        box.run("llama", CHAT)
+    assert box.run("a")["model"] == "a", "the others are not disturbed"
+
+
+def test_it_does_not_outlive_its_worker(box: Box) -> None:
+    gpu = box.open()
+    box.run("llama", CHAT)
+    gpu.stop()
+    assert not is_there(box.pid)
+
+
+def _is_over(pid: int) -> bool:
+    """Its parent may wait for it: all its threads have ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,59 @@
+"""One run against an LLM server, for the tests of both protocols."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.runners.base import Abort, Finished, RunRequest
+from gpus.runners.registry import runner_for
+from tests.gpus.runners.llm_server import WORDS, LlmServer
+
+_numbers = itertools.count(1)
+TEXT = "".join(WORDS)
+CHAT = {"messages": [{"role": "user", "content": "Tell me"}]}
+KINDS = (ModelType.OPENAI, ModelType.OLLAMA)
+
+
+class Ask:
+    """One run against a server, and what it told meanwhile."""
+
+    def __init__(
+        self, server: LlmServer, kind: ModelType, payload: Any, *, path: str = "", **model: Any
+    ) -> None:
+        self.told: list[tuple[str, Any]] = []
+        self.abort = Abort()
+        self.spec = dataclasses.replace(ModelSpec("m", "m", model_type=kind), **model)
+        self.runner = runner_for(self.spec)
+        self.request = RunRequest(
+            job_id="job",
+            attempt_id=f"attempt-{next(_numbers)}",
+            model=self.spec,
+            endpoint=Endpoint("gpu-1", server.url + path, headers={"Authorization": "Bearer key"}),
+            payload=payload,
+            slot="gpu-1/0",
+            fence=1,
+            push_url="http://dispatcher/callback",
+            push_token="secret-token",
+            tell=lambda kind, value: self.told.append((kind, value)),
+        )
+
+    def run(self) -> Finished:
+        return self.runner.start(self.request, abort=self.abort)
+
+    @property
+    def text(self) -> str:
+        return "".join(value for kind, value in self.told if kind == "partial" and isinstance(value, str))
+
+
+def streamed(server: LlmServer, kind: ModelType, **more: Any) -> Ask:
+    return Ask(server, kind, {**CHAT, "stream": True}, **more)
+
+
+def content(finished: Finished, kind: ModelType) -> str:
+    result = finished.result
+    message = result["choices"][0]["message"] if kind is ModelType.OPENAI else result["message"]
+    assert message["role"] == "assistant"
+    return str(message["content"])

@@ -1,0 +1,153 @@
+"""Both LLM protocols over real sockets: what is asked, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpus.errors import (
+    BadInput,
+)
+from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.runners.base import RunRequest
+from gpus.runners.openai_http import Chunks
+from tests.gpus.runners.llm_asking import CHAT, KINDS, TEXT, Ask, content, streamed
+from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
+
+
+@pytest.fixture
+def server() -> Iterator[LlmServer]:
+    with LlmServer() as server:
+        yield server
+
+
+# -- what is asked, and what it becomes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("one_byte_at_a_time", [False, True])
+def test_a_streamed_chat_is_told_as_it_grows_and_ends_as_if_it_had_not_been(
+    server: LlmServer, kind: ModelType, one_byte_at_a_time: bool
+) -> None:
+    server.does.one_byte_at_a_time = one_byte_at_a_time
+    ask = streamed(server, kind)
+    grown = ask.run()
+    whole = Ask(server, kind, {**CHAT, "stream": False}).run()
+    assert grown.result == whole.result
+    assert content(grown, kind) == TEXT
+    assert [value for _, value in ask.told] == list(WORDS)
+    assert grown.usage == whole.usage == USAGE
+
+
+def test_the_payload_says_which_path_it_is_for(server: LlmServer) -> None:
+    Ask(server, ModelType.OPENAI, CHAT).run()
+    Ask(server, ModelType.OPENAI, {"prompt": "Tell me", "stream": True}, path="/v1").run()
+    Ask(server, ModelType.OPENAI, {"input": "text"}, path="/deep/v1/").run()
+    Ask(server, ModelType.OPENAI, {"prompt": "x"}, path="/v1/completions").run()
+    Ask(server, ModelType.OLLAMA, CHAT).run()
+    Ask(server, ModelType.OLLAMA, {"prompt": "Tell me"}, path="/api").run()
+    Ask(server, ModelType.OLLAMA, {"input": "text"}).run()
+    assert [path for _, path, _, _ in server.asked] == [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/deep/v1/embeddings",
+        "/v1/completions",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_streamed_completion_and_an_embedding_have_their_results_and_usage(
+    server: LlmServer, kind: ModelType
+) -> None:
+    prompt = Ask(server, kind, {"prompt": "Tell me", "stream": True})
+    result = prompt.run().result
+    assert (result["choices"][0]["text"] if kind is ModelType.OPENAI else result["response"]) == TEXT
+    assert prompt.text == TEXT
+    embedded = Ask(server, kind, {"input": "text"}).run()
+    assert "embedding" in str(embedded.result)
+    assert embedded.usage is not None
+    assert embedded.usage["total_tokens"] == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_server_knows_the_model_by_its_own_name_and_no_other_may_be_asked_for(
+    server: LlmServer, kind: ModelType
+) -> None:
+    server.does.models = ("meta/llama:8b", "another")
+    Ask(server, kind, CHAT, remote_model="meta/llama:8b").run()
+    Ask(server, kind, {**CHAT, "model": "meta/llama:8b"}, remote_model="meta/llama:8b").run()
+    Ask(server, kind, {**CHAT, "model": "m"}, remote_model="meta/llama:8b").run()
+    assert [body["model"] for body in server.bodies] == ["meta/llama:8b"] * 3
+    with pytest.raises(BadInput, match="another"):
+        Ask(server, kind, {**CHAT, "model": "another"}, remote_model="meta/llama:8b").run()
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("payload", [[], "text", {}, {"what": 1}, {**CHAT, "stream": "yes"}])
+def test_a_payload_that_fits_nothing_is_bad_input_before_anything_is_sent(
+    server: LlmServer, kind: ModelType, payload: Any
+) -> None:
+    with pytest.raises(BadInput):
+        Ask(server, kind, payload).run()
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stream", [True, False])
+def test_it_is_asked_with_the_servers_key_and_without_our_secrets(
+    server: LlmServer, kind: ModelType, stream: bool
+) -> None:
+    ask = Ask(server, kind, {**CHAT, "stream": stream})
+    ask.run()
+    (_, _, headers, _) = server.asked[0]
+    assert headers["Authorization"] == "Bearer key"
+    assert headers["X-Request-Id"] == ask.request.attempt_id
+    assert "secret-token" not in str(headers)
+
+
+def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
+    """What the test server does not say: chunks as vLLM writes them."""
+    told: list[Any] = []
+    request = RunRequest(
+        "j", "a", ModelSpec("m", "m"), Endpoint("s", "http://s"), CHAT, "s/0", 1,
+        tell=lambda kind, value: told.append(value),
+    )  # fmt: skip
+    chunks = Chunks(request)
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": '{"at": 1}'}}
+    said = [
+        {"index": 0, "delta": {"role": "assistant", "content": None, "reasoning_content": "hm"}},
+        {"index": 1, "delta": {"content": "second"}, "logprobs": {"content": [{"token": "s"}]}},
+        {"index": 0, "delta": {"reasoning_content": ", yes", "tool_calls": [call]}},
+        {"index": 1, "delta": {"content": " choice"}, "logprobs": {"content": [{"token": "c"}]}},
+        {"index": 0, "delta": {"tool_calls": [more]}, "finish_reason": "tool_calls"},
+        {"index": 1, "delta": {}, "finish_reason": "stop"},
+    ]
+    for choice in said:
+        chunks.feed(b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n")
+    first, second = chunks.finished().result["choices"]
+    assert first["message"] == {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "hm, yes",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+        ],
+    }
+    assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")
+    assert second["message"]["content"] == "second choice"
+    assert [one["token"] for one in second["logprobs"]["content"]] == ["s", "c"]
+    assert told == [{"reasoning": "hm"}, {"reasoning": ", yes"}]
+
+
+def test_how_long_ollama_keeps_a_model_is_its_operators(server: LlmServer) -> None:
+    Ask(server, ModelType.OLLAMA, {**CHAT, "keep_alive": "10m"}).run()
+    Ask(server, ModelType.OLLAMA, {**CHAT, "keep_alive": -1}, keep_alive_seconds=0.0).run()
+    assert [body["keep_alive"] for body in server.bodies] == ["10m", 0.0]
