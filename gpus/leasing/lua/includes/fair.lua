@@ -3,7 +3,6 @@
 -- `since` says when a tenant's backlog began. Tags move only here. They are kept per model too, because a server may
 -- run some of a pool's models only.
 -- include: tenants
--- include: time
 
 -- models: the lines in which the tenant waits, as ZRANGE WITHSCORES gives them (line.lua).
 local function move_turn(queue, tenant, tag, models)

@@ -2,10 +2,8 @@
 -- holds, by model, until when (µs), then the attempt that tries; once that attempt has no lease any more and said
 -- nothing, another may try. In a pool where nothing failed this costs one read of a key that is not there.
 -- include: keys
--- include: time
 
 local BY = 'by:'  -- before an attempt's id
-local kept = {}  -- by pool, read once: {any = whether one is kept, models = {model = 'kept' or 'half_open'}}
 
 local function forget_kept(pool) kept[pool] = nil end
 
@@ -15,6 +13,7 @@ local function state_of_kept(value)
   return redis.call('HEXISTS', key('leases'), value:sub(#BY + 1)) == 1 and 'kept' or 'half_open'
 end
 
+-- {any: whether one is kept, models: {model = 'kept' or 'half_open'}}
 local function read_kept(pool)
   if kept[pool] then return kept[pool] end
   local flat, found = redis.call('HGETALL', key('kept', pool)), { any = false, models = {} }

@@ -1,7 +1,6 @@
 -- Leases. A lease is kept in its slot; `leases` finds the slot by attempt, `held` the attempt by job, and `expiry`
 -- says when it runs out.
 -- include: keys
--- include: time
 -- include: slots
 
 -- The slot that holds this attempt, or nil.

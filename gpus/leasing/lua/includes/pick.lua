@@ -3,7 +3,6 @@
 -- A ticket here is {queue, name, model, tenant, rank, member, score}; name: its line, as in `models`; rank: the
 -- tenant's tag (fair), or the score (fifo).
 -- include: keys
--- include: time
 -- include: line
 -- include: marks
 -- include: kept

@@ -4,27 +4,25 @@
 
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
 
-local loaded = {}  -- by name: a script has each pool once, whoever asks
-
 -- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), and
 -- queues[1..3] of {band, at, waiting, owes, virtual}: tickets in it without those of parked tenants, GPU-seconds of
 -- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
 local function load_pool(name)
-  if loaded[name] then return loaded[name] end
+  if pools[name] then return pools[name] end
   local packed = redis.call('GET', key('pool', name))
   local fifo, patience, head_start, marked, parked = false, PATIENCE_US, HEAD_START_US, 0, 0
   local w0, v0, w1, o1, v1, w2, o2, v2 = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then
     fifo, patience, head_start, marked, parked, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
   end
-  loaded[name] = {
+  pools[name] = {
     name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked, queues = {
       { band = 0, at = name .. ':0', waiting = w0, owes = 0, virtual = v0 },
       { band = 1, at = name .. ':1', waiting = w1, owes = o1, virtual = v1 },
       { band = 2, at = name .. ':2', waiting = w2, owes = o2, virtual = v2 },
     },
   }
-  return loaded[name]
+  return pools[name]
 end
 
 local function save_pool(pool)
