@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -45,9 +46,11 @@ Client = redis.Redis | redis.RedisCluster
 FAILURES = (RedisError, RedisClusterException)
 """What redis-py raises when no answer came; the cluster's is not a RedisError."""
 
-_INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+_VARIABLE = re.compile(r"^local (?!function )([\w, ]*\w)( = )?", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)(\()", re.MULTILINE)
+_WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_READS_ONLY = "-- Reads only"
 _RUN_ID = re.compile(r"run_id:(\w*)")
 UNGREETED = "UNGREETED"
 _NOT_THERE = ("Function not found", UNGREETED)
@@ -69,24 +72,23 @@ def script_names() -> tuple[str, ...]:
 @cache
 def library_code() -> str:
     """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
-    seen: set[str] = set()
-    bodies = [read_script(name, seen) for name in script_names()]
-    code = "".join((*(include for include, _ in bodies), *(body for _, body in bodies), GREETING))
-    return _COMMENT.sub("", code)
+    includes: dict[str, str] = {}
+    scripts = [read_script(name, includes) for name in script_names()]
+    texts = {name: _COMMENT.sub("", text) for name, text in includes.items()}
+    words = Counter(word for text in (*texts.values(), *scripts) for word in set(_WORD.findall(text)))
+    return "".join((*(hide_private(text, words) for text in texts.values()), *scripts, GREETING))
 
 
-def read_script(name: str, seen: set[str]) -> tuple[str, str]:
-    """The includes that are not in `seen` yet, and the script as a function of the library. Raises BadScript: no
-    contract in its head, or an include that is not there."""
+def read_script(name: str, includes: dict[str, str]) -> str:
+    """The script as a function of the library; what it includes is added to `includes`, each after those that it
+    includes itself. Raises BadScript: no contract in its head, or an include that is not there."""
     text = read_text(FOLDER / f"{name}.lua")
     head = text.split("\n\n")[0]
     for part in CONTRACT:
         if f"-- {part}: " not in head:
             raise BadScript(f"{name}.lua: its head does not say '{part}:'")
-    flags = "'no-writes'" if _READS_ONLY in head else ""
-    return read_includes(text, FOLDER / "includes", seen), FUNCTION.format(
-        name=name, flags=flags, body=_INCLUDE.sub("", text)
-    )
+    add_includes(text, FOLDER / "includes", includes)
+    return FUNCTION.format(name=name, body=_COMMENT.sub("", text))
 
 
 def read_text(path: Path) -> str:
@@ -98,19 +100,32 @@ def read_text(path: Path) -> str:
     return text
 
 
-def read_includes(text: str, folder: Path, seen: set[str]) -> str:
-    """What the text asks for, each include after those that it asks for itself."""
-    found = ""
+def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
     for name in _INCLUDE.findall(text):
-        if name not in seen:
-            seen.add(name)
+        if name not in includes:
             include = read_text(folder / f"{name}.lua")
-            found += read_includes(include, folder, seen) + _INCLUDE.sub("", include)
-    return found
+            add_includes(include, folder, includes)
+            includes[name] = include
+
+
+def hide_private(text: str, words: Mapping[str, int]) -> str:
+    """An include in a block of its own, out of which come the names that others use: Lua has room for 200 in all.
+    words: in how many texts each one stands."""
+    shared: list[str] = []
+
+    def declare(match: re.Match[str]) -> str:
+        names = match[1].split(", ")
+        if all(words[name] == 1 for name in names):
+            return match[0]
+        shared.extend(names)
+        return match[0].removeprefix("local ") if match[2] else ""
+
+    text = _FUNCTION.sub(declare, _VARIABLE.sub(declare, text))
+    return f"local {', '.join(shared)}\ndo\n{text}end\n" if shared else text
 
 
 FUNCTION = """
-redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{{flags}}}, callback = function(KEYS, ARGV)
+redis.register_function{{ function_name = LIBRARY .. '_{name}', callback = function(KEYS, ARGV)
 if not run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
 begin_call(KEYS, ARGV)
 {body}end }}

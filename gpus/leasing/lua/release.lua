@@ -34,7 +34,7 @@ run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
 settle(slot, lease_us)
 if rest_us then rest_server(server, now + rest_us) end
-judge(server, slot, pool.name, slot.model, attempt, job, verdict, rules)
+judge(server, slot, pool, slot.model, attempt, job, verdict, rules)
 if mode == 'suspect' then
   save_pool(pool)
   set_state(slot, 'quarantined')

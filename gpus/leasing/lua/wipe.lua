@@ -67,6 +67,7 @@ local function drop_pool(pool)
       drop(key('heads', queue, model))
     end
     drop(key('heads', queue))
+    drop(key('broad', queue))
     drop(key('paid', queue))
     drop(key('since', queue))
   end

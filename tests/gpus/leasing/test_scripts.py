@@ -20,10 +20,11 @@ from gpus.leasing.connect import connect
 from gpus.leasing.scripts import (
     LIBRARIES,
     BadScript,
+    add_includes,
+    hide_private,
     library_code,
     library_name,
     library_text,
-    read_includes,
     read_script,
     script_names,
 )
@@ -46,13 +47,13 @@ def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) 
     head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
     (folder / "bad.lua").write_text(head + "\nreturn 1\n")
     with pytest.raises(BadScript, match=f"bad.lua.*{part}"):
-        read_script("bad", set())
+        read_script("bad", {})
 
 
 def test_a_contract_below_the_head_does_not_count(folder: Path) -> None:
     (folder / "bad.lua").write_text("-- Why: w\n\n" + HEAD + "return 1\n")
     with pytest.raises(BadScript, match="Keys"):
-        read_script("bad", set())
+        read_script("bad", {})
 
 
 def test_an_include_stands_in_the_library_once_before_all_that_use_it(folder: Path) -> None:
@@ -60,20 +61,30 @@ def test_an_include_stands_in_the_library_once_before_all_that_use_it(folder: Pa
     (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nlocal b = a\n")
     (folder / "good.lua").write_text(HEAD + "-- include: b\n-- include: a\nreturn b\n")
     (folder / "other.lua").write_text(HEAD + "-- include: a\nreturn a\n")
-    seen: set[str] = set()
-    includes, function = read_script("good", seen)
-    assert includes == "-- a\nlocal a = 1\n-- b\nlocal b = a\n"
-    assert "_good'" in function
-    assert "return b\n" in function
-    assert read_script("other", seen)[0] == ""
+    includes: dict[str, str] = {}
+    assert "return b\n" in read_script("good", includes)
+    assert list(includes) == ["a", "b"]
+
+
+def test_names_that_no_other_file_uses_stay_in_their_include() -> None:
+    """Lua has room for 200 local names in a function, and the library is one."""
+    text = (
+        "local seen\nlocal A, B = 1, 2\nlocal C = 3\n"
+        "local function own() return A + C end\nlocal function used()\n  local x = own()\n  return x + B\nend\n"
+    )
+    assert hide_private(text, {**dict.fromkeys(("seen", "A", "used"), 2), "B": 1, "C": 1, "own": 1}) == (
+        "local seen, A, B, used\ndo\n\nA, B = 1, 2\nlocal C = 3\n"
+        "local function own() return A + C end\nfunction used()\n  local x = own()\n  return x + B\nend\nend\n"
+    )
+    assert hide_private("local C = 3\n", {"C": 1}) == "local C = 3\n"
 
 
 def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
     with pytest.raises(BadScript, match=r"there is no nothing\.lua"):
-        read_includes("-- include: nothing\n", folder / "includes", set())
+        add_includes("-- include: nothing", folder / "includes", {})
     (folder / "includes" / "mute.lua").write_text("local a = 1\n")
     with pytest.raises(BadScript, match="begin with a comment"):
-        read_includes("-- include: mute\n", folder / "includes", set())
+        add_includes("-- include: mute", folder / "includes", {})
 
 
 def test_the_library_keeps_the_rules() -> None:

@@ -4,19 +4,21 @@
 
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
 
--- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), and
+-- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing (models
+-- with a record in `circuits`), and
 -- queues[1..3] of {band, at, waiting, owes, virtual}: tickets in it without those of parked tenants, GPU-seconds of
 -- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
 local function load_pool(name)
   if pools[name] then return pools[name] end
   local packed = redis.call('GET', key('pool', name))
-  local fifo, patience, head_start, marked, parked = false, PATIENCE_US, HEAD_START_US, 0, 0
+  local fifo, patience, head_start, marked, parked, failing = false, PATIENCE_US, HEAD_START_US, 0, 0, 0
   local w0, v0, w1, o1, v1, w2, o2, v2 = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then
-    fifo, patience, head_start, marked, parked, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
+    fifo, patience, head_start, marked, parked, failing, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
   end
   pools[name] = {
-    name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked, queues = {
+    name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked,
+    failing = failing, queues = {
       { band = 0, at = name .. ':0', waiting = w0, owes = 0, virtual = v0 },
       { band = 1, at = name .. ':1', waiting = w1, owes = o1, virtual = v1 },
       { band = 2, at = name .. ':2', waiting = w2, owes = o2, virtual = v2 },
@@ -28,7 +30,7 @@ end
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
   redis.call('SET', key('pool', pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,
-    pool.parked, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
+    pool.parked, pool.failing, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
 end
 
 -- Priorities 1..9 ask for three bands of three levels.
