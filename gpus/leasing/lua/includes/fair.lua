@@ -13,6 +13,7 @@ local function some_lines(queue, tenant) return redis.call('ZRANGE', key('models
 -- many models somebody waits for. lines: as above, or all.
 local function move_turn(queue, tenant, tag, lines)
   redis.call('ZADD', key('turn', queue.at), tag, tenant)
+  if not queue.mixed then return end
   if #lines > MOST_ORDERED then
     redis.call('ZADD', key('broad', queue.at), tag, tenant)
     return
@@ -22,6 +23,7 @@ end
 
 -- The tenant, whose tag this is, waits in one line more, of this model.
 local function add_to_turn(queue, tenant, tag, model)
+  if not queue.mixed then return end
   local lines = some_lines(queue, tenant)
   if #lines <= MOST_ORDERED then
     redis.call('ZADD', key('turn', queue.at, model), tag, tenant)
@@ -32,7 +34,7 @@ end
 
 -- The tenant waits in one line less, of this model. lines: what is left, as above.
 local function drop_from_turn(queue, tenant, model, lines)
-  if #lines > MOST_ORDERED then return end
+  if not queue.mixed or #lines > MOST_ORDERED then return end
   if #lines == MOST_ORDERED then
     redis.call('ZREM', key('broad', queue.at), tenant)
     move_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant), lines)
@@ -91,7 +93,7 @@ local function correct_turn(queue, tenant, seconds, charged_us)
     if not since or charged_us < since then corrected = floor end
   end
   if turn then
-    move_turn(queue, tenant, corrected, some_lines(queue, tenant))
+    move_turn(queue, tenant, corrected, queue.mixed and some_lines(queue, tenant))
   else
     redis.call('HSET', key('paid', queue.at), tenant, corrected)
   end

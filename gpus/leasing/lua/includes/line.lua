@@ -89,16 +89,18 @@ end
 -- The fifo order, after the first of the tenant's lines of a model has changed. lines: the first of all its lines, as in
 -- `models`, and at least one more where there is one.
 local function seat(pool, queue, tenant, model, lines)
-  local name, own
-  if lines[1] and lines[1]:sub(2) == model then
-    name, own = lines[1], lines[2]
-  elseif lines[1] then
-    name, own = first_of_model(queue, tenant, model)
-  end
-  if name then
-    redis.call('ZADD', key('heads', queue.at, model), line_score(pool, queue, name, own), tenant)
-  else
-    redis.call('ZREM', key('heads', queue.at, model), tenant)
+  if queue.mixed then
+    local name, own
+    if lines[1] and lines[1]:sub(2) == model then
+      name, own = lines[1], lines[2]
+    elseif lines[1] then
+      name, own = first_of_model(queue, tenant, model)
+    end
+    if name then
+      redis.call('ZADD', key('heads', queue.at, model), line_score(pool, queue, name, own), tenant)
+    else
+      redis.call('ZREM', key('heads', queue.at, model), tenant)
+    end
   end
   if lines[1] then
     redis.call('ZADD', key('heads', queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
@@ -118,6 +120,7 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   local asked = asked_band(priority)
   local line = line_of(pool, asked, model, tenant)
   if redis.call('ZADD', line, 'NX', score, member) == 0 then return false end
+  meet_model(pool, model)
   local queue, name = queue_of(pool, tenant, asked), asked .. model
   local models = key('models', queue.at, tenant)
   local is_first = redis.call('ZADD', models, 'LT', 'CH', own_score(pool, queue, name, score), name) == 1

@@ -11,7 +11,7 @@ end
 
 -- Takes the tenant out of the queue's orders, or puts it in. models: its lines there.
 local function leave_orders(pool, queue, tenant, models)
-  for i = 1, #models, 2 do
+  for i = 1, queue.mixed and #models or 0, 2 do
     redis.call('ZREM', key('turn', queue.at, models[i]:sub(2)), tenant)
     redis.call('ZREM', key('heads', queue.at, models[i]:sub(2)), tenant)
   end

@@ -38,7 +38,7 @@ local function skip(pool, ticket)
 end
 
 local function key_order_of(pool, queue, model)
-  return pool.fifo and key('heads', queue.at, model) or key('turn', queue.at, model)
+  return key(pool.fifo and 'heads' or 'turn', queue.at, pool.only ~= model and model or nil)
 end
 
 -- The ticket at `place` (0: the first) of one of the tenant's lines, or nil. tag: the tenant's in a fair pool.
@@ -87,7 +87,7 @@ local function search(pool, queue, models)
       found, best = first[1], rank
     end
   end
-  if not pool.fifo then
+  if queue.mixed and not pool.fifo then
     local tenant, tag, line = search_broad(queue, nil, models, found, best, math.huge)
     if tenant then found, best, name = tenant, tag, line end
   end
@@ -99,7 +99,7 @@ end
 local function search_warm(pool, queue, model)
   local first, name = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES'), nil
   local found, best = first[1], tonumber(first[2])
-  if not pool.fifo then
+  if queue.mixed and not pool.fifo then
     local tenant, tag, line = search_broad(queue, model, nil, found, best, WARM_TURNS)
     if tenant then found, best, name = tenant, tag, line end
   end
