@@ -1,15 +1,16 @@
 """The Lua scripts: read from files, put together into one library of functions, called by name.
 
-Each script's head is its contract, and a file without one is refused. A line ``-- include: name`` names a file of
-``lua/includes`` that the script uses; each of these stands in the library once, before all that use it.
+Each script's head is its contract, and a file without one is refused. A line ``-- include: name`` names a
+file of ``lua/includes`` that the script uses; each of these stands in the library once, before all that use
+it.
 
-A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on every
-call, which cost as much as what they did. But the server keeps libraries, in its file and on its replicas, so that
-a library says nothing about the run of the server that it is in. Therefore every process of the server must
-be *greeted* first: told its own run id, over the very connection that asked for it. The library keeps that in a Lua
-variable, which no file and no replica ever gets. Until then it refuses every call, before it does anything,
-and the client asks again who it is talking to. So no script ever trusts an index that another run has left behind,
-and no connection needs a check of its own.
+A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
+every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
+replicas, so that a library says nothing about the run of the server that it is in. Therefore every process of
+the server must be *greeted* first: told its own run id, over the very connection that asked for it. The
+library keeps that in a Lua variable, which no file and no replica ever gets. Until then it refuses every
+call, before it does anything, and the client asks again who it is talking to. So no script ever trusts an
+index that another run has left behind, and no connection needs a check of its own.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def library_code() -> str:
 
 
 def read_script(name: str, includes: dict[str, str]) -> str:
-    """The script as a function of the library; what it includes is added to `includes`, each after those that it
-    includes itself. Raises BadScript: no contract in its head, or an include that is not there."""
+    """The script as a function of the library; what it includes is added to `includes`, each after those that
+    it includes itself. Raises BadScript: no contract in its head, or an include that is not there."""
     text = read_text(FOLDER / f"{name}.lua")
     head = text.split("\n\n")[0]
     for part in CONTRACT:
@@ -109,8 +110,8 @@ def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
 
 
 def hide_private(text: str, words: Mapping[str, int]) -> str:
-    """An include in a block of its own, out of which come the names that others use: Lua has room for 200 in all.
-    words: in how many texts each one stands."""
+    """An include in a block of its own, out of which come the names that others use: Lua has room for 200 in
+    all. words: in how many texts each one stands."""
     shared: list[str] = []
 
     def declare(match: re.Match[str]) -> str:
@@ -132,10 +133,11 @@ begin_call(KEYS, ARGV)
 """
 
 GREETING = """
-redis.register_function{ function_name = LIBRARY .. '_greet', flags = { 'no-writes' }, callback = function(_, ARGV)
+local READS = { 'no-writes' }
+redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
   run_id = ARGV[1]
 end }
-redis.register_function{ function_name = LIBRARY .. '_idle', flags = { 'no-writes' }, callback = function()
+redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
   local called_us = now or 0
   ask_time('')
   local idle_us = now - called_us
@@ -248,7 +250,9 @@ def load_library(ask: Callable[..., Any], name: str) -> None:
             raise
         return
     for found in ask("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"):
-        other = _as_text(next(iter(found.values())) if isinstance(found, dict) else found[1])  # RESP 3, RESP 2
+        other = _as_text(
+            next(iter(found.values())) if isinstance(found, dict) else found[1]
+        )  # RESP 3, RESP 2
         with suppress(ResponseError):  # somebody else was first here, too
             if other != name and ask("FCALL", f"{other}_idle", 0) > _IDLE_SECONDS:
                 ask("FUNCTION", "DELETE", other)

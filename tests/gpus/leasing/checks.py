@@ -12,7 +12,8 @@ from .rig import POOL, Rig
 
 SERVERS, TENANTS = ("s1", "s2", "s3"), ("a", "b", "c")
 READ_POOL = """
-local _, _, _, _, parked, _, only, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+local packed = redis.call('GET', KEYS[1])
+local _, _, _, _, parked, _, only, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
 return {{parked, w0, w1, w2}, {tostring(o1), tostring(o2)}, {tostring(v0), tostring(v1), tostring(v2)}, only}
 """
 
@@ -74,7 +75,11 @@ class Checks:
                     del orders[queue]
         broad: dict[str, dict[str, float]] = defaultdict(dict)
         for queue in [queue for queue in turn if ":" not in queue]:
-            for tenant in [one for one in turn[queue] if only == "," and len(models[f"{queue}:{one}"]) > self.most_ordered]:
+            for tenant in [
+                one
+                for one in turn[queue]
+                if only == "," and len(models[f"{queue}:{one}"]) > self.most_ordered
+            ]:
                 broad[queue][tenant] = turn[queue][tenant]
                 for name in models[f"{queue}:{tenant}"]:
                     turn[f"{queue}:{name[1:]}"].pop(tenant, None)

@@ -26,7 +26,6 @@ from gpus.leasing.scripts import (
     library_name,
     library_text,
     read_script,
-    script_names,
 )
 from gpus.leasing.store import RedisLeases
 
@@ -70,11 +69,13 @@ def test_names_that_no_other_file_uses_stay_in_their_include() -> None:
     """Lua has room for 200 local names in a function, and the library is one."""
     text = (
         "local seen\nlocal A, B = 1, 2\nlocal C = 3\n"
-        "local function own() return A + C end\nlocal function used()\n  local x = own()\n  return x + B\nend\n"
+        "local function own() return A + C end\n"
+        "local function used()\n  local x = own()\n  return x + B\nend\n"
     )
     assert hide_private(text, {**dict.fromkeys(("seen", "A", "used"), 2), "B": 1, "C": 1, "own": 1}) == (
         "local seen, A, B, used\ndo\n\nA, B = 1, 2\nlocal C = 3\n"
-        "local function own() return A + C end\nfunction used()\n  local x = own()\n  return x + B\nend\nend\n"
+        "local function own() return A + C end\n"
+        "function used()\n  local x = own()\n  return x + B\nend\nend\n"
     )
     assert hide_private("local C = 3\n", {"C": 1}) == "local C = 3\n"
 

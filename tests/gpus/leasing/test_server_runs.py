@@ -51,8 +51,8 @@ def test_a_library_that_the_server_forgot_is_loaded_again(tmp_path: Path) -> Non
 
 
 def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(tmp_path: Path) -> None:
-    """The server keeps libraries, and an index with them; only a process that was told its run id by somebody who had
-    asked it believes what it holds."""
+    """The server keeps libraries, and an index with them; only a process that was told its run id by somebody
+    who had asked it believes what it holds."""
     port, at_once = free_port(), ("--repl-diskless-sync-delay", "0")
     with (
         EmbeddedValkey(tmp_path / "first", port=port, extra=at_once) as first,
@@ -63,7 +63,9 @@ def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(t
         rig.push("j1")
         replica: Any = connect(second.url)
         replica.replicaof("127.0.0.1", port)
-        wait_for(lambda: replica.info("replication")["master_link_status"] == "up", what="the replica has all")
+        wait_for(
+            lambda: replica.info("replication")["master_link_status"] == "up", what="the replica has all"
+        )
         first.kill()
         first.stop()
         first.start()
