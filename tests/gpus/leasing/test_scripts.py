@@ -29,7 +29,7 @@ from gpus.leasing.scripts import (
 )
 from gpus.leasing.store import RedisLeases
 
-from .rig import Rig
+from .rig import POOL, Rig
 
 HEAD = "-- Why: w\n-- Keys: k\n-- Args: a\n-- Returns: r\n"
 
@@ -109,6 +109,20 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
         ("call", "prefix"),
         ("call", "pools, rules, kept, open, paces"),
     }
+
+
+def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client, fleet: str) -> None:
+    """Two fleets on one server have the same library, and their pools and tenants the same names."""
+    limited, free = Rig(client, f"{fleet}-limited").open(), Rig(client, f"{fleet}-free").open()
+    limited.tenant("t1", band="normal", most=1)
+    for rig in (limited, free):
+        rig.server(slots=2)
+        rig.push("j1", "j2", "j3")
+        rig.must_claim()
+    assert limited.claim() is None
+    assert free.must_claim().job_id == "j2"
+    assert (limited.waiting(), free.waiting()) == (0, 1)
+    assert limited.leases.depth(POOL).parked == {"flux": 2}
 
 
 def test_keys_are_named_in_one_include_only() -> None:
