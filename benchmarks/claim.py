@@ -3,13 +3,13 @@
     python -m benchmarks.claim                      one dimension grows at a time; then all of them at once
     python -m benchmarks.claim --waiting 1000000    one row of your own
     python -m benchmarks.claim --waiting 1000000 --slots 10000 --tenants 10000 --limited
-    python -m benchmarks.claim --json claim.json    rows and verdicts, also as JSON (`-`: in their place)
+    python -m benchmarks.claim --json claim.json    rows and verdicts, also as JSON (`-`: on stdout)
 
 The times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them; each figure
 is that of the quietest few calls, so that other processes on the machine are not in it either. `client` is
 what one caller waits for a release-and-claim, in the quietest chunk: median and 99th percentile of its calls.
-`bytes` is what the line takes per waiting job. --limited: every tenant may run so many jobs as the slots
-allow it in the mean, so that most are at their limit.
+`bytes` is what the line takes per waiting job. --limited: every tenant may run as many as the slots allow it
+in the mean: most are at their limit.
 
 Goals (exit status 1 if one is missed): a claim and a release-and-claim take 30 µs at most; in no
 dimension does any row cost more than 30 % more, or less, than the first one; the client waits 1 ms at most at
@@ -101,25 +101,22 @@ def main() -> None:
     own = {name: value for name, value in vars(arguments).items() if name not in ("calls", "json")}
     fixed = {name: value for name, value in own.items() if value is not None}
     sizes = [("", Size(**fixed))] if fixed else list(default_sizes())
-    quiet = arguments.json == "-"
-    if not quiet:
-        print(HEADS)
+    tell = sys.stderr if arguments.json == "-" else sys.stdout
+    print(HEADS, file=tell)
     rows = []
     for grows, size in sizes:
         rows.append(row_of(grows, size, measure(size, arguments.calls)))
-        if not quiet:
-            print(line_of(rows[-1]), flush=True)
+        print(line_of(rows[-1]), flush=True, file=tell)
     found = {"rows": rows, "flatness": flatness(rows), "goals": goals(rows)}
     if arguments.json:
         text = json.dumps(found, indent=1)
-        print(text) if quiet else Path(arguments.json).write_text(text)
-    if not quiet:
-        for grows, ratios in flatness(rows).items():
-            print(
-                f"flat over {grows}: " + " · ".join(f"{what} max/min {one}" for what, one in ratios.items())
-            )
-        for goal in goals(rows):
-            print(f"{'reached' if goal['reached'] else 'missed '}  {goal['text']}: {goal['measured']}")
+        print(text) if arguments.json == "-" else Path(arguments.json).write_text(text)
+    for grows, ratios in flatness(rows).items():
+        print(f"flat over {grows}, max/min:", *(f"{what} {one}" for what, one in ratios.items()), file=tell)
+    for goal in goals(rows):
+        print(
+            "reached" if goal["reached"] else "missed ", goal["text"], goal["measured"], sep="  ", file=tell
+        )
     sys.exit(not all(goal["reached"] for goal in goals(rows)))
 
 
@@ -183,12 +180,8 @@ def goals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     def at_most(text: str, limit: float, values: Sequence[float]) -> dict[str, Any]:
         return {"text": text, "measured": max(values), "reached": max(values) <= limit}
 
-    apart = max(
-        abs(row[f"{what}_us"] / rows[0][f"{what}_us"] - 1)
-        for row in rows
-        if row["grows"] or row is rows[0]
-        for what in COSTS
-    )
+    flat = [row for row in rows if row["grows"] or row is rows[0]]
+    apart = max(abs(row[f"{what}_us"] / rows[0][f"{what}_us"] - 1) for row in flat for what in COSTS)
     sizes = [row["bytes"] for row in rows if row["bytes"]]
     return [
         *(at_most(f"{what}: {MOST_US:g} µs", MOST_US, [row[f"{what}_us"] for row in rows]) for what in COSTS),
@@ -298,9 +291,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{field}", type=int)
     parser.add_argument("--algorithm", type=QueueAlgorithm, choices=list(QueueAlgorithm))
     parser.add_argument("--limited", action="store_true", default=None)
-    parser.add_argument(
-        "--json", help="where the result goes as JSON; -: to the standard output, and nothing else"
-    )
+    parser.add_argument("--json", help="where the result goes as JSON; -: to the standard output")
     parser.add_argument("--calls", type=int, default=5_000, help="release-and-claims per row")
     return parser
 
