@@ -37,9 +37,9 @@ class MeteredLeases(RedisLeases):
         self.calls[script] += 1
         if self.calls[script] % SAMPLE:
             return super()._run(script, *args)
-        before = self._evalsha_us()
+        before = self._scripts_us()
         answer = super()._run(script, *args)
-        spent = self._evalsha_us() - before
+        spent = self._scripts_us() - before
         count, total = self.sampled.get(script, (0, 0))
         self.sampled[script] = count + 1, total + spent
         return answer
@@ -48,8 +48,8 @@ class MeteredLeases(RedisLeases):
         self.calls.clear()
         self.sampled.clear()
 
-    def _evalsha_us(self) -> int:
-        return int(self._client.info("commandstats").get("cmdstat_evalsha", {}).get("usec", 0))
+    def _scripts_us(self) -> int:
+        return int(self._client.info("commandstats").get("cmdstat_fcall", {}).get("usec", 0))
 
 
 class RedisMeter:
@@ -67,7 +67,7 @@ class RedisMeter:
             name.removeprefix("cmdstat_"): one for name, one in self._client.info("commandstats").items()
         }
         ours = ("info", "config|resetstat", "config")
-        scripts = stats.pop("evalsha", {"calls": 0, "usec": 0})
+        scripts = stats.pop("fcall", {"calls": 0, "usec": 0})
         rest = {name: one for name, one in stats.items() if name not in ours}
         memory = self._client.info("memory")
         return {

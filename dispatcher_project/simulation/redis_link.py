@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dispatcher_project.simulation.scheduler import START, Scheduler
 from dispatcher_project.simulation.weather import Weather
 from gpus.leasing import keys
-from gpus.leasing.scripts import Loaded, Scripts, read_script, script_names
+from gpus.leasing.scripts import UNGREETED, Loaded, Scripts, library_code, library_name, library_text
 from gpus.leasing.store import RedisLeases
 
 TIMEOUT_SECONDS = 2.0
@@ -29,7 +28,7 @@ return #found
 
 
 class RedisServer:
-    """run: which start of the server this is; its scripts are forgotten with it."""
+    """run: which start of the server this is; whoever it was greeted by is forgotten with it."""
 
     def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
         self.client, self.scheduler, self.weather = client, scheduler, weather
@@ -68,13 +67,12 @@ class RedisServer:
     def load(self) -> Loaded:
         self._answer_at_all("load")
         run_id = f"run-{self.run}"
-        return Loaded(run_id, _hashes(self.client, run_id, read_script))
+        return Loaded(run_id, _library(self.client, run_id, library_code()))
 
-    def call(self, script_hash: str, send: Callable[[], Any]) -> Any:
-        run_id, name = _scripts[script_hash]
+    def call(self, loaded: Loaded, name: str, send: Callable[[], Any]) -> Any:
         self._answer_at_all(name)
-        if run_id != f"run-{self.run}":
-            raise NoScriptError("NOSCRIPT")
+        if loaded.run_id != f"run-{self.run}":
+            raise ResponseError(UNGREETED)
         answer = send()
         process = self.scheduler.current()
         if process is None:
@@ -100,20 +98,13 @@ class RedisServer:
             raise RedisConnectionError("Connection refused")
 
 
-_scripts: dict[str, tuple[str, str]] = {}
-"""Run and name of every script that was ever loaded, by hash."""
-
-
 @lru_cache(maxsize=64)
-def _hashes(client: Any, run_id: str, read: Callable[[str], str]) -> dict[str, str]:
-    """Loads what a run of the server needs, once per client: the real server never forgets."""
-    hashes = {}
-    for name in script_names():
-        text = f"local RUN_ID = '{run_id}'\n{read(name)}"
-        hashes[name] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        client.script_load(text)
-        _scripts[hashes[name]] = (run_id, name)
-    return hashes
+def _library(client: Any, run_id: str, code: str) -> str:
+    """One for each run of the server, greeted with it, once per client: the real server lives on."""
+    name = library_name(run_id + code)
+    client.function_load(library_text(name, code), replace=True)
+    client.fcall(f"{name}_greet", 0, run_id)
+    return name
 
 
 class SimulatedScripts(Scripts):
@@ -129,8 +120,10 @@ class SimulatedScripts(Scripts):
         """Without the lock: it would stop the one thread of the simulator."""
         return self._loaded if self._loaded and self._loaded is not known else self.load()
 
-    def _send(self, script_hash: str, args: tuple[str | int | float, ...]) -> Any:
-        return self._server.call(script_hash, lambda: super(SimulatedScripts, self)._send(script_hash, args))
+    def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
+        return self._server.call(
+            loaded, name, lambda: super(SimulatedScripts, self)._send(loaded, name, args)
+        )
 
 
 class SimulatedLeases(RedisLeases):

@@ -1,12 +1,16 @@
-"""The Lua scripts: read from files, their includes put in, sent by hash.
+"""The Lua scripts: read from files, put together into one library of functions, called by name.
 
-Each script's head is its contract, and a file without one is refused. A line ``-- include: name`` is replaced
-by ``lua/includes/name.lua``, once per script.
+Each script's head is its contract, and a file without one is refused. A line ``-- include: name`` names a
+file of ``lua/includes`` that the script uses; each of these stands in the library once, before all that use
+it.
 
-Before every script stands the run id of the server it is loaded into, and it is loaded over the very
-connection that asked for that id. A server that restarted, or one that took over, does not know the hash: the
-client then asks again who it is talking to. So no script ever trusts an index that another run has left
-behind, and no connection needs a check of its own.
+A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
+every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
+replicas, so that a library says nothing about the run of the server that it is in. Therefore every process of
+the server must be *greeted* first: told its own run id, over the very connection that asked for it. The
+library keeps that in a Lua variable, which no file and no replica ever gets. Until then it refuses every
+call, before it does anything, and the client asks again who it is talking to. So no script ever trusts an
+index that another run has left behind, and no connection needs a check of its own.
 """
 
 from __future__ import annotations
@@ -15,18 +19,22 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from gpus.errors import LeasingUnavailable
 
 FOLDER = Path(__file__).parent / "lua"
+LIBRARIES = "gpuq_"
+"""How the names of our libraries begin."""
+
 CONTRACT = ("Why", "Keys", "Args", "Returns")
 """What the head of each script must say."""
 
@@ -40,9 +48,17 @@ FAILURES = (RedisError, RedisClusterException)
 """What redis-py raises when no answer came; the cluster's is not a RedisError."""
 
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
-_FUNCTION = re.compile(r"^local function (\w+)\((?:[^\n]* end\n|.*?^end\n)", re.MULTILINE | re.DOTALL)
+_VARIABLE = re.compile(r"^local (?!function )([\w, ]*\w)( = )?", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)(\()", re.MULTILINE)
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _RUN_ID = re.compile(r"run_id:(\w*)")
+UNGREETED = "UNGREETED"
+_NOT_THERE = ("Function not found", UNGREETED)
+"""How errors begin that say that a call did nothing: the library, or its process, is new."""
+_EXISTS = "already exists"
+_IDLE_SECONDS = 3600.0
+"""A library of another version that nobody called for so long is deleted by who loads one."""
 
 
 class BadScript(Exception):
@@ -55,14 +71,25 @@ def script_names() -> tuple[str, ...]:
 
 
 @cache
-def read_script(name: str) -> str:
-    """The whole text. Raises BadScript: no contract in its head, or an include that is not there."""
+def library_code() -> str:
+    """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
+    includes: dict[str, str] = {}
+    scripts = [read_script(name, includes) for name in script_names()]
+    texts = {name: _COMMENT.sub("", text) for name, text in includes.items()}
+    words = Counter(word for text in (*texts.values(), *scripts) for word in set(_WORD.findall(text)))
+    return "".join((*(hide_private(text, words) for text in texts.values()), *scripts, GREETING))
+
+
+def read_script(name: str, includes: dict[str, str]) -> str:
+    """The script as a function of the library; what it includes is added to `includes`, each after those that
+    it includes itself. Raises BadScript: no contract in its head, or an include that is not there."""
     text = read_text(FOLDER / f"{name}.lua")
     head = text.split("\n\n")[0]
     for part in CONTRACT:
         if f"-- {part}: " not in head:
             raise BadScript(f"{name}.lua: its head does not say '{part}:'")
-    return leave_out_unused(resolve_includes(text, FOLDER / "includes", set()))
+    add_includes(text, FOLDER / "includes", includes)
+    return FUNCTION.format(name=name, body=_COMMENT.sub("", text))
 
 
 def read_text(path: Path) -> str:
@@ -74,37 +101,67 @@ def read_text(path: Path) -> str:
     return text
 
 
-def resolve_includes(text: str, folder: Path, seen: set[str]) -> str:
-    """Puts each include in where it is first asked for."""
-
-    def put_in(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in seen:
-            return ""
-        seen.add(name)
-        return resolve_includes(read_text(folder / f"{name}.lua"), folder, seen)
-
-    return _INCLUDE.sub(put_in, text)
+def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
+    for name in _INCLUDE.findall(text):
+        if name not in includes:
+            include = read_text(folder / f"{name}.lua")
+            add_includes(include, folder, includes)
+            includes[name] = include
 
 
-def leave_out_unused(text: str) -> str:
-    """Without the includes' functions that this script does not use: Lua makes each of them anew on every
-    call, which costs more than the commands."""
-    while True:
-        named = Counter(_WORD.findall(text))
-        unused = [found[0] for found in _FUNCTION.finditer(text) if named[found[1]] == 1]
-        if not unused:
-            return text
-        for function in unused:
-            text = text.replace(function, "")
+def hide_private(text: str, words: Mapping[str, int]) -> str:
+    """An include in a block of its own, out of which come the names that others use: Lua has room for 200 in
+    all. words: in how many texts each one stands."""
+    shared: list[str] = []
+
+    def declare(match: re.Match[str]) -> str:
+        names = match[1].split(", ")
+        if all(words[name] == 1 for name in names):
+            return match[0]
+        shared.extend(names)
+        return match[0].removeprefix("local ") if match[2] else ""
+
+    text = _FUNCTION.sub(declare, _VARIABLE.sub(declare, text))
+    return f"local {', '.join(shared)}\ndo\n{text}end\n" if shared else text
+
+
+FUNCTION = """
+redis.register_function{{ function_name = LIBRARY .. '_{name}', callback = function(KEYS, ARGV)
+if not run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
+begin_call(KEYS, ARGV)
+{body}end }}
+"""
+
+GREETING = """
+local READS = { 'no-writes' }
+redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
+  run_id = ARGV[1]
+end }
+redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
+  local called_us = now or 0
+  ask_time('')
+  local idle_us = now - called_us
+  now = called_us
+  return math.floor(idle_us / 1000000)
+end }
+"""
+
+
+def library_name(code: str) -> str:
+    """Of one text: workers of two versions each call their own."""
+    return f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
+
+
+def library_text(name: str, code: str) -> str:
+    return f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{code}"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The scripts as they are on one run of a server; hashes by name."""
+    """The library as it is on one run of a server."""
 
     run_id: str
-    hashes: Mapping[str, str]
+    library: str
 
 
 class Scripts:
@@ -121,9 +178,11 @@ class Scripts:
         try:
             loaded = self._loaded or self._load_once(None)
             try:
-                answer = self._send(loaded.hashes[name], args)
-            except NoScriptError:  # it did not run: another run of the server, or SCRIPT FLUSH
-                answer = self._send(self._load_once(loaded).hashes[name], args)
+                answer = self._send(loaded, name, args)
+            except ResponseError as error:
+                if not str(error).startswith(_NOT_THERE):
+                    raise
+                answer = self._send(self._load_once(loaded), name, args)  # it did not run
         except ResponseError as error:
             raise LeasingUnavailable(str(error).removeprefix("UNAVAILABLE ")) from error
         except FAILURES as error:
@@ -131,26 +190,29 @@ class Scripts:
         return _as_text(answer)
 
     def load(self) -> Loaded:
-        """Asks the server for its run id and loads the scripts for it. Raises what is in FAILURES."""
+        """Asks the server for its run id and greets its library with that. Raises what is in FAILURES."""
         pool = self._node().connection_pool
         connection: Any = pool.get_connection()
+
+        def ask(*command: str | int) -> Any:
+            connection.send_command(*command)
+            return connection.read_response()
+
         try:
-            connection.send_command("INFO", "server")
-            found = _RUN_ID.search(_as_text(connection.read_response()))
-            run_id = found[1] if found else ""
-            hashes = {}
-            for name in script_names():
-                text = f"local RUN_ID = '{run_id}'\n{read_script(name)}"
-                connection.send_command("SCRIPT", "LOAD", text)
-                connection.read_response()
-                hashes[name] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+            found = _RUN_ID.search(_as_text(ask("INFO", "server")))
+            loaded = Loaded(found[1] if found else "", library_name(library_code()))
+            try:
+                ask("FCALL", f"{loaded.library}_greet", 0, loaded.run_id)
+            except ResponseError:
+                load_library(ask, loaded.library)
+                ask("FCALL", f"{loaded.library}_greet", 0, loaded.run_id)
         except BaseException:
             connection.disconnect()  # an answer may still be under way
             raise
         finally:
             pool.release(connection)
-        self._loaded = Loaded(run_id, hashes)
-        return self._loaded
+        self._loaded = loaded
+        return loaded
 
     def _load_once(self, known: Loaded | None) -> Loaded:
         """A worker's threads start together, and one of them loads for all. known: what does not work."""
@@ -161,8 +223,13 @@ class Scripts:
         finally:
             self._loading.release()
 
-    def _send(self, script_hash: str, args: tuple[str | int | float, ...]) -> Any:
-        return self._client.evalsha(script_hash, 1, self._prefix, *args)
+    def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
+        command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, *args)
+        if not isinstance(self._client, redis.RedisCluster):
+            return self._client.execute_command(*command)
+        # without a node the client would ask the cluster on every call where the key of an FCALL is
+        node = self._client.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
+        return self._client.execute_command(*command, target_nodes=node)
 
     def _node(self) -> redis.Redis:
         """The server that holds the prefix's hash slot."""
@@ -172,6 +239,23 @@ class Scripts:
         if node is None:
             raise RedisError("no node of the cluster holds the fleet's slot")
         return self._client.get_redis_connection(node)
+
+
+def load_library(ask: Callable[..., Any], name: str) -> None:
+    """ask: sends one command. Deletes what other versions have left: who still calls it loads it again."""
+    try:
+        ask("FUNCTION", "LOAD", library_text(name, library_code()))
+    except ResponseError as error:
+        if _EXISTS not in str(error):  # somebody else was first
+            raise
+        return
+    for found in ask("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"):
+        other = _as_text(
+            next(iter(found.values())) if isinstance(found, dict) else found[1]
+        )  # RESP 3, RESP 2
+        with suppress(ResponseError):  # somebody else was first here, too
+            if other != name and ask("FCALL", f"{other}_idle", 0) > _IDLE_SECONDS:
+                ask("FUNCTION", "DELETE", other)
 
 
 def _as_text(answer: Any) -> Any:

@@ -25,7 +25,7 @@ def test_a_flushed_redis_loses_no_job_and_runs_none_twice(system: System) -> Non
 
     with system.redis() as redis:
         redis.flushall()
-        redis.script_flush()
+        redis.function_flush()
     wait_for(lambda: leases.generation() not in (None, before), what="a new index")
     open_gate("flushed")
 

@@ -3,7 +3,6 @@
 -- Args: clock, server, what it says (JSON), telemetry (JSON) or '', how many of these are kept
 -- Returns: 1
 -- include: keys
--- include: time
 local server, said, telemetry, kept = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 redis.call('HSET', key('beats'), server, cmsgpack.pack(now, said))
 if telemetry ~= '' then

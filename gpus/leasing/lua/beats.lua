@@ -3,7 +3,6 @@
 -- Args: clock, server, …
 -- Returns: flat, per server: µs since its last beat and what it said, or '' twice
 -- include: keys
--- include: time
 local found = {}
 for index = 2, #ARGV do
   local packed = redis.call('HGET', key('beats'), ARGV[index])

@@ -4,17 +4,16 @@
 -- Args: clock, owner, µs without a sign of life after which another may take over
 -- Returns: 1 for the one that may rebuild now, else 0
 -- include: gate
--- include: time
 local owner, silence_us = ARGV[2], tonumber(ARGV[3])
 
 local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us')
-if rebuild[1] == RUN_ID then
+if rebuild[1] == run_id then
   if rebuild[2] == owner then
     redis.call('HSET', key('rebuild'), 'at_us', now)
     return 1
   end
   if now - rebuild[3] < silence_us then return 0 end
 end
-redis.call('HSET', key('rebuild'), 'run_id', RUN_ID, 'owner', owner, 'at_us', now, 'phase', 'wiping')
+redis.call('HSET', key('rebuild'), 'run_id', run_id, 'owner', owner, 'at_us', now, 'phase', 'wiping')
 redis.call('DEL', key('generation'))
 return 1

@@ -5,10 +5,10 @@
 --   closed (with failures), open, half_open. What is closed and without failures is left out.
 -- include: gate
 -- include: circuit
-local pool = ARGV[2]
+local pool_name = ARGV[2]
 
 if not is_open() then return refuse() end
-local models, servers = {}, {}
+local pool, models, servers = load_pool(pool_name), {}, {}
 
 local function view(list, name, strikes, opens, until_us)
   local left = math.max(0, until_us - now) / 1000000
@@ -16,9 +16,9 @@ local function view(list, name, strikes, opens, until_us)
   for _, value in ipairs({ name, state, strikes, opens, tostring(left) }) do list[#list + 1] = value end
 end
 
-for _, model in ipairs(redis.call('HKEYS', key('circuits', pool))) do
+for _, model in ipairs(redis.call('HKEYS', key('circuits', pool_name))) do
   local circuit = read_circuit(pool, model)
-  view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', key('kept', pool), model)) or 0)
+  view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0)
 end
 for i = 3, #ARGV do
   local server = read_server(ARGV[i])

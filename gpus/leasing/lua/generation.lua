@@ -3,7 +3,6 @@
 -- Args: clock
 -- Returns: {id, age in seconds}, or nil
 -- include: gate
--- include: time
 if not is_whole() then return nil end
 local marker = redis.call('HMGET', key('generation'), 'id', 'opened_us')
 return { marker[1], tostring((now - marker[2]) / 1000000) }

@@ -65,7 +65,7 @@ local per_ticket, mean, working = pace(pool_name)
 local guess = math.max(SHORTEST, at * per_ticket)
 if slots.free >= at then guess = SHORTEST end
 local factors = read_factors(pool_name, decade(guess))
-local circuit = read_circuit(pool_name, model)
+local circuit = read_circuit(pool, model)
 local kept_us = circuit and tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0
 local attempt = job ~= '' and redis.call('HGET', key('held'), job) or false
 

@@ -32,10 +32,11 @@ local real = correct_charge(pool, slot, seconds)
 forget_lease(slot)
 run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
-settle(slot, lease_us)
+settle(slot)
 if rest_us then rest_server(server, now + rest_us) end
-judge(server, slot, pool.name, slot.model, attempt, job, verdict, rules)
+judge(server, slot, pool, slot.model, attempt, job, verdict, rules)
 if mode == 'suspect' then
+  extend_lease(attempt, lease_us)
   save_pool(pool)
   set_state(slot, 'quarantined')
   return nil
@@ -47,11 +48,12 @@ if next_attempt ~= '' and whole and has_room(server, index) and server.pool == s
   local ticket = best_ticket(pool, server.models, server_name)
   while ticket do
     ticket = prefer_warm(pool, ticket, slot.warm, server.models, server_name)
-    local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us)
+    local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us, attempt)
     if not again then return lease end
     ticket = best_ticket(pool, server.models, server_name)
   end
 end
+extend_lease(attempt, lease_us)
 save_pool(pool)
 set_state(slot, 'settling')
 return nil

@@ -5,15 +5,17 @@
 -- include: gate
 -- include: circuit
 -- include: arrivals
-local kind, name, pool = ARGV[2], ARGV[3], ARGV[4]
+local kind, name, pool_name = ARGV[2], ARGV[3], ARGV[4]
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
 if kind == 'model' then
+  local pool = load_pool(pool_name)
   if not read_circuit(pool, name) then return { 0, {} } end
   close_model(pool, name)
-  local waiting = tonumber(redis.call('HGET', key('depth', pool), name)) or 0
-  return { 1, whole and wakes_for_tickets(pool, read_classes(pool), { [name] = waiting }) or {} }
+  save_pool(pool)
+  local waiting = tonumber(redis.call('HGET', key('depth', pool_name), name)) or 0
+  return { 1, whole and wakes_for_tickets(pool_name, read_classes(pool_name), { [name] = waiting }) or {} }
 end
 local server = read_server(name)
 if not server or server.gone or (server.strikes == 0 and server.opens == 0) then return { 0, {} } end

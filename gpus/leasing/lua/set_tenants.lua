@@ -11,7 +11,11 @@ local FIELDS = 4
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
-local back = {}
+local back, limited = {}, {}
+for i = 2, #ARGV, FIELDS do
+  if ARGV[i + 3] ~= '' and not rules_of(ARGV[i]).cap then limited[ARGV[i]] = true end
+end
+find_running(limited)
 for i = 2, #ARGV, FIELDS do
   local tenant, before = ARGV[i], rules_of(ARGV[i])
   local after = { weight = tonumber(ARGV[i + 1]), band = tonumber(ARGV[i + 2]), cap = tonumber(ARGV[i + 3]) }
@@ -23,7 +27,10 @@ for i = 2, #ARGV, FIELDS do
       save_pool(pool)
     end
   end
-  if after.cap ~= before.cap then heed_cap(tenant, back) end
+  if after.cap ~= before.cap then
+    if not after.cap then redis.call('DEL', key('running', tenant)) end
+    heed_cap(tenant, back)
+  end
 end
 local reply = {}
 if not whole then return reply end

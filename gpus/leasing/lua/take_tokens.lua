@@ -6,7 +6,6 @@
 -- Returns: {1 taken or 0 not, whole tokens left, µs until as many as wanted are there, µs until it is full}; a bucket
 --   that is asked twice by the same request answers what it answered
 -- include: keys
--- include: time
 local tenant, wanted, per_second, burst, request =
   ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 

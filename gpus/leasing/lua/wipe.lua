@@ -6,11 +6,10 @@
 -- include: gate
 -- include: classes
 -- include: slots
--- include: time
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
 local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'phase')
-if rebuild[1] ~= RUN_ID or rebuild[2] ~= owner then
+if rebuild[1] ~= run_id or rebuild[2] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
 redis.call('HSET', key('rebuild'), 'at_us', now)
@@ -68,6 +67,7 @@ local function drop_pool(pool)
       drop(key('heads', queue, model))
     end
     drop(key('heads', queue))
+    drop(key('broad', queue))
     drop(key('paid', queue))
     drop(key('since', queue))
   end

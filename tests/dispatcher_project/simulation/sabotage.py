@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from unittest.mock import patch
 from django.db import connection
 
 from dispatcher_project.simulation import database, redis_link, roles, world
-from gpus.leasing.scripts import read_script
+from gpus.leasing.scripts import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
@@ -156,37 +156,31 @@ def adoption() -> Iterator[None]:
 
 
 @contextmanager
-def scripts_with(change: Callable[[str, str], str]) -> Iterator[None]:
-    def changed(name: str) -> str:
-        return change(name, read_script(name))
-
-    with patch.object(redis_link, "read_script", changed):
+def scripts_without(replaced: Mapping[str, str]) -> Iterator[None]:
+    code = library_code()
+    for text, instead in replaced.items():
+        assert text in code, text
+        code = code.replace(text, instead)
+    with patch.object(redis_link, "library_code", lambda: code):
         yield
 
 
 def generation_marker() -> Any:
     """An index is believed whoever made it, also one that a fail-over brought back."""
 
-    def change(_: str, text: str) -> str:
-        mine = "redis.call('HGET', key('generation'), 'run_id') == RUN_ID"
-        return text.replace(mine, "redis.call('EXISTS', key('generation')) == 1")
-
-    return scripts_with(change)
+    mine = "redis.call('HGET', key('generation'), 'run_id') == run_id"
+    return scripts_without({mine: "redis.call('EXISTS', key('generation')) == 1"})
 
 
 def idempotent_requests() -> Any:
     """A script that is sent twice does twice what it does."""
 
-    def change(name: str, text: str) -> str:
-        if name == "claim":
-            return text.replace("local known = find_lease(attempt)", "local known = nil")
-        if name == "release":
-            return text.replace(
-                "local given = next_attempt ~= '' and find_lease(next_attempt)", "local given = nil"
-            )
-        return text
-
-    return scripts_with(change)
+    return scripts_without(
+        {
+            "local known = find_lease(attempt)": "local known = nil",
+            "local given = next_attempt ~= '' and find_lease(next_attempt)": "local given = nil",
+        }
+    )
 
 
 @contextmanager

@@ -105,9 +105,9 @@ def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
     client.close()
 
 
-def test_scripts_that_one_node_forgot_are_loaded_again(cluster: str) -> None:
+def test_a_library_that_one_node_forgot_is_loaded_again(cluster: str) -> None:
     client: Any = connect(cluster)
     rig = Rig(client, "g").open()
-    client.get_redis_connection(client.get_node_from_key(rig.prefix)).script_flush()
+    client.get_redis_connection(client.get_node_from_key(rig.prefix)).function_flush()
     assert rig.claim() is None
     client.close()

@@ -17,21 +17,28 @@ from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import scripts
 from gpus.leasing.connect import connect
-from gpus.leasing.scripts import BadScript, read_script, resolve_includes, script_names
+from gpus.leasing.scripts import (
+    LIBRARIES,
+    BadScript,
+    add_includes,
+    hide_private,
+    library_code,
+    library_name,
+    library_text,
+    read_script,
+)
 from gpus.leasing.store import RedisLeases
 
-from .rig import Rig
+from .rig import POOL, Rig
 
 HEAD = "-- Why: w\n-- Keys: k\n-- Args: a\n-- Returns: r\n"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "includes").mkdir()
     monkeypatch.setattr(scripts, "FOLDER", tmp_path)
-    read_script.cache_clear()
-    yield tmp_path
-    read_script.cache_clear()
+    return tmp_path
 
 
 @pytest.mark.parametrize("part", scripts.CONTRACT)
@@ -39,56 +46,88 @@ def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) 
     head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
     (folder / "bad.lua").write_text(head + "\nreturn 1\n")
     with pytest.raises(BadScript, match=f"bad.lua.*{part}"):
-        read_script("bad")
+        read_script("bad", {})
 
 
 def test_a_contract_below_the_head_does_not_count(folder: Path) -> None:
     (folder / "bad.lua").write_text("-- Why: w\n\n" + HEAD + "return 1\n")
     with pytest.raises(BadScript, match="Keys"):
-        read_script("bad")
+        read_script("bad", {})
 
 
-def test_an_include_is_put_in_once_where_it_is_first_asked_for(folder: Path) -> None:
+def test_an_include_stands_in_the_library_once_before_all_that_use_it(folder: Path) -> None:
     (folder / "includes" / "a.lua").write_text("-- a\nlocal a = 1\n")
     (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nlocal b = a\n")
     (folder / "good.lua").write_text(HEAD + "-- include: b\n-- include: a\nreturn b\n")
-    text = read_script("good")
-    assert text.count("local a = 1") == 1
-    assert text.index("local a = 1") < text.index("local b = a") < text.index("return b")
+    (folder / "other.lua").write_text(HEAD + "-- include: a\nreturn a\n")
+    includes: dict[str, str] = {}
+    assert "return b\n" in read_script("good", includes)
+    assert list(includes) == ["a", "b"]
+
+
+def test_names_that_no_other_file_uses_stay_in_their_include() -> None:
+    """Lua has room for 200 local names in a function, and the library is one."""
+    text = (
+        "local seen\nlocal A, B = 1, 2\nlocal C = 3\n"
+        "local function own() return A + C end\n"
+        "local function used()\n  local x = own()\n  return x + B\nend\n"
+    )
+    assert hide_private(text, {**dict.fromkeys(("seen", "A", "used"), 2), "B": 1, "C": 1, "own": 1}) == (
+        "local seen, A, B, used\ndo\n\nA, B = 1, 2\nlocal C = 3\n"
+        "local function own() return A + C end\n"
+        "function used()\n  local x = own()\n  return x + B\nend\nend\n"
+    )
+    assert hide_private("local C = 3\n", {"C": 1}) == "local C = 3\n"
 
 
 def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
     with pytest.raises(BadScript, match=r"there is no nothing\.lua"):
-        resolve_includes("-- include: nothing", folder / "includes", set())
+        add_includes("-- include: nothing", folder / "includes", {})
     (folder / "includes" / "mute.lua").write_text("local a = 1\n")
     with pytest.raises(BadScript, match="begin with a comment"):
-        resolve_includes("-- include: mute", folder / "includes", set())
+        add_includes("-- include: mute", folder / "includes", {})
 
 
-def test_functions_that_a_script_does_not_use_are_left_out(folder: Path) -> None:
-    (folder / "includes" / "a.lua").write_text(
-        "-- a\nlocal function used() return 1 end\n"
-        "local function by_nobody(x)\n  if x then\n    return used()\n  end\nend\n"
-        "local function by_the_unused() return 2 end\n"
-        "local function unused() return by_the_unused() end\n"
-    )
-    (folder / "good.lua").write_text(HEAD + "-- include: a\nreturn used()\n")
-    assert re.findall(r"function (\w+)", read_script("good")) == ["used"]
-
-
-@pytest.mark.parametrize("name", script_names())
-def test_every_script_keeps_the_rules(name: str) -> None:
-    text = read_script(name)
-    assert "-- include:" not in text
+def test_the_library_keeps_the_rules() -> None:
+    code = library_code()
     for forbidden in ("'KEYS'", "'SCAN'", "'EXPIRE'", "'PEXPIRE'", "'EX'", "KEYS[2]"):
-        assert forbidden not in text
-    commands = [line for line in text.splitlines() if "redis.call('TIME')" in line]
-    assert len(commands) <= 1
+        assert forbidden not in code
+    assert code.count("redis.call('TIME')") == 1
+
+
+def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call() -> None:
+    """The functions live as long as the library: what one call read must not be there for the next one."""
+    remembered = set()
+    for path in (scripts.FOLDER / "includes").glob("*.lua"):
+        for line in path.read_text().splitlines():
+            found = re.match(r"local (?!function )([a-z][\w, ]*?) *(= .*|--.*)?$", line)
+            if found:
+                remembered.add((path.stem, found[1]))
+    assert remembered == {
+        ("time", "now"),
+        ("call", "run_id"),
+        ("call", "prefix"),
+        ("call", "pools, rules, kept, open, paces"),
+    }
+
+
+def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client, fleet: str) -> None:
+    """Two fleets on one server have the same library, and their pools and tenants the same names."""
+    limited, free = Rig(client, f"{fleet}-limited").open(), Rig(client, f"{fleet}-free").open()
+    limited.tenant("t1", band="normal", most=1)
+    for rig in (limited, free):
+        rig.server(slots=2)
+        rig.push("j1", "j2", "j3")
+        rig.must_claim()
+    assert limited.claim() is None
+    assert free.must_claim().job_id == "j2"
+    assert (limited.waiting(), free.waiting()) == (0, 1)
+    assert limited.leases.depth(POOL).parked == {"flux": 2}
 
 
 def test_keys_are_named_in_one_include_only() -> None:
     for path in scripts.FOLDER.rglob("*.lua"):
-        if path.stem != "keys":
+        if path.stem not in ("keys", "call"):
             assert "prefix" not in path.read_text().replace("KEYS[1] prefix", ""), path
 
 
@@ -139,7 +178,7 @@ class LossyProxy:
             back = threading.Thread(target=self._answer, args=(outer, inner), daemon=True)
             back.start()
             while request := _receive(inner):
-                self._losing = bool(self.lose) and b"EVALSHA" in request
+                self._losing = bool(self.lose) and b"FCALL" in request
                 outer.sendall(request)
             outer.shutdown(socket.SHUT_RDWR)
             back.join()
@@ -179,12 +218,12 @@ def test_a_lost_answer_is_never_asked_for_twice_by_the_client_itself(tmp_path: P
         proxy.lose = 1
         with pytest.raises(LeasingUnavailable, match="does not answer"):
             rig.claim("attempt")
-        assert direct.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        assert direct.info("commandstats")["cmdstat_fcall"]["calls"] == 1
         assert rig.must_claim("attempt").job_id == "j1"
         assert rig.waiting() == 1
 
 
-def test_threads_that_come_together_load_the_scripts_once(tmp_path: Path) -> None:
+def test_threads_that_come_together_load_the_library_once(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path, append_only=False) as server, ThreadPoolExecutor(16) as threads:
         leases = RedisLeases(connect(server.url), "main")
         together = threading.Barrier(16)
@@ -196,9 +235,24 @@ def test_threads_that_come_together_load_the_scripts_once(tmp_path: Path) -> Non
         for _ in range(2):
             assert list(threads.map(ask, range(16))) == [None] * 16
             direct: Any = connect(server.url)
-            assert direct.info("commandstats")["cmdstat_script|load"]["calls"] == len(script_names())
-            direct.script_flush()
+            assert direct.info("commandstats")["cmdstat_function|load"]["calls"] == 1
+            direct.function_flush()
             direct.config_resetstat()
+
+
+def test_versions_that_work_side_by_side_each_have_their_library(tmp_path: Path) -> None:
+    """Of another version only what nobody calls any more is deleted, and who comes back loads it again."""
+    with EmbeddedValkey(tmp_path, append_only=False) as server:
+        client: Any = connect(server.url)
+        ours, used, unused = (f"{LIBRARIES}{name}" for name in (library_name(library_code())[5:], "b", "c"))
+        for name in (used, unused):
+            client.function_load(library_text(name, library_code()))
+            client.fcall(f"{name}_greet", 0, "run")
+        client.fcall(f"{used}_beats", 1, "x:", "", "server")
+        rig = Rig(client, "main").open()
+        assert {found[1] for found in client.function_list()} == {ours, used}
+        client.function_delete(ours)
+        assert rig.claim() is None
 
 
 def test_a_server_that_is_not_there_makes_leasing_unavailable(tmp_path: Path) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
+from gpus.leasing.scripts import library_code, library_name
+from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
+from tests.dispatcher_project.worker_bench import wait_for
+from tests.scenarios.ports import free_port
 
 from .rig import POOL, Rig
 
@@ -34,14 +40,45 @@ def test_a_restarted_server_is_noticed_and_its_old_index_not_trusted(tmp_path: P
         assert rig.claim() is None
 
 
-def test_scripts_that_the_server_forgot_are_loaded_again(tmp_path: Path) -> None:
+def test_a_library_that_the_server_forgot_is_loaded_again(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path, append_only=False) as server:
         client = connect(server.url)
         rig = Rig(client, "main").open()
         rig.server()
         rig.push("j1")
-        client.script_flush()
+        client.function_flush()
         assert rig.must_claim().job_id == "j1"
+
+
+def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(tmp_path: Path) -> None:
+    """The server keeps libraries, and an index with them; only a process that was told its run id by somebody
+    who had asked it believes what it holds."""
+    port, at_once = free_port(), ("--repl-diskless-sync-delay", "0")
+    with (
+        EmbeddedValkey(tmp_path / "first", port=port, extra=at_once) as first,
+        EmbeddedValkey(tmp_path / "second", append_only=False) as second,
+    ):
+        rig = Rig(connect(first.url), "main").open()
+        rig.server()
+        rig.push("j1")
+        replica: Any = connect(second.url)
+        replica.replicaof("127.0.0.1", port)
+        wait_for(
+            lambda: replica.info("replication")["master_link_status"] == "up", what="the replica has all"
+        )
+        first.kill()
+        first.stop()
+        first.start()
+        replica.replicaof("NO", "ONE")
+        loaded = rig.leases._scripts._loaded
+        assert loaded is not None
+        for client in (connect(first.url), replica):
+            assert "generation" in Rig(client, "main").all_keys()
+            assert library_name(library_code()) in [found[1] for found in client.function_list()]
+            with pytest.raises(ResponseError, match="UNGREETED"):
+                client.fcall(f"{loaded.library}_claim", 1, rig.prefix, "", POOL, "w", "a", "", 15_000_000)
+            with pytest.raises(LeasingUnavailable, match="no generation"):
+                RedisLeases(client, "main").claim(POOL, worker="w", attempt_id="a")
 
 
 def test_a_marker_of_another_run_is_not_trusted(rig: Rig) -> None:

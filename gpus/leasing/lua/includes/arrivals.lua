@@ -3,7 +3,6 @@
 -- include: wakes
 
 -- Hosts with free slots of a class, looked up once: {{host, count}, …}.
-local open = {}
 local function open_hosts(pool_name, class)
   local list = key('open', pool_name, class)
   if open[list] then return open[list] end

@@ -1,7 +1,9 @@
--- How many jobs of a tenant run at once, over all pools of the fleet: its leases that exist, which `running` names. Who
+-- How many jobs of a tenant run at once, over all pools of the fleet: its leases that exist, which `running` names for
+-- tenants that have a limit. Who
 -- has reached its limit is parked wherever it waits, by the script that gave the last lease, and goes on by the one
 -- that ends one. What runs above a limit that was lowered runs on.
 -- include: parked
+-- include: slots
 
 -- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.
 local function heed_cap(tenant, back)
@@ -19,11 +21,22 @@ local function heed_cap(tenant, back)
 end
 
 local function run_begins(tenant, attempt)
+  if not rules_of(tenant).cap then return end
   redis.call('SADD', key('running', tenant), attempt)
-  if rules_of(tenant).cap then heed_cap(tenant, {}) end
+  heed_cap(tenant, {})
 end
 
 local function run_ends(tenant, attempt)
+  if not rules_of(tenant).cap then return end
   redis.call('SREM', key('running', tenant), attempt)
-  if rules_of(tenant).cap then heed_cap(tenant, {}) end
+  heed_cap(tenant, {})
+end
+
+-- These tenants (a set) have a limit from now on, and had none: what they run already is looked for among all leases.
+local function find_running(tenants)
+  local flat = next(tenants) and redis.call('HGETALL', key('leases')) or {}
+  for i = 1, #flat, 2 do
+    local slot = read_slot(flat[i + 1])
+    if slot and slot.attempt == flat[i] and tenants[slot.tenant] then redis.call('SADD', key('running', slot.tenant), flat[i]) end
+  end
 end

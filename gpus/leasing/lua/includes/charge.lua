@@ -1,5 +1,4 @@
 -- The charge of a lease is corrected here, whenever one is removed: the estimate was charged at dispatch.
--- include: time
 -- include: pools
 -- include: bands
 -- include: fair

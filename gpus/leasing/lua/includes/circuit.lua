@@ -48,30 +48,31 @@ local function judge_server(server, slot, job, verdict, rules)
   end
 end
 
+-- The caller saves the pool: it counts the records.
 -- nil, or {strikes, struck, servers ',a,b,' that it failed on, opens}.
 local function read_circuit(pool, model)
-  local packed = redis.call('HGET', key('circuits', pool), model)
+  local packed = pool.failing > 0 and redis.call('HGET', key('circuits', pool.name), model)
   if not packed then return nil end
   local strikes, struck, servers, opens = cmsgpack.unpack(packed)
   return { strikes = strikes, struck = struck, servers = servers, opens = opens }
 end
 
 local function save_circuit(pool, model, circuit)
-  redis.call('HSET', key('circuits', pool), model,
+  pool.failing = pool.failing + redis.call('HSET', key('circuits', pool.name), model,
     cmsgpack.pack(circuit.strikes, circuit.struck, circuit.servers, circuit.opens))
 end
 
 local function close_model(pool, model)
-  redis.call('HDEL', key('circuits', pool), model)
-  redis.call('HDEL', key('kept', pool), model)
-  forget_kept(pool)
+  pool.failing = pool.failing - redis.call('HDEL', key('circuits', pool.name), model)
+  redis.call('HDEL', key('kept', pool.name), model)
+  forget_kept(pool.name)
 end
 
 local function open_model(pool, model, circuit, rules)
   circuit.strikes, circuit.struck, circuit.opens = 0, '', circuit.opens + 1
   save_circuit(pool, model, circuit)
-  redis.call('HSET', key('kept', pool), model, string.format('%.0f', now + rest_us(rules, circuit.opens)))
-  forget_kept(pool)
+  redis.call('HSET', key('kept', pool.name), model, string.format('%.0f', now + rest_us(rules, circuit.opens)))
+  forget_kept(pool.name)
 end
 
 -- It was the model: the failures of the servers that ran it are forgotten, also if they opened one of them (its own
@@ -86,7 +87,7 @@ end
 -- As many servers as it takes to say that it is not the server.
 local function is_on_several(pool, model, servers)
   local _, commas = servers:gsub(',', '')
-  return commas - 1 >= math.min(2, redis.call('SCARD', key('serving', pool, model)))
+  return commas - 1 >= math.min(2, redis.call('SCARD', key('serving', pool.name, model)))
 end
 
 -- True if its circuit is open: the server is not to blame.
@@ -94,7 +95,7 @@ local function judge_model(pool, model, server, attempt, job, verdict, rules)
   local circuit = read_circuit(pool, model)
   local is_blamed = verdict == 'model' or verdict == 'either'
   if circuit and circuit.opens > 0 then
-    if redis.call('HGET', key('kept', pool), model) == BY .. attempt then
+    if redis.call('HGET', key('kept', pool.name), model) == BY .. attempt then
       if verdict == 'well' then close_model(pool, model) end
       if is_blamed then open_model(pool, model, circuit, rules) end
     end

@@ -3,12 +3,47 @@
 -- `since` says when a tenant's backlog began. Tags move only here. They are kept per model too, because a server may
 -- run some of a pool's models only.
 -- include: tenants
--- include: time
 
--- models: the lines in which the tenant waits, as ZRANGE WITHSCORES gives them (line.lua).
-local function move_turn(queue, tenant, tag, models)
+local MOST_ORDERED = 4  -- lines of a tenant that is named in the order of each of their models
+
+-- The tenant's lines in the queue, their first tickets' order; of one that has more than MOST_ORDERED, one more.
+local function some_lines(queue, tenant) return redis.call('ZRANGE', key('models', queue.at, tenant), 0, MOST_ORDERED) end
+
+-- A tenant in more lines than that is *broad*: an order of its own names those, so that a turn costs the same however
+-- many models somebody waits for. lines: as above, or all.
+local function move_turn(queue, tenant, tag, lines)
   redis.call('ZADD', key('turn', queue.at), tag, tenant)
-  for i = 1, #models, 2 do redis.call('ZADD', key('turn', queue.at, models[i]:sub(2)), tag, tenant) end
+  if not queue.mixed then return end
+  if #lines > MOST_ORDERED then
+    redis.call('ZADD', key('broad', queue.at), tag, tenant)
+    return
+  end
+  for _, name in ipairs(lines) do redis.call('ZADD', key('turn', queue.at, name:sub(2)), tag, tenant) end
+end
+
+-- The tenant, whose tag this is, waits in one line more, of this model.
+local function add_to_turn(queue, tenant, tag, model)
+  if not queue.mixed then return end
+  local lines = some_lines(queue, tenant)
+  if #lines <= MOST_ORDERED then
+    redis.call('ZADD', key('turn', queue.at, model), tag, tenant)
+  elseif redis.call('ZADD', key('broad', queue.at), tag, tenant) == 1 then
+    for _, name in ipairs(lines) do redis.call('ZREM', key('turn', queue.at, name:sub(2)), tenant) end
+  end
+end
+
+-- The tenant waits in one line less, of this model. lines: what is left, as above.
+local function drop_from_turn(queue, tenant, model, lines)
+  if not queue.mixed or #lines > MOST_ORDERED then return end
+  if #lines == MOST_ORDERED then
+    redis.call('ZREM', key('broad', queue.at), tenant)
+    move_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant), lines)
+    return
+  end
+  for _, name in ipairs(lines) do
+    if name:sub(2) == model then return end
+  end
+  redis.call('ZREM', key('turn', queue.at, model), tenant)
 end
 
 local function leave_turn(queue, tenant, tag)
@@ -34,13 +69,12 @@ local function withdraw_turn(queue, tenant)
   if tag then leave_turn(queue, tenant, tag) end
 end
 
--- One of the tenant's tickets was dispatched. models: what it still waits for.
-local function pay_turn(queue, tenant, seconds, models)
-  local start = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
+-- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above.
+local function pay_turn(queue, tenant, start, seconds, lines)
   queue.virtual = math.max(queue.virtual, start)
   local finish = start + seconds / rules_of(tenant).weight
-  if models[1] then
-    move_turn(queue, tenant, finish, models)
+  if lines[1] then
+    move_turn(queue, tenant, finish, lines)
   else
     leave_turn(queue, tenant, finish)
   end
@@ -59,7 +93,7 @@ local function correct_turn(queue, tenant, seconds, charged_us)
     if not since or charged_us < since then corrected = floor end
   end
   if turn then
-    move_turn(queue, tenant, corrected, redis.call('ZRANGE', key('models', queue.at, tenant), 0, -1, 'WITHSCORES'))
+    move_turn(queue, tenant, corrected, queue.mixed and some_lines(queue, tenant))
   else
     redis.call('HSET', key('paid', queue.at), tenant, corrected)
   end

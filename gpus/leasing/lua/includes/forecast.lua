@@ -4,12 +4,11 @@
 -- approximation (Robbins, Monro 1951), in logarithms, per decade of the guess. So the factors hold what no guess knows:
 -- arrivals that overtake, run times that vary, slots that come and go.
 -- include: keys
--- include: time
 -- include: estimate
 
 local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
 local NEWEST_MOVES = 0.08
-local FIRST_P50, FIRST_P90 = 0, math.log(4)
+local FIRST_P50, FIRST_P90 = 0, 1.3862943611198906  -- the logarithm of 4; there is no `math` while a library is loaded
 local ABOVE_P90 = 0.94  -- waits that go wrong are learnt from last: aimed a little higher than it shall hit
 local WORKING = { 'free', 'leased', 'adoptable', 'settling' }
 
@@ -39,7 +38,6 @@ end
 
 local function is_foretold(job) return job:byte(-1) % 4 == 0 end
 
-local paces = {}
 local function foretell(pool, job, position)
   paces[pool.name] = paces[pool.name] or pace(pool.name)
   local guess = math.max(SHORTEST, position * paces[pool.name])

@@ -9,7 +9,8 @@ local FIRST_EPOCH = 1
 
 -- Saves the pool. Returns the lease for the store. Or nil and true: look again, for the job holds a slot already, and
 -- this was a second ticket of it (pushed late by somebody who knew it under another priority), which is gone now.
-local function give(slot, server, pool, ticket, attempt, worker, lease_us)
+-- ended: as in `begin_lease`.
+local function give(slot, server, pool, ticket, attempt, worker, lease_us, ended)
   local job = job_of(ticket.member)
   if redis.call('HSETNX', key('held'), job, attempt) == 0 then
     withdraw_ticket(pool, ticket.model, ticket.tenant, priority_of(ticket), job)
@@ -24,7 +25,7 @@ local function give(slot, server, pool, ticket, attempt, worker, lease_us)
   slot.model, slot.tenant, slot.priority = ticket.model, ticket.tenant, priority_of(ticket)
   slot.band, slot.dues = ticket.queue.band, dues
   slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host
-  begin_lease(slot, now, lease_us)
+  begin_lease(slot, now, lease_us, ended)
   learn_forecast(pool.name, job)
   keep_others_back(pool.name, ticket.model, attempt)
   run_begins(slot.tenant, attempt)

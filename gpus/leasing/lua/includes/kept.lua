@@ -1,11 +1,9 @@
 -- Models that are kept back because their circuit is open: no ticket of them is found, and none wakes anybody. `kept`
 -- holds, by model, until when (µs), then the attempt that tries; once that attempt has no lease any more and said
--- nothing, another may try. In a pool where nothing failed this costs one read of a key that is not there.
--- include: keys
--- include: time
+-- nothing, another may try. A model that is kept back has a record in `circuits`: in a pool without any this costs nothing.
+-- include: pools
 
 local BY = 'by:'  -- before an attempt's id
-local kept = {}  -- by pool, read once: {any = whether one is kept, models = {model = 'kept' or 'half_open'}}
 
 local function forget_kept(pool) kept[pool] = nil end
 
@@ -15,9 +13,11 @@ local function state_of_kept(value)
   return redis.call('HEXISTS', key('leases'), value:sub(#BY + 1)) == 1 and 'kept' or 'half_open'
 end
 
+-- {any: whether one is kept, models: {model = 'kept' or 'half_open'}}
 local function read_kept(pool)
   if kept[pool] then return kept[pool] end
-  local flat, found = redis.call('HGETALL', key('kept', pool)), { any = false, models = {} }
+  local found = { any = false, models = {} }
+  local flat = load_pool(pool).failing > 0 and redis.call('HGETALL', key('kept', pool)) or {}
   for i = 1, #flat, 2 do
     found.models[flat[i]] = state_of_kept(flat[i + 1])
     found.any = found.any or found.models[flat[i]] == 'kept'
@@ -28,6 +28,7 @@ end
 
 -- models, and the answer: ',a,b,'.
 local function without_kept(pool, models)
+  if load_pool(pool).failing == 0 then return models end
   local found = read_kept(pool)
   if not found.any then return models end
   local left = ','
@@ -39,7 +40,7 @@ end
 
 -- The attempt takes a ticket of this model: if its circuit is half open, it is the one that tries.
 local function keep_others_back(pool, model, attempt)
-  if not read_kept(pool).models[model] then return end
+  if load_pool(pool).failing == 0 or not read_kept(pool).models[model] then return end
   redis.call('HSET', key('kept', pool), model, BY .. attempt)
   forget_kept(pool)
 end

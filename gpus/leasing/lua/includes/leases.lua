@@ -1,7 +1,6 @@
 -- Leases. A lease is kept in its slot; `leases` finds the slot by attempt, `held` the attempt by job, and `expiry`
 -- says when it runs out.
 -- include: keys
--- include: time
 -- include: slots
 
 -- The slot that holds this attempt, or nil.
@@ -32,15 +31,20 @@ local function lease_reply(slot, is_adopted)
     slot.fence, slot.leased_us, tostring(slot.estimate), is_adopted and 1 or 0 }
 end
 
-local function extend_lease(attempt, lease_us) redis.call('ZADD', key('expiry'), now + lease_us, attempt) end
+-- also: another attempt, or nil.
+local function extend_lease(attempt, lease_us, also)
+  local at = now + lease_us
+  if also then redis.call('ZADD', key('expiry'), at, attempt, at, also) else redis.call('ZADD', key('expiry'), at, attempt) end
+end
 
 -- Stores the lease whose fields the slot has got and whose job is `held`. The fence grows with every lease, also when
--- the index was lost in between: at_least is the clock, or what a lease that is restored had.
-local function begin_lease(slot, at_least, lease_us)
+-- the index was lost in between: at_least is the clock, or what a lease that is restored had. ended: the slot's last
+-- attempt, if its end waits for its commit, else nil.
+local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   set_state(slot, 'leased')
   redis.call('HSET', key('leases'), slot.attempt, slot.name)
-  extend_lease(slot.attempt, lease_us)
+  extend_lease(slot.attempt, lease_us, ended)
 end
 
 -- Changes who is on the other end of a lease; the caller saves the slot.

@@ -75,21 +75,32 @@ local function leave_pool(pool, tenant)
   if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
 end
 
--- The fifo order, after the first of the tenant's lines of a model has changed. lines: as in `models`.
-local function seat(pool, queue, tenant, model, lines)
-  local of_model
-  for i = 1, #lines, 2 do
-    if lines[i]:sub(2) == model then
-      of_model = i
-      break
-    end
+-- Of the tenant's lines of this model in the queue the one whose first ticket comes first: its name, and its score in
+-- `models`.
+local function first_of_model(queue, tenant, model)
+  local first, own
+  for asked = rules_of(tenant).band == queue.band and 0 or queue.band, queue.band do
+    local score = tonumber(redis.call('ZSCORE', key('models', queue.at, tenant), asked .. model))
+    if score and (not own or score < own) then first, own = asked .. model, score end
   end
-  if of_model then
-    local score = line_score(pool, queue, lines[of_model], lines[of_model + 1])
-    redis.call('ZADD', key('heads', queue.at, model), score, tenant)
-  else
-    redis.call('ZREM', key('heads', queue.at, model), tenant)
-    redis.call('ZREM', key('turn', queue.at, model), tenant)
+  return first, own
+end
+
+-- The fifo order, after the first of the tenant's lines of a model has changed. lines: the first of all its lines, as in
+-- `models`, and at least one more where there is one.
+local function seat(pool, queue, tenant, model, lines)
+  if queue.mixed then
+    local name, own
+    if lines[1] and lines[1]:sub(2) == model then
+      name, own = lines[1], lines[2]
+    elseif lines[1] then
+      name, own = first_of_model(queue, tenant, model)
+    end
+    if name then
+      redis.call('ZADD', key('heads', queue.at, model), line_score(pool, queue, name, own), tenant)
+    else
+      redis.call('ZREM', key('heads', queue.at, model), tenant)
+    end
   end
   if lines[1] then
     redis.call('ZADD', key('heads', queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
@@ -98,36 +109,53 @@ local function seat(pool, queue, tenant, model, lines)
   end
 end
 
+local function names_of(lines)
+  local names = {}
+  for i = 1, #lines, 2 do names[#names + 1] = lines[i] end
+  return names
+end
+
 -- False if it stands in line already.
 local function add_ticket(pool, model, tenant, priority, member, score)
   local asked = asked_band(priority)
-  if redis.call('ZADD', line_of(pool, asked, model, tenant), 'NX', score, member) == 0 then return false end
+  local line = line_of(pool, asked, model, tenant)
+  if redis.call('ZADD', line, 'NX', score, member) == 0 then return false end
+  meet_model(pool, model)
   local queue, name = queue_of(pool, tenant, asked), asked .. model
   local models = key('models', queue.at, tenant)
-  if redis.call('ZADD', models, 'LT', own_score(pool, queue, name, score), name) == 1 then enter_pool(pool, tenant) end
+  local is_first = redis.call('ZADD', models, 'LT', 'CH', own_score(pool, queue, name, score), name) == 1
+  local is_new = is_first and redis.call('ZCARD', line) == 1
+  if is_new then enter_pool(pool, tenant) end
   local parked = is_parked(pool, tenant)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
-  redis.call('ZADD', key('turn', queue.at, model), enter_turn(queue, tenant), tenant)
-  seat(pool, queue, tenant, model, redis.call('ZRANGE', models, 0, -1, 'WITHSCORES'))
+  if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), model) end
+  if is_first then seat(pool, queue, tenant, model, redis.call('ZRANGE', models, 0, 1, 'WITHSCORES')) end
   return true
 end
 
--- The lines in which its tenant still waits in this queue (ZRANGE WITHSCORES), or nil if the ticket did not stand
--- there. The caller says what the tenant pays: nothing (`withdraw_ticket`), or `pay_turn`.
-local function remove_ticket(pool, queue, name, tenant, member, parked)
+-- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
+-- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
+-- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {after: the next one of its line, as ZRANGE
+-- WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
+local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   local line, models, model = named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
   count_tickets(pool, queue, model, tenant, -1, parked)
   if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member) end
-  local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
-  if head[1] then
-    redis.call('ZADD', models, own_score(pool, queue, name, head[2]), name)
+  local head = known.after or redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+  local own = head[1] and own_score(pool, queue, name, head[2])
+  if own then redis.call('ZADD', models, own, name) else redis.call('ZREM', models, name) end
+  local left
+  if known.is_only then
+    left = own and { name, own } or {}
   else
-    redis.call('ZREM', models, name)
+    left = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
   end
-  local left = redis.call('ZRANGE', models, 0, -1, 'WITHSCORES')
-  if not parked then seat(pool, queue, tenant, model, left) end
+  if not parked then
+    if not own then drop_from_turn(queue, tenant, model, names_of(left)) end
+    seat(pool, queue, tenant, model, left)
+  end
   if not left[1] then leave_pool(pool, tenant) end
   return left
 end
@@ -136,7 +164,8 @@ end
 local function withdraw_ticket(pool, model, tenant, priority, job)
   local asked = asked_band(priority)
   local queue = queue_of(pool, tenant, asked)
-  local left = remove_ticket(pool, queue, asked .. model, tenant, member_of(job, priority), is_parked(pool, tenant))
+  local parked = is_parked(pool, tenant)
+  local left = remove_ticket(pool, queue, asked .. model, tenant, member_of(job, priority), parked, {})
   if left and not left[1] then withdraw_turn(queue, tenant) end
   return left ~= nil
 end

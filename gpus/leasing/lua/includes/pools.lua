@@ -3,34 +3,36 @@
 -- include: tenants
 
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
+local SEVERAL = ','  -- no model's name
 
-local loaded = {}  -- by name: a script has each pool once, whoever asks
-
--- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), and
--- queues[1..3] of {band, at, waiting, owes, virtual}: tickets in it without those of parked tenants, GPU-seconds of
+-- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing (models
+-- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), and
+-- queues[1..3] of {band, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept by model too; tickets in it without those of parked tenants, GPU-seconds of
 -- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
 local function load_pool(name)
-  if loaded[name] then return loaded[name] end
+  if pools[name] then return pools[name] end
   local packed = redis.call('GET', key('pool', name))
-  local fifo, patience, head_start, marked, parked = false, PATIENCE_US, HEAD_START_US, 0, 0
+  local fifo, patience, head_start, marked, parked, failing, only = false, PATIENCE_US, HEAD_START_US, 0, 0, 0, ''
   local w0, v0, w1, o1, v1, w2, o2, v2 = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then
-    fifo, patience, head_start, marked, parked, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
+    fifo, patience, head_start, marked, parked, failing, only, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
   end
-  loaded[name] = {
-    name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked, queues = {
-      { band = 0, at = name .. ':0', waiting = w0, owes = 0, virtual = v0 },
-      { band = 1, at = name .. ':1', waiting = w1, owes = o1, virtual = v1 },
-      { band = 2, at = name .. ':2', waiting = w2, owes = o2, virtual = v2 },
+  local mixed = only == SEVERAL
+  pools[name] = {
+    name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked,
+    failing = failing, only = only, queues = {
+      { band = 0, at = name .. ':0', mixed = mixed, waiting = w0, owes = 0, virtual = v0 },
+      { band = 1, at = name .. ':1', mixed = mixed, waiting = w1, owes = o1, virtual = v1 },
+      { band = 2, at = name .. ':2', mixed = mixed, waiting = w2, owes = o2, virtual = v2 },
     },
   }
-  return loaded[name]
+  return pools[name]
 end
 
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
   redis.call('SET', key('pool', pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,
-    pool.parked, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
+    pool.parked, pool.failing, pool.only, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
 end
 
 -- Priorities 1..9 ask for three bands of three levels.
@@ -38,3 +40,19 @@ local function asked_band(priority) return math.floor((priority - 1) / 3) end
 
 -- Where the tenant's jobs stand that ask for this band: no higher than it was granted.
 local function queue_of(pool, tenant, asked) return pool.queues[math.max(asked, rules_of(tenant).band) + 1] end
+
+-- A ticket of this model comes into the line. As long as there was but one model its order is the queue's.
+local function meet_model(pool, model)
+  if pool.only == model or pool.only == SEVERAL then return end
+  if pool.only == '' then
+    pool.only = model
+    return
+  end
+  for _, queue in ipairs(pool.queues) do
+    for _, kind in ipairs({ 'turn', 'heads' }) do
+      redis.call('ZUNIONSTORE', key(kind, queue.at, pool.only), 1, key(kind, queue.at))
+    end
+    queue.mixed = true
+  end
+  pool.only = SEVERAL
+end

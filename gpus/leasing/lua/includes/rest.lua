@@ -1,6 +1,5 @@
 -- Servers that said they are busy, or whose circuit opened, rest for a while: their free slots leave the lists meanwhile.
 -- include: keys
--- include: time
 -- include: lists
 
 local LOOK_AGAIN_US = 2000000

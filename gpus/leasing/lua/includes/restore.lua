@@ -77,7 +77,8 @@ local function restore_end(claim, lease_us)
   local ending = is_idle and slot or new_slot(claim.slot, server.pool)
   if is_idle then hide_slot(slot, server) end
   put_claim(ending, claim, server)
-  settle(ending, lease_us)
+  settle(ending)
+  extend_lease(ending.attempt, lease_us)
   if is_idle then
     slot.fence, slot.warm = math.max(slot.fence, claim.fence), claim.model
     set_state(slot, 'settling')

@@ -1,6 +1,5 @@
 -- GPU servers as the line sees them, each one packed value.
 -- include: keys
--- include: time
 
 local function split_slot(slot)
   local server, index = slot:match('^(.*)/(%d+)$')

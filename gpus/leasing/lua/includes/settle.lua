@@ -1,8 +1,8 @@
--- The attempt's end waits for its commit: packed in `settling`, with an expiry like a lease's.
+-- The attempt's end waits for its commit: packed in `settling`, with an expiry like a lease's, which the caller
+-- extends.
 -- include: leases
 
-local function settle(slot, lease_us)
+local function settle(slot)
   redis.call('HSET', key('settling'), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, slot.worker, slot.estimate))
-  extend_lease(slot.attempt, lease_us)
 end

@@ -1,7 +1,6 @@
 -- Slots, each one packed value together with its lease (or its last one). States: free, leased, adoptable, settling,
 -- quarantined, off. Whoever changes a slot saves it; `states` counts them by pool.
 -- include: keys
--- include: time
 
 -- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended. Of the lease: pool:
 -- the one it was given for; asked: who asked to adopt it, until it is taken over; host: of its driver; band: where its

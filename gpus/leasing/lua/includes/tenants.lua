@@ -4,8 +4,6 @@
 
 local DEFAULT_BAND = 1  -- normal
 
-local rules = {}  -- by tenant, as far as this script looked
-
 -- {weight, band (0 to 2), cap (nil: none)}
 local function rules_of(tenant)
   local found = rules[tenant]

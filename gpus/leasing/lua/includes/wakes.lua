@@ -1,7 +1,6 @@
 -- How many wakes make sense. `pending` counts, per host, those that were sent and not used yet; the fill forgets
 -- it, so that a lost wake costs one period.
 -- include: keys
--- include: time
 -- include: classes
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push

@@ -1,0 +1,11 @@
+-- What belongs to one call. The functions stay in the server from call to call, and all that they remember stands here:
+-- each call begins with nothing of the one before but `run_id`, which a process was told when it was greeted.
+-- include: time
+local run_id  -- of the server's process that this is; nil in one that nobody greeted (see gpus/leasing/scripts.py)
+local prefix  -- KEYS[1]
+local pools, rules, kept, open, paces  -- read in this call, each by name
+
+local function begin_call(keys, args)
+  prefix, pools, rules, kept, open, paces = keys[1], {}, {}, {}, {}, {}
+  ask_time(args[1])
+end
