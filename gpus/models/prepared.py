@@ -150,14 +150,14 @@ def _database() -> Any:
 def _execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
     """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
     text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
-    the connection's `prepare_threshold` says never)."""
-    if database.vendor == "postgresql":
+    the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
+    not know the text of what the server has prepared."""
+    if database.vendor == "postgresql" and not database.queries_logged:
         database.close_if_health_check_failed()
         database.ensure_connection()
         with database.wrap_database_errors:
             bare = database.Database.Cursor(database.connection)
-        wrap = database.make_debug_cursor if database.queries_logged else database.make_cursor
-        cursor = wrap(bare)
+        cursor = database.make_cursor(bare)
     else:
         cursor = database.cursor()
     try:
