@@ -24,9 +24,14 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
 """How soon a failed renewal is tried again; the thread also looks this often for what is due."""
-ANNOUNCED_SECONDS = 2 * RETRY_SECONDS + TIMEOUT_SECONDS
-"""So long after an index began to be filled every living keeper has announced its leases to it: it looks once
-a second, and one call on a connection that died with the old index may have to time out first."""
+_SLACK_SECONDS = 0.9
+
+
+def announced_seconds(fleets: int) -> float:
+    """So long after an index began to be filled every living keeper has announced its leases to it: it looks
+    at all fleets once a second, and a call on a connection that died with the old index may have to time out
+    first, for each fleet."""
+    return RETRY_SECONDS + fleets * TIMEOUT_SECONDS + _SLACK_SECONDS
 
 
 @dataclass(slots=True)
@@ -99,7 +104,7 @@ class LeaseKeeper:
         with self._lock:
             fleets = {held.fleet for held in self._held.values()}
         for fleet in sorted(fleets):
-            if self._due_at.get(fleet, now) <= now or self._is_made_anew(fleet):
+            if self._due_at.get(fleet, now) <= now or self._is_made_anew(fleet, now):
                 lost += self._renew(fleet, now)
         for ref in lost:
             log.warning(
@@ -128,11 +133,12 @@ class LeaseKeeper:
                 log.exception("lease_keeper_failed")
             self._stopping.wait(min(RETRY_SECONDS, self._renew_seconds))
 
-    def _is_made_anew(self, fleet: str) -> bool:
+    def _is_made_anew(self, fleet: str, now: float) -> bool:
         try:
             return self._leases(fleet).generation() is None
         except LeasingUnavailable:
-            return False  # the renewal that is due soon says so
+            self._due_at[fleet] = now  # the next step renews, whatever it is by then
+            return False
 
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
         with self._lock:

@@ -200,7 +200,10 @@ class Scripts:
 
         try:
             found = _RUN_ID.search(_as_text(ask("INFO", "server")))
-            loaded = Loaded(found[1] if found else "", library_name(library_code()))
+            if not found or not found[1]:
+                # one name for all runs would make an index of a run before be believed
+                raise RedisError("the server does not tell its run id (INFO server)")
+            loaded = Loaded(found[1], library_name(library_code()))
             try:
                 ask("FCALL", f"{loaded.library}_greet", 0, loaded.run_id)
             except ResponseError:

@@ -177,7 +177,7 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
             with transaction.atomic(), together([w.touched for w in batch if w.touched is not None]):
                 return [write.apply() for write in batch]
         except (OperationalError, InterfaceError) as error:
-            if not _is_about_the_write(error):
+            if not is_about_the_write(error):
                 raise
         except Exception as error:
             log.info("batch_refused", writes=len(batch), error=str(error).strip())
@@ -198,7 +198,7 @@ def _write_alone(write: Write) -> BaseException | None:
             outcome = write.apply()
         write.alone = outcome  # only now: COMMIT itself may fail
     except (OperationalError, InterfaceError) as error:
-        if not _is_about_the_write(error):
+        if not is_about_the_write(error):
             return error
         write.refusals += 1
         if write.refusals < MAX_REFUSALS:
@@ -211,7 +211,7 @@ def _write_alone(write: Write) -> BaseException | None:
     return None
 
 
-def _is_about_the_write(error: Exception) -> bool:
+def is_about_the_write(error: Exception) -> bool:
     """False: the database itself is in trouble (away, full, read-only, locked), whatever it still answers."""
     state = getattr(error.__cause__, "sqlstate", None) or ""
     if state[:2] in _TROUBLE_STATES or any(text in str(error).lower() for text in _TROUBLE_TEXTS):

@@ -68,6 +68,7 @@ def _end(jobs: Sequence[Job], now: datetime, ports: Ports) -> SweepCount:
         return False
 
     looked = sweep_rows("deadlines", jobs, take_out)
+    off_the_line.sort(key=lambda job: job.id)
     moved = move_rows("deadlines", off_the_line, lambda job: _fail(job, now), ends)
     finish.after_ends(ends, ports)
     return looked + SweepCount(0, moved.repaired, moved.failed)

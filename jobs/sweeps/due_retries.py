@@ -36,7 +36,7 @@ def sweep(ports: Ports) -> SweepCount:
     moved: list[Job | Ended] = []
     count = SweepCount()
     for rows in in_batches(due):
-        count += move_rows("due_retries", rows, lambda row: _go_on(row, now), moved)
+        count += move_rows("due_retries", sorted(rows), lambda row: _go_on(row, now), moved)
     finish.after_ends([one for one in moved if isinstance(one, Ended)], ports)
     queued = [one for one in moved if isinstance(one, Job)]
     if queued:

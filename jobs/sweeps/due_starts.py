@@ -33,7 +33,9 @@ def sweep(ports: Ports) -> SweepCount:
     due, queued = _due(now=now), list[Job]()
     count = SweepCount()
     for some in in_batches(due):
-        count += move_rows("due_starts", some, lambda job: transitions.queue_at_its_time(job, now), queued)
+        count += move_rows(
+            "due_starts", sorted(some), lambda job: transitions.queue_at_its_time(job, now), queued
+        )
         if ports.clock.monotonic() - began > BUDGET_SECONDS:
             break
     if queued:

@@ -17,7 +17,7 @@ from django.db import transaction
 
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
-from gpus.leasing.keeper import ANNOUNCED_SECONDS
+from gpus.leasing.keeper import announced_seconds
 from gpus.models import QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import Lease, slot_name
@@ -78,7 +78,7 @@ class Rebuild:
             self.listening_since = monotonic
             if _somebody_may_hold(self.fleet):
                 return Progress.LISTENING
-        elif monotonic - self.listening_since < ANNOUNCED_SECONDS:
+        elif monotonic - self.listening_since < announced_seconds(len(fleet_queries.fleets())):
             return Progress.LISTENING
         self._fill_and_open()
         return Progress.OPEN

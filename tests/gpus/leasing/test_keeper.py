@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
-from gpus.leasing.keeper import LeaseKeeper
+from gpus.leasing.keeper import RETRY_SECONDS, LeaseKeeper, announced_seconds
 from gpus.protocol import Lease, LeaseRef
 
 
@@ -107,6 +108,22 @@ def test_leases_are_announced_at_once_to_an_index_that_is_made_anew(bench: Bench
     bench.main.whole = False
     bench.step(1)
     assert [len(leases.calls) for leases in bench.fleets.values()] == [2, 1]
+
+
+def test_an_index_that_could_not_be_looked_at_is_renewed_next(bench: Bench) -> None:
+    """It may be new by then, and waits for what is announced no longer than `announced_seconds`."""
+    bench.keeper.add(a_lease(1))
+    bench.step(1)
+    bench.main.down = True
+    bench.step(1)
+    bench.main.down = False
+    bench.step(1)
+    assert len(bench.main.calls) == 2
+
+
+def test_each_fleet_that_hangs_makes_a_keepers_round_longer() -> None:
+    assert announced_seconds(1) >= RETRY_SECONDS + TIMEOUT_SECONDS
+    assert announced_seconds(3) == announced_seconds(1) + 2 * TIMEOUT_SECONDS
 
 
 def test_a_failed_renewal_is_tried_again_after_a_second_and_ages_the_lease(bench: Bench) -> None:

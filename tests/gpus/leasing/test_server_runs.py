@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
+from gpus.leasing import scripts
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import library_code, library_name
 from gpus.leasing.store import RedisLeases
@@ -48,6 +50,15 @@ def test_a_library_that_the_server_forgot_is_loaded_again(tmp_path: Path) -> Non
         rig.push("j1")
         client.function_flush()
         assert rig.must_claim().job_id == "j1"
+
+
+def test_a_server_that_does_not_tell_its_run_id_is_not_used(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one name for all its runs, an index that an earlier one left behind would be believed."""
+    monkeypatch.setattr(scripts, "_RUN_ID", re.compile(r"no_id:(\w*)"))
+    with pytest.raises(LeasingUnavailable, match="run id"):
+        RedisLeases(rig.client, "another").generation()
 
 
 def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -66,9 +66,10 @@ def test_they_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, 
     assert sum(world.leases.depth("m").waiting.values()) == (10 if case.state is JobState.QUEUED else 0)
 
 
+@pytest.mark.parametrize("error", [ValueError("bad"), OperationalError("malformed JSON")])
 @pytest.mark.parametrize("case", CASES)
 def test_one_that_cannot_be_moved_stops_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
+    world: World, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
 ) -> None:
     world.server()
     first, bad, last = (case.make(world).id for _ in range(3))
@@ -76,7 +77,7 @@ def test_one_that_cannot_be_moved_stops_no_other(
 
     def moved(job_id: str, *rest: Any, **named: Any) -> Any:
         if job_id == bad:
-            raise ValueError("bad")
+            raise error
         return real(job_id, *rest, **named)
 
     monkeypatch.setattr(transitions, case.move, moved)
@@ -118,3 +119,26 @@ def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
     assert due_retries.sweep(world.ports) == SweepCount(3, 0, 3)
     assert len(asked) == 1
     assert not world.announced
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_their_rows_are_locked_in_the_order_of_their_jobs(
+    world: World, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    """As group commits lock them: in any other order two could wait for each other."""
+    world.server()
+    jobs = [case.make(world).id for _ in range(5)]
+    for number, job_id in enumerate(reversed(jobs)):
+        at = world.clock.now() - timedelta(seconds=60 - number)
+        due = "deadline_at" if case.state is JobState.FAILED else "due_at"
+        Job.objects.filter(id=job_id).update(**{due: at})
+    asked: list[str] = []
+    real = getattr(transitions, case.move)
+
+    def moved(job_id: str, *rest: Any, **named: Any) -> Any:
+        asked.append(job_id)
+        return real(job_id, *rest, **named)
+
+    monkeypatch.setattr(transitions, case.move, moved)
+    assert case.sweep(world.ports) == SweepCount(5, 5)
+    assert asked == sorted(jobs)
