@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from django.db import DEFAULT_DB_ALIAS, connections
+from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
 from django.db.backends.signals import connection_created
 from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
@@ -162,8 +162,11 @@ def _execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
         cursor = database.cursor()
     try:
         cursor.execute(sql, values)
-    except BaseException:
+    except BaseException as error:
         cursor.close()
+        if isinstance(error, NotSupportedError) and not database.in_atomic_block:
+            # a column's type changed under a kept statement; a rollback would make psycopg forget it
+            database.close()
         raise
     return cursor
 

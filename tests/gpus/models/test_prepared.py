@@ -5,7 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import (
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    connection,
+    transaction,
+)
 from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
@@ -142,6 +149,25 @@ def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
         kept = cursor.fetchall()
     assert kept
     assert all(custom and not generic for custom, generic in kept)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL keeps statements")
+def test_a_column_whose_type_changes_costs_one_call() -> None:
+    read = prepared.Read(lambda: Job.objects.values_list("pool", flat=True))
+    for _ in range(connection.connection.prepare_threshold + 2):
+        read()
+    migration = connection.copy()  # psycopg forgets what it kept after DDL of its own
+    try:
+        with migration.cursor() as cursor:
+            cursor.execute("ALTER TABLE jobs_job ALTER COLUMN pool TYPE varchar(65)")
+        with pytest.raises(NotSupportedError, match="cached plan"):
+            read()
+        assert read() == []
+    finally:
+        with migration.cursor() as cursor:
+            cursor.execute("ALTER TABLE jobs_job ALTER COLUMN pool TYPE varchar(64)")
+        migration.close()
 
 
 def test_a_database_that_is_away_raises_djangos_own_error() -> None:
