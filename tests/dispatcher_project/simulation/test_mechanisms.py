@@ -16,20 +16,21 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "faults", "law"),
+    ("mechanism", "faults", "law", "jobs"),
     [
-        ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)"),
-        ("reconciler", "redis_refuses,redis_silent,cut_from_redis", "(5)"),
-        ("expired leases", "kill,kill_in_a_step", "lost:"),
-        ("quarantine", "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill", "oversubscribed:"),
-        ("generation marker", "redis_fails_over", "oversubscribed:"),
-        ("idempotent requests", "redis_calls_doubled", "lost:"),
-        ("later starts", "kill", "early:"),
-        ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)"),
+        ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)", 12),
+        ("reconciler", "redis_refuses,redis_silent,cut_from_redis", "(5)", 12),
+        ("expired leases", "kill,kill_in_a_step", "lost:", 12),
+        ("quarantine", "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill", "oversubscribed:", 24),
+        ("generation marker", "redis_fails_over", "oversubscribed:", 24),
+        ("idempotent requests", "redis_calls_doubled", "lost:", 24),
+        ("later starts", "kill", "early:", 12),
+        ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", 12),
     ],
 )
-def test_a_law_breaks_without(player: Player, mechanism: str, faults: str, law: str) -> None:
-    broken = player.play(30, without=mechanism, faults=faults)["broken"]
+def test_a_law_breaks_without(player: Player, mechanism: str, faults: str, law: str, jobs: int) -> None:
+    """jobs: as few as show it soon."""
+    broken = player.play(30, without=mechanism, faults=faults, jobs=jobs, faults_each=jobs // 2)["broken"]
     assert any(one.startswith(law) for one in broken), broken
 
 

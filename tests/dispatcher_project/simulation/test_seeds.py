@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
 SEEDS, PARTS = 200, 20
-JOBS, FAULTS = 8, 8
+JOBS, FAULTS = 6, 6
 
 
 def simulate(*arguments: str, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
