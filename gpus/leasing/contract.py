@@ -136,6 +136,10 @@ class Leases(Protocol):
 
     def is_held(self, ref: LeaseRef) -> bool: ...
 
+    def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
+        """What a claim under this attempt gave this worker and still holds; asking claims nothing."""
+        ...
+
     # -- repair --------------------------------------------------------------------------------------
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
         """Leases past their time, oldest first. After a gap between two calls of more than 3 × sweep_seconds

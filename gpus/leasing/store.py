@@ -197,6 +197,9 @@ class RedisLeases(Beats, FrontDoor, Generations):
     def is_held(self, ref: LeaseRef) -> bool:
         return bool(self._run("is_held", *wire.ref_args(ref)))
 
+    def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
+        return wire.read_lease(self._run("granted", worker, attempt_id))
+
     # -- repair --------------------------------------------------------------------------------------
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:

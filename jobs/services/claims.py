@@ -72,7 +72,7 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
             lease = leases.claim(pool, worker=worker.name, attempt_id=attempt_id, host=host)
         except LeasingUnavailable as error:
             log.info("claim_refused", pool=pool, error=str(error))
-            worker.unanswered[fleet_name, pool, host] = attempt_id  # it may have been granted all the same
+            worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
             return None
         if lease is None:
             return None
@@ -83,17 +83,20 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
 
 
 def return_unanswered(worker: GpuWorker) -> None:
-    """Claims whose answer was lost, asked again under the same attempt: the script tells what it granted.
-    Nothing ran under such a lease: it must not run out and be counted as a death (the watcher calls it)."""
-    for (fleet_name, pool, host), attempt_id in list(worker.unanswered.items()):
+    """Gives back what claims were granted whose answer was lost. Nothing ran under such a lease: it must not
+    run out and be counted as a death (the watcher calls it)."""
+    for fleet_name, attempts in worker.unanswered.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
         try:
-            lease = leases.claim(pool, worker=worker.name, attempt_id=attempt_id, host=host)
-            if lease is not None:
-                give_back_unrun(worker, leases, lease)
+            for attempt_id in attempts:
+                lease = leases.granted(attempt_id, worker=worker.name)
+                if lease is None:
+                    worker.unanswered.was_nothing(attempt_id, worker.ports.clock.monotonic())
+                else:
+                    give_back_unrun(worker, leases, lease)
+                    worker.unanswered.was_given_back(attempt_id)
         except LeasingUnavailable:
             continue
-        worker.unanswered.pop((fleet_name, pool, host), None)
 
 
 def give_back_unrun(worker: GpuWorker, leases: Leases, lease: Lease) -> None:

@@ -38,6 +38,7 @@ from jobs.services.runs import AttemptRun
 from jobs.services.settlement import Settlement
 from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
+from jobs.services.unanswered import Unanswered
 
 log = structlog.get_logger()
 
@@ -85,7 +86,7 @@ class GpuWorker:
         self._nudged = threading.Event()
         self._paused_until = 0.0
         self._rests: dict[str, float] = {}
-        self.unanswered: dict[tuple[str, str, str | None], str] = {}
+        self.unanswered = Unanswered()
         self._generation_seen: dict[str, tuple[float, bool]] = {}
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
 

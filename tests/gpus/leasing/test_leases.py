@@ -8,7 +8,7 @@ import pytest
 
 from gpus.protocol import ReleaseMode
 
-from .rig import POOL, START_MS, Rig, ref_of
+from .rig import POOL, START_MS, WORKER, Rig, ref_of
 
 
 def test_a_claim_gives_a_slot_and_a_ticket_or_neither(rig: Rig) -> None:
@@ -274,3 +274,15 @@ def test_a_renewal_never_takes_a_handed_over_lease_back(rig: Rig) -> None:
     rig.release(lease, "adopt")
     assert rig.leases.renew("w1", [lease], []) == [lease.ref]
     assert rig.states() == ["adoptable"]
+
+
+def test_what_was_granted_is_told_and_nothing_is_granted_by_asking(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("j1", "j2")
+    lease = rig.must_claim()
+    assert rig.leases.granted(lease.attempt_id, worker=WORKER) == lease
+    assert rig.leases.granted(lease.attempt_id, worker="another") is None
+    assert rig.leases.granted("nobody", worker=WORKER) is None
+    assert rig.states() == ["leased", "free"]
+    rig.release(lease, "free")
+    assert rig.leases.granted(lease.attempt_id, worker=WORKER) is None

@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[[Rig, Lease], Any]] = {
     "set_paused_tenants": lambda rig, lease: rig.leases.set_paused_tenants(POOL, ["t1"]),
     "has_tickets": lambda rig, lease: rig.in_line("running"),
     "is_held": lambda rig, lease: rig.leases.is_held(lease.ref),
+    "granted": lambda rig, lease: rig.leases.granted(lease.attempt_id, worker="w1"),
     "slots": lambda rig, lease: rig.leases.slots("s1"),
     "depth": lambda rig, lease: rig.leases.depth(POOL),
 }

@@ -182,6 +182,46 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
     assert not QuarantinedSlot.objects.filter(freed_at=None).exists()
 
 
+@pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
+def test_every_claim_whose_reply_was_lost_is_given_back(shop):
+    """Several threads ask at once while Redis stands still; all that they sent is done when it goes on."""
+    jobs = [shop.submit({"seconds": 0.01}) for _ in range(2)]
+    worker = shop.worker()
+
+    class AllLost(LossyLeases):
+        def claim(self, *a, **k):
+            self._leases.claim(*a, **k)
+            raise LeasingUnavailable("Redis does not answer: timeout")
+
+    lost = AllLost(shop.leases, "claim")
+    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: lost)
+    for _ in jobs:
+        worker.work("m")
+    assert [slot.state for slot in shop.leases.slots("gpu-1")] == ["leased", "leased"]
+    worker.look()
+    assert {slot.state for slot in shop.leases.slots("gpu-1")} == {"free"}
+
+
+def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
+    job = shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    held_back = []
+
+    class HeldBack(LossyLeases):
+        def claim(self, *a, **k):
+            held_back.append((a, k))
+            raise LeasingUnavailable("Redis does not answer: timeout")
+
+    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: HeldBack(shop.leases, "claim"))
+    worker.work("m")
+    worker.look()  # nothing was granted, yet
+    (a, k) = held_back[0]
+    assert shop.leases.claim(*a, **k).job_id == job.id
+    worker.look()
+    assert shop.leases.slots("gpu-1")[0].state == "free"
+    assert shop.leases.has_tickets("m", [job.ticket]) == [True]
+
+
 def test_an_unreadable_secret_is_the_server_s_fault_and_not_the_jobs(shop):
     from gpus.models import Server
 

@@ -1,0 +1,12 @@
+-- Why: whoever lost a claim's answer must know what it was granted, and must not be granted anything by asking.
+-- Keys: KEYS[1] prefix
+-- Args: clock, worker, attempt
+-- Returns: the lease as an array (lease_reply), or nil
+-- include: gate
+-- include: leases
+local worker, attempt = ARGV[2], ARGV[3]
+
+if not is_open() then return refuse() end
+local slot = find_lease(attempt)
+if not slot or slot.state ~= 'leased' or slot.worker ~= worker then return nil end
+return lease_reply(slot, slot.asked == attempt)
