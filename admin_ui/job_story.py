@@ -10,6 +10,7 @@ from django.db.models import Prefetch
 
 from gpus.models import ModelConfig
 from jobs.api.representations import job_json
+from jobs.events.news import shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.services import ports as wiring
 from jobs.services.explaining import Explanation, explain_job
@@ -89,14 +90,14 @@ def values(job: Job, *, host: str) -> list[Value]:
     return [_value(name, title, value, host) for name, title, value in named if value is not None]
 
 
-def steps(events: list[Event]) -> list[Step]:
-    """The latest first."""
+def steps(events: list[Event], *, with_output: bool) -> list[Step]:
+    """The latest first. with_output: whether who reads them may see payloads and results."""
     before = [None, *events]
     told = [
         Step(
             event,
             (event.at - last.at).total_seconds() if last is not None else None,
-            show_json(event.data) if event.data else None,
+            show_json(shown_data(event.type, event.data, with_output=with_output)) if event.data else None,
         )
         for last, event in zip(before, events, strict=False)
     ]

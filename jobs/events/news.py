@@ -10,6 +10,9 @@ from typing import Any
 from jobs.models import Event, Job
 from jobs.states import JobState, is_final
 
+CARRY_OUTPUT = frozenset({"partial"})
+"""Kinds of events with a part of a result in them."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
@@ -19,9 +22,10 @@ class SeenEvent:
     type: str
     data: Mapping[str, Any]
 
-    def as_sse(self) -> bytes:
-        """One event of a `text/event-stream`."""
-        return f"id: {self.seq}\nevent: {self.type}\ndata: {json.dumps(self.data)}\n\n".encode()
+    def as_sse(self, *, with_output: bool) -> bytes:
+        """One event of a `text/event-stream`. with_output: whether its reader may see results."""
+        data = json.dumps(shown_data(self.type, self.data, with_output=with_output))
+        return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,13 @@ class JobNews:
     @property
     def is_over(self) -> bool:
         return is_final(JobState(self.status))
+
+
+def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
+    """An event's data as its reader may see it: what a run put out so far is as secret as its result."""
+    if with_output or kind not in CARRY_OUTPUT:
+        return data
+    return {**data, "output": None, "output_hidden": True}
 
 
 def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
