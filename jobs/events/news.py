@@ -1,4 +1,4 @@
-"""What is new of some jobs: two queries, however many jobs and listeners there are."""
+"""What is new of some jobs: two queries, however many jobs and listeners there are, and a bounded answer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Q
+
 from jobs.models import Event, Job
 from jobs.states import JobState, is_final
 
 CARRY_OUTPUT = frozenset({"partial"})
 """Kinds of events with a part of a result in them."""
+MOST_EVENTS = 500
+"""Of one read: such a part may have 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +34,20 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobNews:
-    """after: the events are those with a higher number. last_seq: the highest there is."""
+    """after: the events are those with a higher number. last_seq: the highest there is. has_more: they do not
+    reach to it, another read has the rest."""
 
     job_id: str
     status: str
     last_seq: int
     after: int
     events: tuple[SeenEvent, ...]
+    has_more: bool = False
 
     @property
     def is_over(self) -> bool:
-        return is_final(JobState(self.status))
+        """Nothing follows these events."""
+        return is_final(JobState(self.status)) and not self.has_more
 
 
 def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
@@ -51,18 +58,23 @@ def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapp
 
 
 def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
-    """cursors: the last number seen, by job. A job that is gone is left out."""
+    """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read, the
+    first of each job, and one at least of each."""
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
     found = {job_id: (state, last) for job_id, state, last in heads}
-    moved = [job_id for job_id, (_, last) in found.items() if last > cursors[job_id]]
+    moved: dict[int, list[str]] = {}
+    for job_id, (_, last) in found.items():
+        if last > cursors[job_id]:
+            moved.setdefault(cursors[job_id], []).append(job_id)
     events: dict[str, list[SeenEvent]] = {}
     if moved:
-        least = min(cursors[job_id] for job_id in moved)
-        for row in Event.objects.filter(job_id__in=moved, seq__gt=least).order_by("job_id", "seq"):
-            if row.seq > cursors[row.job_id]:
-                events.setdefault(row.job_id, []).append(_seen(row))
+        each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
+        # numbers have no gaps, so that a range of them bounds the rows
+        wanted = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
+        for row in Event.objects.filter(Q(*wanted, _connector=Q.OR)).order_by("job_id", "seq"):
+            events.setdefault(row.job_id, []).append(_seen(row))
     return {
-        job_id: JobNews(job_id, state, last, cursors[job_id], tuple(events.get(job_id, ())))
+        job_id: _news(job_id, state, last, cursors[job_id], events.get(job_id, []))
         for job_id, (state, last) in found.items()
     }
 
@@ -71,6 +83,11 @@ def done_event(job_id: str, status: str) -> bytes:
     """The stream's last word. It has no id: a client that comes back still has the last real one."""
     data = json.dumps({"job_id": job_id, "status": status})
     return f"event: done\ndata: {data}\n\n".encode()
+
+
+def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> JobNews:
+    has_more = bool(events) and events[-1].seq < last
+    return JobNews(job_id, state, last, after, tuple(events), has_more)
 
 
 def _seen(row: Event) -> SeenEvent:
