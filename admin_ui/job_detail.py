@@ -123,7 +123,7 @@ class JobDetail(HistoryAdmin):
             "values": job_story.values(job, host=request.get_host()) if may_see else [],
             "payloads_hidden": not may_see,
             "metadata": show_json(job.metadata),
-            "steps": job_story.steps(context["course"].events, with_output=may_see),
+            "steps": job_story.steps(job, context["course"].events, with_output=may_see),
             "callbacks": job_story.callbacks(job),
             "raw": show_json(job_story.as_clients_read_it(job)),
         }

@@ -14,6 +14,8 @@ from jobs.states import JobState, is_final
 
 CARRY_OUTPUT = frozenset({"partial"})
 """Kinds of events with a part of a result in them."""
+NEWS = frozenset({"progress", *CARRY_OUTPUT})
+"""Kinds that runs tell of themselves, as often as they like within bounds: no moves of the job."""
 MOST_EVENTS = 500
 """Of one read: such a part may have 64 KiB."""
 
@@ -58,8 +60,8 @@ def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapp
 
 
 def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
-    """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read, the
-    first of each job, and one at least of each."""
+    """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read,
+    the first of each job, and one at least of each."""
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
     found = {job_id: (state, last) for job_id, state, last in heads}
     moved: dict[int, list[str]] = {}

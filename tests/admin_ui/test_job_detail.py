@@ -172,6 +172,26 @@ def test_what_a_run_put_out_so_far_is_hidden_like_its_result(viewer: Client, ope
     assert all("hush" in page for page in shown)
 
 
+def test_a_talkative_run_does_not_push_the_course_of_its_job_off_the_page(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_story, "MOST_EVENTS", 4)
+    monkeypatch.setattr(job_story, "NEWS_LISTED", 3)
+    job = job_in("running")
+    Event.objects.bulk_create(
+        Event(job=job, seq=seq, type=kind, at=NOW + timedelta(seconds=seq), data={"part": seq})
+        for seq, kind in enumerate(["adopted", *["partial", "progress"] * 10], start=3)
+    )
+    Job.objects.filter(id=job.id).update(event_seq=23)
+    story = job_story.course(job, now=NOW)
+    assert [event.type for event in story.events] == ["submitted", "started", "adopted"]
+    listed = [step.event.seq for step in job_story.steps(job, story.events, with_output=False)]
+    assert listed == [23, 22, 21, 3, 2, 1]
+    page = page_of(viewer, job)
+    assert "adopted" in page
+    assert "All 23" in page
+
+
 def test_a_list_of_events_leaves_their_data_in_the_database(operator: Client) -> None:
     with CaptureQueriesContext(connection) as asked:
         assert operator.get(reverse("admin:jobs_event_changelist")).status_code == 200
