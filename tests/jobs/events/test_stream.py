@@ -92,6 +92,7 @@ def test_a_lost_announcement_costs_a_poll(
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 
 
+@pytest.mark.sqlite_only
 def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "KEEP_ALIVE_SECONDS", 0.05)
     job = new_job(tenant.tenant)
@@ -102,6 +103,7 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
     assert read_stream(lines)[-1]["event"] == "done"
 
 
+@pytest.mark.sqlite_only
 def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
@@ -129,6 +131,7 @@ def test_who_may_not_see_results_follows_without_output(web: Web, tenant: Accoun
     assert "done" in told
 
 
+@pytest.mark.sqlite_only
 def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}/events", timeout=10)
@@ -137,6 +140,7 @@ def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> N
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_job")
 
 
+@pytest.mark.sqlite_only
 def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()
