@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
+from jobs.events.news import shown_data
 from jobs.ids import ID_LENGTH
 from jobs.models import (
     Attempt,
@@ -25,7 +26,7 @@ from jobs.models import (
 
 from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from .marks import column
-from .payloads import without_bodies
+from .payloads import sees_payloads, without_bodies
 from .read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
 from .shapes import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
 
@@ -97,6 +98,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
 
 @admin.register(Event)
 class EventPages(HistoryAdmin):
+    heavy = ("data",)
     list_display = ("id", "job_page", "seq", "type", "at")
     list_filter = (EventTypeFilter,)
     search_fields = ("job__id__exact",)
@@ -104,7 +106,7 @@ class EventPages(HistoryAdmin):
     ordering = ("-id",)
     sortable_by = ()
     fields = (("job_page", "seq"), ("type", "at"), "data_json")
-    readonly_fields = ("job_page", "data_json")
+    readonly_fields = ("job_page", "data_json", "data_without_output")
 
     @column("job")
     def job_page(self, event: Event) -> SafeString | str:
@@ -113,6 +115,16 @@ class EventPages(HistoryAdmin):
     @column("data")
     def data_json(self, event: Event) -> SafeString | str:
         return json_block(event.data)
+
+    @column("data")
+    def data_without_output(self, event: Event) -> SafeString | str:
+        return json_block(shown_data(event.type, event.data, with_output=False))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        fields = super().get_fields(request, obj)
+        if sees_payloads(request):
+            return fields
+        return ["data_without_output" if name == "data_json" else name for name in fields]
 
 
 @admin.register(IdempotencyKey)

@@ -118,12 +118,12 @@ class JobDetail(HistoryAdmin):
         }
 
     def _page(self, request: HttpRequest, job: Job) -> dict[str, Any]:
-        context = self._course(request, job)
+        context, may_see = self._course(request, job), sees_payloads(request)
         return context | {
-            "values": job_story.values(job, host=request.get_host()) if sees_payloads(request) else [],
-            "payloads_hidden": not sees_payloads(request),
+            "values": job_story.values(job, host=request.get_host()) if may_see else [],
+            "payloads_hidden": not may_see,
             "metadata": show_json(job.metadata),
-            "steps": job_story.steps(context["course"].events),
+            "steps": job_story.steps(job, context["course"].events, with_output=may_see),
             "callbacks": job_story.callbacks(job),
             "raw": show_json(job_story.as_clients_read_it(job)),
         }

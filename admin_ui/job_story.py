@@ -10,6 +10,7 @@ from django.db.models import Prefetch
 
 from gpus.models import ModelConfig
 from jobs.api.representations import job_json
+from jobs.events.news import NEWS, shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.services import ports as wiring
 from jobs.services.explaining import Explanation, explain_job
@@ -23,6 +24,8 @@ from .viewer import Shown, show_json
 MOST_LANES = 25
 MOST_EVENTS = 400
 EVENTS_LISTED = 50
+NEWS_LISTED = 10
+"""Of what runs say of themselves, which may be hundreds of events: the timeline needs none of them."""
 MOST_CALLBACKS = 10
 
 
@@ -56,7 +59,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An event, and the seconds since the one before it."""
+    """An event, and the seconds since the one that is listed before it."""
 
     event: Event
     since: float | None
@@ -65,7 +68,8 @@ class Step:
 
 def course(job: Job, *, now: datetime) -> Course:
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
-    events = list(Event.objects.filter(job_id=job.id).order_by("-seq")[:MOST_EVENTS])[::-1]
+    moves = Event.objects.filter(job_id=job.id).exclude(type__in=NEWS)
+    events = list(moves.order_by("-seq")[:MOST_EVENTS])[::-1]
     over = is_final(JobState(job.state))
     begun, ended = job.started_at, job.finished_at if over else now
     limit = job.max_retries
@@ -89,18 +93,21 @@ def values(job: Job, *, host: str) -> list[Value]:
     return [_value(name, title, value, host) for name, title, value in named if value is not None]
 
 
-def steps(events: list[Event]) -> list[Step]:
-    """The latest first."""
-    before = [None, *events]
+def steps(job: Job, events: list[Event], *, with_output: bool) -> list[Step]:
+    """events: of the course. The latest first, with the last words of the runs among them. with_output:
+    whether who reads them may see payloads and results."""
+    news = Event.objects.filter(job_id=job.id, type__in=NEWS).order_by("-seq")[:NEWS_LISTED]
+    listed = sorted([*events[-EVENTS_LISTED:], *news], key=lambda event: event.seq)
+    before = [None, *listed]
     told = [
         Step(
             event,
             (event.at - last.at).total_seconds() if last is not None else None,
-            show_json(event.data) if event.data else None,
+            show_json(shown_data(event.type, event.data, with_output=with_output)) if event.data else None,
         )
-        for last, event in zip(before, events, strict=False)
+        for last, event in zip(before, listed, strict=False)
     ]
-    return told[-EVENTS_LISTED:][::-1]
+    return told[::-1]
 
 
 def callbacks(job: Job) -> list[Callback]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from jobs.events.news import NEWS
 from jobs.models import Attempt, Event
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 
@@ -24,7 +25,7 @@ _WAITS = {
     "cancelling": PAUSE,
 }
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
-_SILENT = _ENDS | {"started", "accepted", "progress", "partial"}
+_SILENT = _ENDS | {"started", "accepted"} | NEWS
 MOST_WAITING = 0.8
 """Of the width; a job that waited hours and ran seconds would show no run otherwise."""
 

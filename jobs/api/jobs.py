@@ -28,7 +28,7 @@ from jobs.api.parameters import (
 from jobs.api.representations import summary_json
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, offered
 from jobs.events.news import done_event, read_news
-from jobs.queries import list_jobs
+from jobs.queries import list_jobs, may_see_payloads
 from jobs.scopes import Scope
 from jobs.services.operate import CancelOutcome, cancel_job
 from jobs.states import JobState, is_final
@@ -107,7 +107,8 @@ class JobEvents(JobView):
     @extend_schema(
         operation_id="follow_job",
         summary="A job's events as they happen (Server-Sent Events)",
-        description="Events have growing ids; `Last-Event-ID` continues after one. Ends with `event: done`.",
+        description="Events have growing ids; `Last-Event-ID` continues after one. Ends with `event: done`. "
+        "Who may not see results gets `partial` events without their `output`.",
         tags=["queue"],
         parameters=[
             JOB_ID,
@@ -135,10 +136,11 @@ class JobEvents(JobView):
         allow_only(request, ("last_event_id",))
         job_id = require_visible(request, job_id)
         after = _last_event_id(request)
+        with_output = may_see_payloads(principal_of(request))
         if offered(request.META):
-            return HttpResponse(headers={FOLLOW_HEADER: Follow(job_id, after).as_header()})
+            return HttpResponse(headers={FOLLOW_HEADER: Follow(job_id, after, with_output).as_header()})
         news = read_news({job_id: after}).get(job_id)
-        chunks = [event.as_sse() for event in news.events] if news else []
+        chunks = [event.as_sse(with_output=with_output) for event in news.events] if news else []
         if news is None or news.is_over:
             chunks.append(done_event(job_id, news.status if news else "gone"))
         return HttpResponse(b"".join(chunks), content_type="text/event-stream; charset=utf-8")

@@ -36,18 +36,20 @@ class WaitFor:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Stream the job's events that come after number `after`."""
+    """Stream the job's events that come after number `after`. with_output: whether its reader may see
+    payloads and results."""
 
     job_id: str
     after: int
+    with_output: bool
 
     def as_header(self) -> str:
-        return f"{self.job_id} {self.after}"
+        return f"{self.job_id} {self.after} {int(self.with_output)}"
 
     @classmethod
     def from_header(cls, text: str) -> Follow:
-        job_id, after = text.split(" ")
-        return cls(job_id, int(after))
+        job_id, after, with_output = text.split(" ")
+        return cls(job_id, int(after), with_output == "1")
 
 
 def offered(environ: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import redis
@@ -180,7 +180,10 @@ class EventHub:
                     log.warning("news_not_read", jobs=len(asked), error=str(error).strip())
                     continue
                 for job_id, after in asked.items():
-                    self._hand_out(job_id, after, news.get(job_id))
+                    found = news.get(job_id)
+                    self._hand_out(job_id, after, found)
+                    if found is not None and found.has_more:
+                        self._mark([job_id])
 
     def _read_and_let_go(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
         close_old_connections()
@@ -198,6 +201,6 @@ class EventHub:
                 continue
             events = tuple(event for event in news.events if event.seq > watch.cursor)
             if events or news.is_over:
-                watch.news.put_nowait(JobNews(job_id, news.status, news.last_seq, watch.cursor, events))
+                watch.news.put_nowait(replace(news, after=watch.cursor, events=events))
             if events:
                 watch.cursor = events[-1].seq

@@ -1,4 +1,4 @@
-"""What is new of some jobs: two queries, however many jobs and listeners there are."""
+"""What is new of some jobs: two queries, however many jobs and listeners there are, and a bounded answer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.db.models import Q
+
 from jobs.models import Event, Job
 from jobs.states import JobState, is_final
+
+CARRY_OUTPUT = frozenset({"partial"})
+"""Kinds of events with a part of a result in them."""
+NEWS = frozenset({"progress", *CARRY_OUTPUT})
+"""Kinds that runs tell of themselves, as often as they like within bounds: no moves of the job."""
+MOST_EVENTS = 500
+"""Of one read: such a part may have 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,39 +28,55 @@ class SeenEvent:
     type: str
     data: Mapping[str, Any]
 
-    def as_sse(self) -> bytes:
-        """One event of a `text/event-stream`."""
-        return f"id: {self.seq}\nevent: {self.type}\ndata: {json.dumps(self.data)}\n\n".encode()
+    def as_sse(self, *, with_output: bool) -> bytes:
+        """One event of a `text/event-stream`. with_output: whether its reader may see results."""
+        data = json.dumps(shown_data(self.type, self.data, with_output=with_output))
+        return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class JobNews:
-    """after: the events are those with a higher number. last_seq: the highest there is."""
+    """after: the events are those with a higher number. last_seq: the highest there is. has_more: they do not
+    reach to it, another read has the rest."""
 
     job_id: str
     status: str
     last_seq: int
     after: int
     events: tuple[SeenEvent, ...]
+    has_more: bool = False
 
     @property
     def is_over(self) -> bool:
-        return is_final(JobState(self.status))
+        """Nothing follows these events."""
+        return is_final(JobState(self.status)) and not self.has_more
+
+
+def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
+    """An event's data as its reader may see it: what a run put out so far is as secret as its result."""
+    if with_output or kind not in CARRY_OUTPUT:
+        return data
+    return {**data, "output": None, "output_hidden": True}
 
 
 def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
-    """cursors: the last number seen, by job. A job that is gone is left out."""
+    """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read,
+    the first of each job, and one at least of each."""
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
     found = {job_id: (state, last) for job_id, state, last in heads}
-    moved = [job_id for job_id, (_, last) in found.items() if last > cursors[job_id]]
+    moved: dict[int, list[str]] = {}
+    for job_id, (_, last) in found.items():
+        if last > cursors[job_id]:
+            moved.setdefault(cursors[job_id], []).append(job_id)
     events: dict[str, list[SeenEvent]] = {}
     if moved:
-        least = min(cursors[job_id] for job_id in moved)
-        for row in Event.objects.filter(job_id__in=moved, seq__gt=least).order_by("job_id", "seq"):
-            if row.seq > cursors[row.job_id]:
-                events.setdefault(row.job_id, []).append(_seen(row))
+        each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
+        # numbers have no gaps, so that a range of them bounds the rows
+        wanted = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
+        for row in Event.objects.filter(Q(*wanted, _connector=Q.OR)).order_by("job_id", "seq"):
+            events.setdefault(row.job_id, []).append(_seen(row))
     return {
-        job_id: JobNews(job_id, state, last, cursors[job_id], tuple(events.get(job_id, ())))
+        job_id: _news(job_id, state, last, cursors[job_id], events.get(job_id, []))
         for job_id, (state, last) in found.items()
     }
 
@@ -60,6 +85,11 @@ def done_event(job_id: str, status: str) -> bytes:
     """The stream's last word. It has no id: a client that comes back still has the last real one."""
     data = json.dumps({"job_id": job_id, "status": status})
     return f"event: done\ndata: {data}\n\n".encode()
+
+
+def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> JobNews:
+    has_more = bool(events) and events[-1].seq < last
+    return JobNews(job_id, state, last, after, tuple(events), has_more)
 
 
 def _seen(row: Event) -> SeenEvent:

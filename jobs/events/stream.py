@@ -48,7 +48,7 @@ async def stream_events(hub: EventHub, follow: Follow, receive: Receive, send: S
                 if news is None:
                     break
                 for event in news.events:
-                    await _send(send, event.as_sse())
+                    await _send(send, event.as_sse(with_output=follow.with_output))
                 if news.is_over:
                     await _send(send, done_event(news.job_id, news.status))
                     break

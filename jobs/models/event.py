@@ -20,9 +20,7 @@ class Event(models.Model):
     class Meta:
         ordering = ["job", "seq"]
         constraints = [models.UniqueConstraint(fields=["job", "seq"], name="events_are_numbered")]
-        indexes = [
-            models.Index(fields=["type", "-id"], name="event_unusual_idx", condition=~Q(type__in=_USUAL))
-        ]
+        indexes = [models.Index(fields=["type", "-id"], name="event_rare_idx", condition=~Q(type__in=_USUAL))]
 
     def __str__(self) -> str:
         return f"{self.job_id} {self.seq} {self.type}"

@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
 
-_OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at")
+_OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at", "attempts_made")
 
 _to_run = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *_OF_JOB))
 

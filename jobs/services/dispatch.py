@@ -101,7 +101,12 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[C
 def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
-    news = news_of(lease, worker.settlement, rest_seconds=knobs.news_seconds)
+    news = news_of(
+        lease,
+        worker.settlement,
+        attempts_made=claimed.job["attempts_made"],
+        rest_seconds=knobs.news_seconds,
+    )
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,

@@ -27,7 +27,8 @@ GROWING_PAUSES = 20.0
 """A pause is at least this part of the run's time: a run of an hour writes about 140 times."""
 MAX_EVENT_CHARS = 64 * 1024
 MAX_TOLD_CHARS = 1024 * 1024
-"""Of one attempt; what is more is counted, and is in the result."""
+"""Of a job's first attempt; what is more is counted, and is in the result. Whoever runs it after others may
+tell a half, a third …: fifty tries tell less than five times this together."""
 LEAST_PROGRESS = 0.01
 
 BACKLOG = 200
@@ -36,26 +37,35 @@ BACKLOG = 200
 Write = Callable[[str, Mapping[str, Any]], None]
 
 
-def news_of(lease: Lease, settlement: Settlement, *, rest_seconds: float) -> RunNews:
-    """Takes what this lease's run says of itself."""
+def news_of(lease: Lease, settlement: Settlement, *, attempts_made: int, rest_seconds: float) -> RunNews:
+    """Takes what this lease's run says of itself. attempts_made: of its job when it was claimed."""
     writer = settlement.writer
     return RunNews(
         partial(settlement.write_news, lease),
         settlement.ports.clock,
         rest_seconds=rest_seconds,
+        allowance=MAX_TOLD_CHARS // (attempts_made + lease.epoch),
         may_write=lambda: not writer.failing and writer.backlog < BACKLOG,
     )
 
 
 class RunNews:
     """Of one attempt in this process. write: puts (kind, data) into the job's events, without waiting.
-    may_write: whether it may be asked now. rest_seconds: the shortest pause."""
+    may_write: whether it may be asked now. rest_seconds: the shortest pause. allowance: characters of
+    partial output."""
 
     def __init__(
-        self, write: Write, clock: Clock, *, rest_seconds: float, may_write: Callable[[], bool]
+        self,
+        write: Write,
+        clock: Clock,
+        *,
+        rest_seconds: float,
+        may_write: Callable[[], bool],
+        allowance: int = MAX_TOLD_CHARS,
     ) -> None:
         self._write, self._clock, self._may_write = write, clock, may_write
         self._rest = rest_seconds
+        self.allowance = allowance
         self._lock = threading.Lock()
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
@@ -92,7 +102,7 @@ class RunNews:
             size = len(json.dumps(value, allow_nan=False))
         except (Unreadable, TypeError, ValueError):
             size = MAX_TOLD_CHARS
-        if self._chars + size > MAX_EVENT_CHARS or self._told_chars + size > MAX_TOLD_CHARS:
+        if self._chars + size > MAX_EVENT_CHARS or self._told_chars + size > self.allowance:
             self._left_out += 1
             return
         self._chars += size

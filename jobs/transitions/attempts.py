@@ -83,6 +83,10 @@ _ENDED = (
 )
 
 
+_SAID_AT_ONCE = 200
+"""No transaction holds more of one job's events than this (`jobs.services.commits.MAX_BATCH`)."""
+
+
 def start_attempt(start: Start) -> StartOutcome:
     """QUEUED → RUNNING with a new attempt."""
     job = lock_job(start.job_id)
@@ -142,15 +146,15 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
 
 
 def note_news(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
-    """What a run says of itself before its end (`progress`, `partial`), while it is the job's. data: numbered
-    by `part`, so that it is not written twice."""
+    """What a run says of itself before its end (`progress`, `partial`), while it is the job's. at: when it
+    said so; by this and its data it is known again where a COMMIT's reply was lost."""
     job = lock_job(ref.job_id)
     attempt = read_attempt(ref.attempt_id)
     if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
         return False
     told = {"attempt": job.attempts_made, **data}
-    last = Event.objects.filter(job_id=job.id, seq=job.event_seq, type=kind).values_list("data", flat=True)
-    if told not in last:  # else its COMMIT was lost from sight
+    recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _SAID_AT_ONCE, type=kind, at=at)
+    if told not in recent.values_list("data", flat=True):
         log_event(job, kind, at, told)
     return True
 

@@ -158,6 +158,48 @@ def test_who_has_no_permission_sees_neither_payload_nor_result(viewer: Client) -
         assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, name, 0])).status_code == 403
 
 
+def test_what_a_run_put_out_so_far_is_hidden_like_its_result(viewer: Client, operator: Client) -> None:
+    job = job_in("running")
+    event = Event.objects.create(
+        job=job, seq=3, type="partial", at=NOW, data={"attempt": 1, "part": 1, "output": ["hush"]}
+    )
+    Job.objects.filter(id=job.id).update(event_seq=3)
+    its_own = reverse("admin:jobs_event_change", args=[event.pk])
+    hidden = page_of(viewer, job) + live(viewer, job, seq=-1) + viewer.get(its_own).content.decode()
+    assert "hush" not in hidden
+    assert hidden.count("output_hidden") == 3
+    shown = [page_of(operator, job), live(operator, job, seq=-1), operator.get(its_own).content.decode()]
+    assert all("hush" in page for page in shown)
+
+
+def test_a_talkative_run_does_not_push_the_course_of_its_job_off_the_page(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_story, "MOST_EVENTS", 4)
+    monkeypatch.setattr(job_story, "NEWS_LISTED", 3)
+    job = job_in("running")
+    Event.objects.bulk_create(
+        Event(job=job, seq=seq, type=kind, at=NOW + timedelta(seconds=seq), data={"part": seq})
+        for seq, kind in enumerate(["adopted", *["partial", "progress"] * 10], start=3)
+    )
+    Job.objects.filter(id=job.id).update(event_seq=23)
+    story = job_story.course(job, now=NOW)
+    assert [event.type for event in story.events] == ["submitted", "started", "adopted"]
+    listed = [step.event.seq for step in job_story.steps(job, story.events, with_output=False)]
+    assert listed == [23, 22, 21, 3, 2, 1]
+    page = page_of(viewer, job)
+    assert "adopted" in page
+    assert "All 23" in page
+
+
+def test_a_list_of_events_leaves_their_data_in_the_database(operator: Client) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        assert operator.get(reverse("admin:jobs_event_changelist")).status_code == 200
+    events = [query["sql"] for query in asked if 'FROM "jobs_event"' in query["sql"]]
+    assert events
+    assert not [sql for sql in events if '"jobs_event"."data"' in sql]
+
+
 def test_messages_that_carry_results_are_hidden_like_them(viewer: Client, operator: Client) -> None:
     callback = Callback.objects.order_by("id")[0]
     Callback.objects.filter(pk=callback.pk).update(body='{"result": "hush"}')

@@ -52,6 +52,7 @@ def check(expression: str, served: dict[str, set[str]]) -> set[str]:
     return labels
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_can_fire_and_says_what_to_do(rule: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -67,6 +68,7 @@ def test_alerts_are_named_once() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES) > 10
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_a_panel_asks_for_what_there_is(panel: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert panel["datasource"]["uid"] == "${datasource}", "whatever Prometheus the importer chooses"

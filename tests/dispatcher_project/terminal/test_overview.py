@@ -67,6 +67,7 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
     assert "m 1× up to" in run.said
 
 
+@pytest.mark.sqlite_only
 def test_a_fleet_that_is_too_high_gives_way_to_the_queues(world: World) -> None:
     for number in range(30):
         world.server(f"gpu-{number}")

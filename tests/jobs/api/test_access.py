@@ -60,6 +60,7 @@ def test_the_walk_finds_the_routes() -> None:
     assert ("delete", "/api/v1/admin/dlq/<str:job_id>") in ROUTES
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_nobody_gets_in_without_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
     answer = getattr(anonymous, method)(filled(path, "0" * 26))

@@ -68,6 +68,7 @@ WRONG_BODIES = [
 ]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("change", "code", "pointer"), WRONG_BODIES)
 def test_a_wrong_field_is_named(
     acme: Account, zimg: ModelConfig, change: dict[str, Any], code: str, pointer: str
@@ -78,6 +79,7 @@ def test_a_wrong_field_is_named(
     assert not Job.objects.exists()
 
 
+@pytest.mark.sqlite_only
 def test_every_missing_field_is_named(acme: Account) -> None:
     answer = acme.client.post(SUBMIT, {}, format="json")
     told = problem(answer, 422, "validation_failed", "/model")
@@ -100,12 +102,14 @@ MALFORMED = [
 ]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("raw", MALFORMED)
 def test_malformed_json_is_said_to_be_malformed(acme: Account, zimg: ModelConfig, raw: str | bytes) -> None:
     answer = acme.client.generic("POST", SUBMIT, raw, content_type="application/json")
     problem(answer, *((422, "validation_failed") if raw == "" else (400, "malformed_json")))
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "raw",
     [
@@ -121,6 +125,7 @@ def test_a_key_given_twice_is_refused(acme: Account, zimg: ModelConfig, raw: str
     assert not Job.objects.exists()
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("method", "route"), [("POST", "/api/v1/admin/register"), ("PUT", "/api/v1/admin/model-configs/zimg")]
 )
@@ -133,11 +138,13 @@ def test_a_key_given_twice_is_refused_to_operators_too(
     problem(answer, 400, "duplicate_key")
 
 
+@pytest.mark.sqlite_only
 def test_the_same_key_in_two_objects_is_no_duplicate(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": [{"x": 1}, {"x": 2}]}}, format="json")
     assert answer.status_code == 202
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("raw", ["[]", "5", "null", '"text"'])
 def test_a_body_that_is_no_object_is_refused(acme: Account, raw: str) -> None:
     problem(
@@ -148,6 +155,7 @@ def test_a_body_that_is_no_object_is_refused(acme: Account, raw: str) -> None:
     )
 
 
+@pytest.mark.sqlite_only
 def test_nesting_has_a_bound(acme: Account, zimg: ModelConfig) -> None:
     raw = '{"model": "zimg", "payload": {"x": ' + "[" * 200 + "]" * 200 + "}}"
     told = problem(
@@ -156,16 +164,19 @@ def test_nesting_has_a_bound(acme: Account, zimg: ModelConfig) -> None:
     assert told["errors"][0]["code"] == "too_deep"
 
 
+@pytest.mark.sqlite_only
 def test_two_megabytes_are_too_many(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 2_000_000}}, format="json")
     problem(answer, 413, "payload_too_large")
 
 
+@pytest.mark.sqlite_only
 def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 1_000_000}}, format="json")
     problem(answer, 413, "payload_too_large", "/payload")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
@@ -174,10 +185,12 @@ def test_only_json_is_read(acme: Account, content_type: str) -> None:
     problem(answer, 415, "unsupported_media_type")
 
 
+@pytest.mark.sqlite_only
 def test_only_json_is_written(acme: Account) -> None:
     problem(acme.client.get("/api/v1/queue/jobs", HTTP_ACCEPT="text/html"), 406, "not_acceptable")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     "path", ["/api/v1/nothing", "/api/", "/api/v2/queue/jobs", "/api/v1/queue/jobs/x/y/z"]
 )
@@ -186,6 +199,7 @@ def test_an_unknown_route_is_a_problem(anonymous: APIClient, path: str) -> None:
     problem(anonymous.post(path), 404, "unknown_route")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_unknown_route_is_a_problem_with_debug_on_too(
     anonymous: APIClient, settings: Any, debug: bool
@@ -227,6 +241,7 @@ def test_an_unknown_job_is_unknown(acme: Account, job_id: str) -> None:
     problem(acme.client.post(f"{base}/cancel"), 404, "unknown_job", "/job_id")
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize(
     ("method", "path"), [("get", SUBMIT), ("delete", "/api/v1/queue/jobs"), ("put", "/api/v1/queue/stats")]
 )
@@ -236,6 +251,7 @@ def test_a_wrong_method_says_which_are_right(acme: Account, method: str, path: s
     assert answer["Allow"]
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("key", ["", "x" * 256, "with space", "né"])
 def test_a_bad_idempotency_key_is_named(acme: Account, zimg: ModelConfig, key: str) -> None:
     answer = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY=key)

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.api.authentication import forget_keys
-from jobs.models import ApiKey, Job
+from jobs.models import ApiKey, Event, Job
 from jobs.services import limits
 from jobs.services.keys import create_key, rotate_key
 
@@ -106,6 +106,21 @@ def test_staff_see_results_with_the_permission_only(
     job = make_job(acme.tenant, "completed", result={"url": "a secret"})
     told = session(*permissions).get(f"{JOBS}/{job.id}").json()
     assert (told["result"], told["result_hidden"]) == ({"url": "a secret"} if sees else None, not sees)
+
+
+@pytest.mark.parametrize(("permissions", "sees"), [
+    (["jobs.view_job"], False), (["jobs.view_job", "jobs.view_payload"], True),
+])  # fmt: skip
+def test_what_a_run_put_out_so_far_is_as_secret_as_its_result(
+    acme: Account, permissions: list[str], sees: bool
+) -> None:
+    job = make_job(acme.tenant, "running", event_seq=1)
+    data = {"attempt": 1, "part": 1, "output": ["a secret"]}
+    Event.objects.create(job=job, seq=1, type="partial", at=job.created_at, data=data)
+    told = session(*permissions).get(f"{JOBS}/{job.id}/events").content.decode()
+    assert "event: partial" in told
+    assert ("a secret" in told, '"output_hidden": true' in told) == (sees, not sees)
+    assert "a secret" in client_of(acme, "read").get(f"{JOBS}/{job.id}/events").content.decode()
 
 
 # -- models ----------------------------------------------------------------------------------------

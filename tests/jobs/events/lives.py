@@ -12,6 +12,7 @@ from jobs.ids import new_id
 from jobs.models import Job, Tenant
 from jobs.states import JobState
 from jobs.transitions import create_jobs, end_waiting
+from jobs.transitions.rows import lock_job, log_event
 
 
 def new_job(tenant: Tenant) -> Job:
@@ -28,6 +29,15 @@ def end_job(job_id: str, *, tell: bool = True) -> None:
     assert ended.won
     if tell:
         announce([job_id])
+
+
+def say(job_id: str, *words: str) -> None:
+    """An event with a piece of output for each word."""
+    for word in words:
+        with transaction.atomic():
+            job = lock_job(job_id)
+            assert job is not None
+            log_event(job, "partial", timezone.now(), {"attempt": 1, "output": [word]})
 
 
 def read_stream(lines: Any) -> list[dict[str, str]]:

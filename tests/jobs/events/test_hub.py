@@ -30,6 +30,8 @@ class Story:
         self.over: set[str] = set()
         self.reads: list[dict[str, int]] = []
         self.broken = False
+        self.most = 1000
+        """Events of one job in one read."""
 
     def read(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
         self.reads.append(dict(cursors))
@@ -41,10 +43,12 @@ class Story:
                 "completed" if job in self.over else "running",
                 self.events[job],
                 after,
-                tuple(SeenEvent(seq, "e", {}) for seq in range(after + 1, self.events[job] + 1)),
+                tuple(SeenEvent(seq, "e", {}) for seq in range(after + 1, last + 1)),
+                has_more=last < self.events[job],
             )
             for job, after in cursors.items()
             if job in self.events
+            for last in [min(self.events[job], after + self.most)]
         }
 
 
@@ -68,6 +72,20 @@ async def test_each_listener_continues_where_it_was() -> None:
         story.events["a"] = 4
         assert seqs(await early.news.get()) == [4]
         assert seqs(await late.news.get()) == [4]
+    await hub.close()
+
+
+@on_a_loop
+async def test_what_is_too_much_for_one_read_comes_with_the_next_and_the_end_comes_last() -> None:
+    story = Story()
+    story.events["a"], story.most = 7, 3
+    story.over.add("a")
+    hub = hub_of(story, poll_seconds=60)
+    async with asyncio.timeout(20), hub.watch("a", 0) as watch:
+        told = [await watch.news.get() for _ in range(3)]
+    assert [seqs(news) for news in told] == [[1, 2, 3], [4, 5, 6], [7]]
+    assert [news.is_over for news in told if news] == [False, False, True]
+    assert [read["a"] for read in story.reads] == [0, 3, 6]
     await hub.close()
 
 

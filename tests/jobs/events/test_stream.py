@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import requests
+from django.contrib.auth.models import Group, User
+from django.test import Client
 
+from admin_ui.groups import write_groups
 from jobs.events import stream
 from jobs.services.operate import retry_dead_letter
 from tests.jobs.api.conftest import Account, World
 from tests.jobs.web import Web
 
-from .lives import end_job, new_job, read_stream
+from .lives import end_job, new_job, read_stream, say
 
 
 def follow(web: Web, account: Account, job_id: str, **headers: str) -> requests.Response:
@@ -89,6 +92,7 @@ def test_a_lost_announcement_costs_a_poll(
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 
 
+@pytest.mark.sqlite_only
 def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "KEEP_ALIVE_SECONDS", 0.05)
     job = new_job(tenant.tenant)
@@ -99,6 +103,7 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
     assert read_stream(lines)[-1]["event"] == "done"
 
 
+@pytest.mark.sqlite_only
 def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
@@ -107,6 +112,26 @@ def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
     until(lambda: web.front.hub.watched == 0)
 
 
+@pytest.mark.parametrize("group", ["operators", "viewers"])
+def test_who_may_not_see_results_follows_without_output(web: Web, tenant: Account, group: str) -> None:
+    job = new_job(tenant.tenant)
+    say(job.id, "a secret")
+    write_groups()
+    user = User.objects.create_user("ada", is_staff=True)
+    user.groups.add(Group.objects.get(name=group))
+    staff = Client()
+    staff.force_login(user)
+    cookies = {name: morsel.value for name, morsel in staff.cookies.items()}
+    answer = requests.get(
+        f"{web.url}/api/v1/queue/jobs/{job.id}/events", cookies=cookies, stream=True, timeout=20
+    )
+    end_job(job.id)
+    told = {event["event"]: event["data"] for event in read_stream(answer.iter_lines(decode_unicode=True))}
+    assert json.loads(told["partial"])["output"] == (["a secret"] if group == "operators" else None)
+    assert "done" in told
+
+
+@pytest.mark.sqlite_only
 def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}/events", timeout=10)
@@ -115,6 +140,7 @@ def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> N
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_job")
 
 
+@pytest.mark.sqlite_only
 def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Account) -> None:
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from jobs.services import run_news
+from gpus.runners.base import Accepted
+from jobs.models import Job
+from jobs.services import claims, dispatch, run_news
 from jobs.services.run_news import RunNews
 from tests.builders import ManualClock
+from tests.jobs.services.by_hand import by_hand
+from tests.jobs.services.shop import Shop
 
 
 class Desk:
-    def __init__(self) -> None:
+    def __init__(self, **limits: int) -> None:
         self.clock, self.open = ManualClock(), True
         self.written: list[tuple[float, str, Mapping[str, Any]]] = []
         self.news = RunNews(
@@ -21,6 +25,7 @@ class Desk:
             self.clock,
             rest_seconds=0.5,
             may_write=lambda: self.open,
+            **limits,
         )
 
     def say(self, *words: Any, every: float = 0.0) -> None:
@@ -82,6 +87,25 @@ def test_what_is_too_much_is_left_out_and_counted() -> None:
     assert data["output"] == ["x" * 40_000 + "z"]
     desk.say(*["w" * 60_000] * 30, every=1.0)
     assert sum(len(piece) for piece in desk.output) <= run_news.MAX_TOLD_CHARS
+
+
+def test_what_an_attempt_may_tell_is_all_that_it_tells() -> None:
+    desk = Desk(allowance=1000)
+    desk.say(*["w" * 98] * 30, every=1.0)
+    assert len("".join(desk.output)) == 980, "each piece with its quotes"
+    assert sum(data.get("left_out", 0) for _, _, data in desk.written) == 20
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
+    hands = by_hand(shop, Accepted("r1"))
+    job = hands.submit()
+    Job.objects.filter(id=job.id).update(attempts_made=3)
+    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    assert claimed is not None
+    run = dispatch.make_run(hands.worker, claimed)
+    assert run.news is not None
+    assert run.news.allowance == run_news.MAX_TOLD_CHARS // 4
 
 
 @pytest.mark.parametrize("bad", ["nul\0", "half \ud800", {1, 2}, float("nan")])
