@@ -7,11 +7,18 @@ from django.test.utils import CaptureQueriesContext
 from jobs.events import news
 from jobs.events.news import JobNews, read_news
 from jobs.models import Job
-from tests.jobs.api.conftest import Account
+from tests.jobs.api.conftest import Account, account, make_model
 
 from .lives import end_job, new_job, say
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+@pytest.fixture
+def tenant(db: None) -> Account:
+    """Without processes beside this one: a transaction that is rolled back will do."""
+    make_model("zimg")
+    return account("acme")
 
 
 def seqs(told: JobNews) -> list[int]:

@@ -112,6 +112,7 @@ def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
     until(lambda: web.front.hub.watched == 0)
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("group", ["operators", "viewers"])
 def test_who_may_not_see_results_follows_without_output(web: Web, tenant: Account, group: str) -> None:
     job = new_job(tenant.tenant)

@@ -96,6 +96,7 @@ def test_what_an_attempt_may_tell_is_all_that_it_tells() -> None:
     assert sum(data.get("left_out", 0) for _, _, data in desk.written) == 20
 
 
+@pytest.mark.sqlite_only
 @pytest.mark.django_db(transaction=True)
 def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
     hands = by_hand(shop, Accepted("r1"))
