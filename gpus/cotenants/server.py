@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from gpus.cotenants.declared import Cotenant
-from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
 from gpus.handlers import errors as told
 from gpus.handlers.context import RunContext
 from gpus.protocol import Endpoint, ModelSpec, ModelType
@@ -101,7 +101,7 @@ class LlmServer:
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
             except ConnectFailed as error:  # nothing was sent: it ended just now
                 if started_again or not self._start_if_it_ended(ctx):
-                    raise RuntimeError(f"{error.code}: {error.message}") from error
+                    raise _let_down(error) from error
                 started_again = True
             except BadInput as error:
                 raise told.BadInput(error.message) from None
@@ -109,8 +109,10 @@ class LlmServer:
                 raise told.TransientGpuError(error.message) from None
             except Interrupted:
                 raise told.Cancelled from None
+            except RunFailed as error:
+                raise RuntimeError(error.message) from error
             except GpuError as error:
-                raise RuntimeError(f"{error.code}: {error.message}") from error
+                raise _let_down(error) from error
 
     # -- its life ----------------------------------------------------------------------------------------
 
@@ -231,6 +233,10 @@ def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _Words) 
         if ctx.cancelled:
             abort.fire()
             return
+
+
+def _let_down(error: GpuError) -> told.LetDown:
+    return told.LetDown(error.message, code=error.code, unfinished=error.suspect or error.unfinished)
 
 
 def _systemctl(do: str, unit: str) -> None:

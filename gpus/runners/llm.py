@@ -85,8 +85,7 @@ class LlmRunner(HttpRunner, ABC):
         try:
             return self._stream(run, body, abort) if self.is_streamed(body) else self._ask(run, body, abort)
         except ServerLost as error:
-            error.suspect = False
-            raise
+            raise without_doubt(error)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         raise PollFailed(
@@ -215,8 +214,12 @@ def object_in(data: bytes) -> dict[str, Any]:
 
 
 def cut_short() -> ServerLost:
-    error = ServerLost("The answer ended before it was whole.")
-    error.suspect = False
+    return without_doubt(ServerLost("The answer ended before it was whole."))
+
+
+def without_doubt(error: ServerLost) -> ServerLost:
+    """The slot is free, and yet the run had begun: a job that may run only once can't run again."""
+    error.suspect, error.unfinished = False, True
     return error
 
 

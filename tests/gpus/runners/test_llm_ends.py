@@ -103,14 +103,16 @@ def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmSer
     with pytest.raises(ServerLost) as raised:
         ask.run()
     assert not raised.value.suspect, "the run ended with its connection"
+    assert raised.value.unfinished, "and yet nobody knows how"
     assert ask.text == "".join(WORDS[:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_ends_before_its_last_word_lost_the_server(server: LlmServer, kind: ModelType) -> None:
     server.does.no_last_word = True
-    with pytest.raises(ServerLost, match="before it was whole"):
+    with pytest.raises(ServerLost, match="before it was whole") as raised:
         streamed(server, kind).run()
+    assert raised.value.unfinished
 
 
 @pytest.mark.parametrize("kind", KINDS)
