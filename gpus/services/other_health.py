@@ -70,7 +70,8 @@ def ask_ollama(endpoint: str, model: str, slots: int, get: Get) -> Health:
 
 
 def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:
-    """An idle container of one slot runs nothing, a busy one has no slot left."""
+    """A busy one has no slot left. One that is ready may run something all the same: it does not say how many
+    slots it has, and who registered it may not know."""
     answer = get(cog_health_url(endpoint))
     try:
         said = read_json(answer.body) if answer.status == 200 else None
@@ -81,8 +82,8 @@ def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:
     state = said["status"].upper()
     if state not in _COG_SERVES:
         return Health(False, error=f"Cog is {state}: {said.get('user_healthcheck_error') or 'no more said'}")
-    counts = {"BUSY": slots} if slots > 1 else {"BUSY": 1, "READY": 0}
-    return Health(True, boot_id=_setup_of(said), active_jobs=counts.get(state), max_concurrent=slots)
+    running = slots if state == "BUSY" else None
+    return Health(True, boot_id=_setup_of(said), active_jobs=running, max_concurrent=slots)
 
 
 OTHERS: dict[ModelType, Callable[[str, str, int, Get], Health]] = {

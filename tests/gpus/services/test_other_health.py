@@ -84,7 +84,7 @@ def test_cogs_states_are_health_and_slots() -> None:
     with CogServer() as cog:
         boot = "2026-01-01T00:00:00+00:00"
         ready = asked("cog", f"{cog.url}/predictions")
-        assert ready == Health(True, boot_id=boot, active_jobs=0, max_concurrent=1)
+        assert ready == Health(True, boot_id=boot, active_jobs=None, max_concurrent=1), "it may have more slots"
         cog.running["a"] = False
         server = Server.objects.prefetch_related("placements__model").get(pk="gpu-1")
         assert probe(server) == dataclasses.replace(ready, active_jobs=1)
