@@ -85,6 +85,12 @@ def test_a_model_that_the_server_does_not_have_is_a_failure_of_its_own(
         ("CUDA error: device-side assert", GpuFault),
         ({"message": "This model's maximum context length is 4096 tokens", "code": 400}, BadInput),
         ({"message": "overloaded", "code": 503}, GpuBusy),
+        ({"message": "Input validation error: too many tokens", "http_status_code": 422}, BadInput),
+        ({"message": "slow down", "status_code": 429}, GpuBusy),
+        ({"message": "no such thing", "type": "invalid_request_error", "code": "bad_param"}, BadInput),
+        ({"message": "temperature must be positive", "type": "BadRequestError"}, BadInput),
+        ({"message": "CUDA error: device-side assert", "type": "generation"}, GpuFault),
+        ({"message": "of no known kind", "type": ["odd"], "code": None}, RunFailed),
     ],
 )
 def test_an_error_in_the_middle_of_a_stream_has_its_price(
@@ -93,6 +99,18 @@ def test_an_error_in_the_middle_of_a_stream_has_its_price(
     server.does.error = said
     with pytest.raises(error) as raised:
         streamed(server, kind).run()
+    assert type(raised.value) is error
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("validation", BadInput), ("overloaded", GpuBusy), ("generation", ServerFailed)]
+)
+def test_tgis_names_for_an_error_have_their_price(
+    server: LlmServer, name: str, error: type[Exception]
+) -> None:
+    server.does.garbage = b'data: {"error": "it said so", "error_type": "%s"}\n\n' % name.encode()
+    with pytest.raises(error, match="it said so") as raised:
+        streamed(server, ModelType.OPENAI).run()
     assert type(raised.value) is error
 
 
