@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,21 @@ def test_it_does_not_outlive_its_worker(box: Box) -> None:
     box.run("llama", CHAT)
     gpu.stop()
     assert not is_there(box.pid)
+
+
+def test_it_ends_with_its_process_also_where_that_ones_warden_was_killed(box: Box) -> None:
+    gpu = box.open()
+    box.run("llama", CHAT)
+    first = box.pid
+    assert gpu.session is not None
+    try:
+        os.kill(gpu.session, signal.SIGKILL)
+        eventually(lambda: gpu.session is None)
+        assert not is_there(first) or _is_over(first)
+        assert box.run("llama", CHAT)["choices"], "and the GPU goes on"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGKILL)
 
 
 def _is_over(pid: int) -> bool:
