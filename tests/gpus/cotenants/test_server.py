@@ -14,15 +14,29 @@ from typing import Any
 
 import pytest
 
-from gpus.cotenants.declared import FILE_VARIABLE, MODULE
-from gpus.errors import BadInput, GpuError, Interrupted, RunFailed
+from gpus.cotenants.declared import FILE_VARIABLE, MODULE, Cotenant
+from gpus.cotenants.server import LlmServer as Cotenanted
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    GpuError,
+    Interrupted,
+    ModelMissing,
+    RunFailed,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+    Verdict,
+)
+from gpus.handlers import Cancelled, RunContext
+from gpus.handlers.errors import LetDown, failure_of
 from gpus.local.gpu import LocalGpu
 from gpus.local.knobs import Knobs
 from gpus.local.memory import RamGauge
-from gpus.local.orders import Order
+from gpus.local.orders import Order, error_of
 from gpus.runners.base import Abort
 from tests.gpus.node.caller import eventually
-from tests.gpus.runners.llm_server import WORDS
+from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
 
 CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
 
@@ -37,9 +51,7 @@ class Box:
         self.gpu: LocalGpu | None = None
 
     def open(self, *does: str, command: str | None = None, **more: Any) -> LocalGpu:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
+        port = free_port()
         words = [
             sys.executable,
             "-m",
@@ -95,6 +107,12 @@ def box(tmp_path: Path) -> Iterator[Box]:
     yield box
     if box.gpu is not None:
         box.gpu.stop()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def _toml(value: Any) -> str:
@@ -187,6 +205,63 @@ def test_errors_keep_their_classes(box: Box, payload: Any, error: type[GpuError]
         box.open("hang", max_response_bytes=5)
     with pytest.raises(error):
         box.run("llama", payload)
+
+
+@pytest.mark.parametrize("protocol", ["openai", "ollama"])
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        (Behaviour(cut_after=2), ServerLost),
+        (Behaviour(status=500, body={"error": "boom"}), ServerFailed),
+        (Behaviour(status=404, body={"error": "not found"}), ModelMissing),
+        (Behaviour(hang_after=2), RunTimedOut),
+        (None, ConnectFailed),
+    ],
+)
+def test_what_its_server_did_wrong_is_not_the_models_fault_alone(
+    protocol: str, does: Behaviour | None, error: type[GpuError]
+) -> None:
+    with LlmServer(does) as server:
+        url = server.url + ("/v1" if protocol == "openai" else "")
+        limit = 0.3 if error is RunTimedOut else 30.0
+        handler = Cotenanted(Cotenant("m", protocol, url, 1.0, max_run_seconds=limit))
+        if does is None:
+            server.__exit__()
+        with pytest.raises(LetDown) as raised:
+            handler.run(CHAT, RunContext())
+    priced = error_of(failure_of(raised.value))
+    assert type(priced) is error
+    assert priced.blames in (Verdict.EITHER, Verdict.SERVER)
+    assert priced.elsewhere
+    assert not priced.suspect
+
+
+def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_path: Path) -> None:
+    hangs, log, port = tmp_path / "hangs", tmp_path / "log", free_port()
+    serve = f"{sys.executable} -m tests.gpus.cotenants.fake_llm {port} 1 {log}"
+    command = ("sh", "-c", f"[ -e {hangs} ] && exec sleep 600; exec {serve}")
+    url = f"http://127.0.0.1:{port}/v1"
+    handler = Cotenanted(Cotenant("llama", "openai", url, 1.0, command=command, start_seconds=60.0))
+    threads, said = ThreadPoolExecutor(2), list[str]()
+    starts, waits = RunContext(tell=lambda kind, value: said.append(kind)), RunContext()
+    handler.load()
+    try:
+        hangs.touch()
+        first = int(log.read_text().split()[1])
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: _is_over(first))
+        one = threads.submit(handler.run, CHAT, starts)
+        eventually(lambda: "log" in said)
+        other = threads.submit(handler.run, CHAT, waits)
+        for ctx, end in ((waits, other), (starts, one)):
+            ctx.cancel()
+            with pytest.raises(Cancelled):
+                end.result(10)
+        hangs.unlink()
+        assert handler.run(CHAT, RunContext())["choices"], "the next run starts it"
+    finally:
+        handler.unload()
+        threads.shutdown(wait=False)
 
 
 def test_a_server_that_does_not_come_up_says_why(box: Box) -> None:
