@@ -19,11 +19,12 @@ from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Response, RunRequest
 from gpus.runners.registry import runner_for
 from gpus.runners.transport import HttpTransport
-from gpus.services.other_health import OTHERS
+from gpus.services.other_health import OTHERS, has_model
 
 LOOK_SECONDS = 0.2
 ASK_SECONDS = 2.0
 TELL_SECONDS = 0.05
+UNLOAD_SECONDS = 20.0
 _BUSY_FIRST_SECONDS, _BUSY_CAP_SECONDS = 0.2, 5.0
 _ANSWER_BYTES = 1024 * 1024
 
@@ -35,6 +36,7 @@ class LlmServer:
         self._it = cotenant
         self.vram_mb, self.at_once = cotenant.vram_mb, cotenant.slots
         self.warm_seconds, self.min_resident = cotenant.warm_seconds, cotenant.min_resident
+        self.held_outside = "ours" if cotenant.unit else "" if cotenant.command else "theirs"
         self.max_run_seconds, self.max_load_seconds = cotenant.max_run_seconds, cotenant.start_seconds + 60.0
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -84,6 +86,7 @@ class LlmServer:
             if self._it.protocol == "ollama" and not self._it.command:
                 with contextlib.suppress(GpuError):  # a server that is gone holds nothing
                     self._keep_alive(0)
+                    self._wait_until_it_is_unloaded()
             if self._it.unit:
                 _systemctl("stop", self._it.unit)
             self._stop()
@@ -201,9 +204,18 @@ class LlmServer:
         name = self._it.remote_model or self._it.name
         url = self._it.url.rstrip("/").removesuffix("/api") + "/api/generate"
         body = f'{{"model": "{name}", "keep_alive": {seconds}, "stream": false}}'.encode()
-        answer = self._request("POST", url, body, self._it.start_seconds, abort)
+        limit = UNLOAD_SECONDS if seconds == 0 else self._it.start_seconds
+        answer = self._request("POST", url, body, limit, abort)
         if answer.status != 200:
             raise RuntimeError(f"{self._it.name} answered {answer.status}: {answer.body[:200]!r}")
+
+    def _wait_until_it_is_unloaded(self) -> None:
+        """Ollama answers before: its list of what is loaded says when the memory is back."""
+        name = self._it.remote_model or self._it.name
+        url = self._it.url.rstrip("/").removesuffix("/api") + "/api/ps"
+        until = time.monotonic() + UNLOAD_SECONDS
+        while time.monotonic() < until and has_model(self._get(url), name):
+            time.sleep(LOOK_SECONDS)
 
     def _request(
         self, method: str, url: str, body: bytes | None, seconds: float, abort: Abort | None = None

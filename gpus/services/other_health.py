@@ -56,17 +56,25 @@ def ask_openai(endpoint: str, model: str, slots: int, get: Get) -> Health:
 def ask_ollama(endpoint: str, model: str, slots: int, get: Get) -> Health:
     """It is well if it has the model; it never says what it runs."""
     answer = get(_at_root(endpoint, "/api/tags"))
+    found = has_model(answer, model)
+    if found is None:
+        return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")
+    if not found:
+        return Health(False, error=f"it does not have the model {model!r}")
+    return Health(True)
+
+
+def has_model(answer: Response, model: str) -> bool | None:
+    """Whether one of Ollama's lists of models has it. None: it is no such list."""
     try:
         said = read_json(answer.body) if answer.status == 200 else None
     except Unreadable:
         said = None
     models = said.get("models") if isinstance(said, dict) else None
     if not isinstance(models, list):
-        return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")
+        return None
     names = {str(one.get("name")) for one in models if isinstance(one, dict)}
-    if not names & {model, f"{model}:latest"}:
-        return Health(False, error=f"it does not have the model {model!r}")
-    return Health(True)
+    return bool(names & {model, f"{model}:latest"})
 
 
 def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:

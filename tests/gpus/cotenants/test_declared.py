@@ -70,5 +70,7 @@ def test_a_units_memory_is_ours_not_others(tmp_path: Path, monkeypatch: pytest.M
     assert set(units()) == {os.getpid()}
     with_it, without = RamGauge(also=units).read(None), RamGauge().read(None)
     assert with_it.own > 10
+    assert with_it.beside == with_it.own
+    assert RamGauge(also=units).read(os.getsid(0)).beside == 0, "it is of that session"
     assert without.own == 0
     assert set(UnitProcesses(["not-there.service"], cgroups=tmp_path)()) == set()

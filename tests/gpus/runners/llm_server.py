@@ -11,6 +11,7 @@ import json
 import select
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -44,12 +45,15 @@ class Behaviour:
 
 
 class LlmServer:
-    """asked: the requests' (method, path, headers, body). log: (path, what became of it)."""
+    """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: what Ollama
+    was told to keep; on_load: told whether that is anything."""
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.log: list[tuple[str, str]] = []
+        self.loaded: set[str] = set()
+        self.on_load: Callable[[bool], None] = lambda is_loaded: None
         self.wrote, self.go, self.hung_up = threading.Event(), threading.Event(), threading.Event()
         outer = self
 
@@ -103,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, {"object": "list", "data": [{"id": name} for name in does.models]})
         elif self.path == "/metrics":
             self._answer(200 if does.metrics else 404, does.metrics.encode())
+        elif self.path == "/api/ps":
+            self._json(200, {"models": [{"name": name} for name in outer.loaded]})
         elif self.path == "/api/tags":
             self._json(200, {"models": [{"name": name} for name in does.models]})
         else:
@@ -180,6 +186,13 @@ class _Handler(BaseHTTPRequestHandler):
         counts = {"done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 5}
         if self.path.endswith("/embed"):
             self._json(200, {**head, "embeddings": [[0.1, 0.2]], "prompt_eval_count": 3})
+            return
+
+        if not is_chat and "prompt" not in body:
+            kept = self.server_.loaded
+            (kept.add if body["keep_alive"] else kept.discard)(body["model"])
+            self.server_.on_load(bool(kept))
+            self._json(200, {**head, "response": "", "done": True})
             return
 
         def say(word: str) -> dict[str, Any]:
