@@ -14,19 +14,39 @@ from pathlib import Path
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
 
 
+class Ollama(LlmServer):
+    """Holds memory for what it keeps, and some time longer: like the real one it says yes before that is
+    back."""
+
+    mib = 0
+    weights = b""
+
+    def keep(self, model: str, is_kept: bool) -> None:
+        if is_kept:
+            self.loaded.add(model)
+            self.weights = self.weights or filled(self.mib)
+        else:
+            threading.Timer(0.5, self._forget, (model,)).start()
+
+    def _forget(self, model: str) -> None:
+        self.weights = b""
+        self.loaded.discard(model)
+
+
+def filled(mib: int) -> bytes:
+    return b"x" * (mib * 1024 * 1024)
+
+
 def main(port: str, mib: str, log: str, *does: str) -> None:
-    weights: list[bytearray] = []
-
-    def hold(is_loaded: bool) -> None:
-        weights[:] = [bytearray(b"x") * (int(mib) * 1024 * 1024)] if is_loaded else []
-
-    hold("ollama" not in does)
+    is_ollama = "ollama" in does
+    weights = b"" if is_ollama else filled(int(mib))
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     behaviour = Behaviour(models=("llama", "other"), hang_after=2 if "hang" in does else None)
-    with LlmServer(behaviour, port=int(port)) as server, Path(log).open("a", buffering=1) as notes:
-        if "ollama" in does:
-            server.on_load = hold
+    server = (Ollama if is_ollama else LlmServer)(behaviour, port=int(port))
+    if isinstance(server, Ollama):
+        server.mib = int(mib)
+    with server, Path(log).open("a", buffering=1) as notes:
         notes.write(f"up {os.getpid()}\n")
         said = 0
         while not over.wait(0.02):
@@ -34,6 +54,7 @@ def main(port: str, mib: str, log: str, *does: str) -> None:
                 notes.write(f"{what} {path}\n")
                 said += 1
         notes.write("down\n")
+    del weights
 
 
 if __name__ == "__main__":

@@ -353,13 +353,13 @@ class OllamasGauge:
 
 def test_an_ollama_server_that_runs_anyway_leaves_its_room_to_another_model(box: Box) -> None:
     port = free_port()
-    with subprocess.Popen(box.command(port, 350, "ollama")) as ollama:
+    with subprocess.Popen(box.command(port, 420, "ollama")) as ollama:
         try:
             url = f"http://127.0.0.1:{port}"
             gauge = OllamasGauge(ollama.pid)
-            gpu = box.open(command="", protocol="ollama", url=url, vram_mb=400, gauge=gauge)
+            gpu = box.open(command="", protocol="ollama", url=url, vram_mb=450, gauge=gauge)
             box.run("llama", CHAT)
-            assert held_by(ollama.pid) > 350
+            assert held_by(ollama.pid) > 420
             box.run("a")
             assert gpu.warm() == ["a"]
             assert held_by(ollama.pid) < 150, "it was told to unload the model"

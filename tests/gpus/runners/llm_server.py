@@ -11,7 +11,6 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -46,14 +45,13 @@ class Behaviour:
 
 class LlmServer:
     """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: what Ollama
-    was told to keep; on_load: told whether that is anything."""
+    was told to keep."""
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.log: list[tuple[str, str]] = []
         self.loaded: set[str] = set()
-        self.on_load: Callable[[bool], None] = lambda is_loaded: None
         self.wrote, self.go, self.hung_up = threading.Event(), threading.Event(), threading.Event()
         outer = self
 
@@ -71,6 +69,9 @@ class LlmServer:
     @property
     def bodies(self) -> list[Any]:
         return [body for method, _, _, body in self.asked if method != "GET"]
+
+    def keep(self, model: str, is_kept: bool) -> None:
+        (self.loaded.add if is_kept else self.loaded.discard)(model)
 
     def __enter__(self) -> LlmServer:
         self._thread.start()
@@ -189,9 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
 
         if not is_chat and "prompt" not in body:
-            kept = self.server_.loaded
-            (kept.add if body["keep_alive"] else kept.discard)(body["model"])
-            self.server_.on_load(bool(kept))
+            self.server_.keep(body["model"], bool(body["keep_alive"]))
             self._json(200, {**head, "response": "", "done": True})
             return
 
