@@ -35,6 +35,7 @@ def test_a_server_is_a_table(tmp_path: Path) -> None:
         (f"[llama]\n{GOOD.replace('http:', 'ftp:')}", "http:// or https:// URL"),
         (f"[llama]\n{GOOD.replace('100', '-1')}", "number above 0"),
         (f"[llama]\n{GOOD}slots = 0\n", "whole number from 1"),
+        (f"[llama]\n{GOOD}stop_seconds = 26\n", "stop_seconds is at most 25"),
         (f'[llama]\n{GOOD}command = "serve"\n', "list of words"),
         (f'[llama]\n{GOOD}command = ["serve"]\nunit = "llama"\n', "not both"),
         (f'[llama]\n{GOOD}min_resident = "yes"\n', "true or false"),
