@@ -34,8 +34,8 @@ class OutOfMemory(Exception):
 
 
 class LetDown(Exception):
-    """A server that the model asks let its run down. code: of `gpus.errors`. unfinished: the run had begun, and
-    nobody knows how it ended."""
+    """A server that the model asks let its run down. code: of `gpus.errors`. unfinished: the run had begun,
+    and nobody knows how it ended."""
 
     def __init__(self, text: str, *, code: str, unfinished: bool = False) -> None:
         super().__init__(text)
@@ -48,7 +48,7 @@ class ContractError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled, or a `LetDown`'s.
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a `LetDown`'s.
 
     trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
     unfinished: see `LetDown`.

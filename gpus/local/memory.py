@@ -14,8 +14,8 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """own: of our model process and what it started; others: everybody else's. beside: what of `own` processes
-    hold that are not in its session."""
+    """own: of our model process and what it started; others: everybody else's. beside: what of `own`
+    is held by processes that are not in its session."""
 
     total: float
     own: float

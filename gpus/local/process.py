@@ -128,7 +128,7 @@ class ModelProcess:
         self._gone(self._unheard or _in_words(status))
 
     def _kill_what_is_left(self) -> bool:
-        """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing is."""
+        """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing."""
         try:
             left = members(self._popen.pid)
         except OSError:  # no such folder there

@@ -1,8 +1,8 @@
 """A stock Cog container: ``PUT /predictions/{id}``, told to answer at once; its webhook pushes the result.
 
 Cog lets nobody ask for a prediction: a second PUT joins one that runs, and runs one that is over *again*.
-What may be asked is ``/health-check``, which says whether a slot is free, and never how many there are. So the
-webhook brings the result, and the polls find out, where they can, whether it can still come.
+What may be asked is ``/health-check``, which says whether a slot is free, and never how many there are. So
+the webhook brings the result, and the polls find out, where they can, whether it can still come.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class LlmRunner(HttpRunner, ABC):
         try:
             return self._stream(run, body, abort) if self.is_streamed(body) else self._ask(run, body, abort)
         except ServerLost as error:
-            raise without_doubt(error)
+            without_doubt(error)
+            raise
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         raise PollFailed(
@@ -178,8 +179,8 @@ def llm_error_of(response: Response, *, now: datetime) -> GpuError:
 
 
 def llm_failure_of(said: Mapping[str, Any]) -> GpuError:
-    """The price of ``{"error": …}`` inside an answer that began well: by a status in it, else by the name that
-    the server has for it, else by its words."""
+    """The price of ``{"error": …}`` inside an answer that began well: by a status in it, else by the name
+    that the server has for it, else by its words."""
     error = said["error"]
     told = {**said, **error} if isinstance(error, Mapping) else said
     for name in ("code", "http_status_code", "status_code"):

@@ -59,8 +59,8 @@ def ask_openai(endpoint: str, model: str, slots: int, get: Get) -> Health:
 
 
 def ask_ollama(endpoint: str, model: str, slots: int, get: Get) -> Health:
-    """It never says what it runs. One that lacks this model may have the others that it is registered with: the
-    model's jobs are told."""
+    """It never says what it runs. One that lacks this model may have the others that it is registered with:
+    the model's jobs are told."""
     answer = get(_at_root(endpoint, "/api/tags"))
     if has_model(answer, model) is None:
         return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")

@@ -45,7 +45,7 @@ def test_nor_on_a_server_that_its_own_worker_runs(kind: ModelType, does: Behavio
         url = server.url + ("/v1" if kind is ModelType.OPENAI else "")
         limit = 0.3 if does.hang_after else 30.0
         handler = Cotenanted(Cotenant("m", kind.value, url, 1.0, max_run_seconds=limit))
-        with pytest.raises(Exception) as raised:  # noqa: PT011  (of which class is what is asked here)
+        with pytest.raises(Exception) as raised:
             handler.run({**CHAT, "stream": True}, RunContext())
     error = error_of(failure_of(raised.value))
     assert not error.suspect
