@@ -17,6 +17,9 @@ FILE_VARIABLE = "LLM_SERVERS_FILE"
 MODULE = "gpus.cotenants.configured"
 PROTOCOLS = (ModelType.OPENAI.value, ModelType.OLLAMA.value)
 
+MAX_STOP_SECONDS = 25.0
+"""Twice so long, for SIGTERM and SIGKILL, ends before an unload is given up and the process replaced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cotenant:
@@ -86,6 +89,8 @@ def _wrong(key: str, value: Any) -> str:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key in _NUMBERS and not (is_number and value > 0):
         return "is a number above 0"
+    if key == "stop_seconds" and value > MAX_STOP_SECONDS:
+        return f"is at most {MAX_STOP_SECONDS:.0f}"
     if key in _COUNTS and not (is_number and isinstance(value, int) and value >= 1):
         return "is a whole number from 1"
     if key == "min_resident" and not isinstance(value, bool):

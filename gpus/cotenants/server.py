@@ -12,18 +12,19 @@ import time
 from typing import Any
 
 from gpus.cotenants.declared import Cotenant
-from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
 from gpus.handlers import errors as told
 from gpus.handlers.context import RunContext
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Response, RunRequest
 from gpus.runners.registry import runner_for
 from gpus.runners.transport import HttpTransport
-from gpus.services.other_health import OTHERS
+from gpus.services.other_health import OTHERS, has_model
 
 LOOK_SECONDS = 0.2
 ASK_SECONDS = 2.0
 TELL_SECONDS = 0.05
+UNLOAD_SECONDS = 20.0
 _BUSY_FIRST_SECONDS, _BUSY_CAP_SECONDS = 0.2, 5.0
 _ANSWER_BYTES = 1024 * 1024
 
@@ -35,6 +36,7 @@ class LlmServer:
         self._it = cotenant
         self.vram_mb, self.at_once = cotenant.vram_mb, cotenant.slots
         self.warm_seconds, self.min_resident = cotenant.warm_seconds, cotenant.min_resident
+        self.held_outside = "ours" if cotenant.unit else "" if cotenant.command else "theirs"
         self.max_run_seconds, self.max_load_seconds = cotenant.max_run_seconds, cotenant.start_seconds + 60.0
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -58,7 +60,6 @@ class LlmServer:
             self._start()
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
-        self._start_if_it_ended(ctx)
         abort, over, words = Abort(), threading.Event(), _Words(ctx)
         watch = threading.Thread(target=_watch, args=(ctx, abort, over, words), name="watch", daemon=True)
         watch.start()
@@ -73,6 +74,7 @@ class LlmServer:
             tell=words.tell,
         )
         try:
+            self._start_if_it_ended(ctx, abort)
             return self._ask(request, ctx, abort)
         finally:
             over.set()
@@ -84,6 +86,7 @@ class LlmServer:
             if self._it.protocol == "ollama" and not self._it.command:
                 with contextlib.suppress(GpuError):  # a server that is gone holds nothing
                     self._keep_alive(0)
+                    self._wait_until_it_is_unloaded()
             if self._it.unit:
                 _systemctl("stop", self._it.unit)
             self._stop()
@@ -100,8 +103,8 @@ class LlmServer:
                 ctx.wait(error.retry_after_seconds or pause)
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
             except ConnectFailed as error:  # nothing was sent: it ended just now
-                if started_again or not self._start_if_it_ended(ctx):
-                    raise RuntimeError(f"{error.code}: {error.message}") from error
+                if started_again or not self._start_if_it_ended(ctx, abort):
+                    raise _let_down(error) from error
                 started_again = True
             except BadInput as error:
                 raise told.BadInput(error.message) from None
@@ -109,23 +112,37 @@ class LlmServer:
                 raise told.TransientGpuError(error.message) from None
             except Interrupted:
                 raise told.Cancelled from None
+            except RunFailed as error:
+                raise RuntimeError(error.message) from error
             except GpuError as error:
-                raise RuntimeError(f"{error.code}: {error.message}") from error
+                raise _let_down(error) from error
 
     # -- its life ----------------------------------------------------------------------------------------
 
     def _is_up(self) -> bool:
-        return self._process is None or self._process.poll() is None
+        if not self._it.command:
+            return True
+        return self._process is not None and self._process.poll() is None
 
-    def _start_if_it_ended(self, ctx: RunContext) -> bool:
-        with self._lock:
+    def _start_if_it_ended(self, ctx: RunContext, abort: Abort) -> bool:
+        """Raises Cancelled as soon as the run is cancelled, whichever run starts it."""
+        while not self._lock.acquire(timeout=LOOK_SECONDS):
+            ctx.check()
+        try:
             if self._is_up():
                 return False
             ctx.log(f"{self._it.name} had ended: it is started again")
-            self._start()
+            self._start(ctx, abort)
+        except Interrupted:
+            raise told.Cancelled from None
+        except GpuError as error:  # nothing of the run was sent
+            raise told.LetDown(error.message, code=error.code) from error
+        finally:
+            self._lock.release()
         return True
 
-    def _start(self) -> None:
+    def _start(self, ctx: RunContext | None = None, abort: Abort | None = None) -> None:
+        """ctx, abort: of the run that waits for it."""
         self._stop()
         if self._it.command:
             # a group of its own to end it by; the session stays this process': its memory is counted as ours,
@@ -136,14 +153,17 @@ class LlmServer:
         elif self._it.unit:
             _systemctl("start", self._it.unit)
         try:
-            self._wait_until_it_serves()
+            self._wait_until_it_serves(ctx)
             if self._it.protocol == "ollama":
-                self._keep_alive(-1)
+                self._keep_alive(-1, abort)
+        except (told.Cancelled, Interrupted):
+            self._stop(signal.SIGKILL)  # a cancel has not the time for more, and nothing runs there yet
+            raise
         except BaseException:
             self._stop()
             raise
 
-    def _wait_until_it_serves(self) -> None:
+    def _wait_until_it_serves(self, ctx: RunContext | None) -> None:
         until, why = time.monotonic() + self._it.start_seconds, "it was never asked"
         name = self._it.remote_model or self._it.name
         while time.monotonic() < until:
@@ -157,14 +177,17 @@ class LlmServer:
                 why = health.error
             except GpuError as error:
                 why = f"{error.code}: {error.message}"
-            time.sleep(LOOK_SECONDS)
+            if ctx is None:
+                time.sleep(LOOK_SECONDS)
+            else:
+                ctx.wait(LOOK_SECONDS)
         raise RuntimeError(f"{self._it.name} does not serve after {self._it.start_seconds:.0f} s: {why}")
 
-    def _stop(self) -> None:
+    def _stop(self, *signals: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in signals or (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -176,16 +199,27 @@ class LlmServer:
     def _get(self, url: str) -> Response:
         return self._request("GET", url, None, ASK_SECONDS)
 
-    def _keep_alive(self, seconds: int) -> None:
+    def _keep_alive(self, seconds: int, abort: Abort | None = None) -> None:
         """An empty prompt loads the model, or with 0 unloads it. Raises GpuError, RuntimeError."""
         name = self._it.remote_model or self._it.name
         url = self._it.url.rstrip("/").removesuffix("/api") + "/api/generate"
         body = f'{{"model": "{name}", "keep_alive": {seconds}, "stream": false}}'.encode()
-        answer = self._request("POST", url, body, self._it.start_seconds)
+        limit = UNLOAD_SECONDS if seconds == 0 else self._it.start_seconds
+        answer = self._request("POST", url, body, limit, abort)
         if answer.status != 200:
             raise RuntimeError(f"{self._it.name} answered {answer.status}: {answer.body[:200]!r}")
 
-    def _request(self, method: str, url: str, body: bytes | None, seconds: float) -> Response:
+    def _wait_until_it_is_unloaded(self) -> None:
+        """Ollama answers before: its list of what is loaded says when the memory is back."""
+        name = self._it.remote_model or self._it.name
+        url = self._it.url.rstrip("/").removesuffix("/api") + "/api/ps"
+        until = time.monotonic() + UNLOAD_SECONDS
+        while time.monotonic() < until and has_model(self._get(url), name):
+            time.sleep(LOOK_SECONDS)
+
+    def _request(
+        self, method: str, url: str, body: bytes | None, seconds: float, abort: Abort | None = None
+    ) -> Response:
         return self._transport.request(
             method,
             url,
@@ -194,6 +228,7 @@ class LlmServer:
             connect_timeout_seconds=ASK_SECONDS,
             deadline_seconds=seconds,
             max_bytes=_ANSWER_BYTES,
+            abort=abort,
         )
 
 
@@ -231,6 +266,10 @@ def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _Words) 
         if ctx.cancelled:
             abort.fire()
             return
+
+
+def _let_down(error: GpuError) -> told.LetDown:
+    return told.LetDown(error.message, code=error.code, unfinished=error.suspect or error.unfinished)
 
 
 def _systemctl(do: str, unit: str) -> None:

@@ -54,8 +54,10 @@ class ModelCode:
         return self._run(payload, ctx) if _takes_context(self._run) else self._run(payload)
 
     def unload(self) -> None:
-        """Forgets the handle whatever its `unload` does. Raises what that raises."""
-        unload = None if _is_function(self._source) else getattr(self._object, "unload", None)
+        """Forgets the handle whatever its `unload` does, which is also called for what was not loaded here
+        but is held outside. Raises what that raises."""
+        loaded = self._source if self.declared.held_outside else self._object
+        unload = None if _is_function(self._source) else getattr(loaded, "unload", None)
         try:
             if unload is not None:
                 unload()

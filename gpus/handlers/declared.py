@@ -11,6 +11,7 @@ from gpus.handlers.errors import ContractError
 
 _POSITIVE = ("vram_mb", "max_run_seconds", "max_load_seconds", "quiet_seconds")
 MAX_AT_ONCE = 64
+HELD_OUTSIDE = ("", "ours", "theirs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,9 @@ class Declared:
     max_load_seconds: after these the process is replaced. quiet_seconds: without progress for so long, on an
     idle GPU, a run counts as hung; None: never. warm_seconds: how long it stays loaded after its last run.
     at_once: so many runs of it at a time. min_resident: stays loaded however idle, and goes last for another
-    model.
+    model. held_outside: who holds its memory if it is not the process that loads it: "ours", processes that
+    are counted as ours and outlive that one; "theirs", what is counted among others. Its `unload` is also
+    called where that process did not load it.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Declared:
     warm_seconds: float = 300.0
     at_once: int = 1
     min_resident: bool = False
+    held_outside: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,6 +57,8 @@ def declared_by(name: str, source: Any) -> Declared:
     at_once = found.get("at_once", 1)
     if isinstance(at_once, bool) or not isinstance(at_once, int) or not 1 <= at_once <= MAX_AT_ONCE:
         raise ContractError(f"{name}: at_once is 1 to {MAX_AT_ONCE}, not {at_once!r}")
+    if found.get("held_outside", "") not in HELD_OUTSIDE:
+        raise ContractError(f"{name}: held_outside is one of {HELD_OUTSIDE}, not {found['held_outside']!r}")
     return Declared(name, **found)
 
 

@@ -33,21 +33,32 @@ class OutOfMemory(Exception):
     """The run needed more memory than there is now."""
 
 
+class LetDown(Exception):
+    """A server that the model asks let its run down. code: of `gpus.errors`. unfinished: the run had begun,
+    and nobody knows how it ended."""
+
+    def __init__(self, text: str, *, code: str, unfinished: bool = False) -> None:
+        super().__init__(text)
+        self.code, self.unfinished = code, unfinished
+
+
 class ContractError(ValueError):
     """The model's code is not what the contract asks for; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed or cancelled.
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a `LetDown`'s.
 
     trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
+    unfinished: see `LetDown`.
     """
 
     code: str
     text: str
     trace: str = ""
     sticky: bool = False
+    unfinished: bool = False
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -58,6 +69,8 @@ def failure_of(error: BaseException) -> Failure:
     trace, said = _trace_of(error), _text_of(error)
     if isinstance(error, BadInput):
         return Failure("bad_input", said[:MAX_TEXT], trace)
+    if isinstance(error, LetDown):
+        return Failure(error.code, said[:MAX_TEXT], trace, unfinished=error.unfinished)
     text = f"{type(error).__name__}: {said}"[:MAX_TEXT]
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return Failure("out_of_memory", text, trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NOISE_MB = 64.0
 """A process that holds so little more than at first is as good as a new one."""
@@ -26,7 +26,7 @@ class Room:
 @dataclass(frozen=True, slots=True)
 class Warm:
     """A loaded model. reserved: what it takes with runs in it. heat: its use, see `cooled`, at
-    `last_used`."""
+    `last_used`. among_others: what it holds is measured as others'."""
 
     name: str
     reserved: float
@@ -36,6 +36,7 @@ class Warm:
     running: int = 0
     warm_seconds: float = 300.0
     min_resident: bool = False
+    among_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,11 @@ def make_room(
         has = max(0.0, room.limit - room.base)
         why = f"{model} needs {needs:.0f} MB, and this device has {has:.0f} MB for models"
         return NoRoom(why, for_ever=True)
-    free = _free(warm, room)
+    room = replace(room, others=_strangers(warm, room))
     if needs > room.limit - room.others - room.base:
         held = f"{room.others:.0f} MB of {room.limit:.0f} MB are held by other processes"
         return NoRoom(f"{model} needs {needs:.0f} MB: {held}", for_ever=False)
+    free = _free(warm, room)
     evicted: list[Warm] = []
     for one in idle:
         if free >= needs:
@@ -106,7 +108,9 @@ def make_room(
         if free - one.reserved >= needs:
             evicted.remove(one)
             free -= one.reserved
-    return Load(tuple(one.name for one in evicted))
+    names = tuple(one.name for one in evicted)
+    # what others let go of, others may have taken
+    return Unload(names) if any(one.among_others for one in evicted) else Load(names)
 
 
 def idle_ones(warm: Iterable[Warm], now: float) -> list[str]:
@@ -143,8 +147,18 @@ def is_leaking(after_runs: Sequence[float], spare: float, *, least: float, ahead
 
 def _free(warm: Sequence[Warm], room: Room) -> float:
     """Less what models reserved, also where they do not use it now, and less what they took beyond that."""
-    held = max(room.own, room.base + sum(one.reserved for one in warm))
-    return room.limit - room.others - held
+    ours = sum(one.reserved for one in warm if not one.among_others)
+    held = max(room.own, room.base + ours)
+    return room.limit - room.others - held - _among_others(warm)
+
+
+def _among_others(warm: Sequence[Warm]) -> float:
+    return sum(one.reserved for one in warm if one.among_others)
+
+
+def _strangers(warm: Sequence[Warm], room: Room) -> float:
+    """What others hold that is none of these models: those reserved theirs, which must not count twice."""
+    return max(0.0, room.others - _among_others(warm))
 
 
 def _worth(one: Warm, now: float) -> tuple[bool, float]:

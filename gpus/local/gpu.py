@@ -88,6 +88,7 @@ class LocalGpu:
 
     def stop(self) -> None:
         """Ends the process with everything in it."""
+        self.rest()
         self.end_process(Verdicts(others=let_go("Its worker stopped.")))
 
     @property
@@ -124,9 +125,8 @@ class LocalGpu:
                 return Stopped.OBEYED
         self._happened("run_killed", attempt=attempt, job_id=run.order.job)
         others = let_go("Its process was ended for the sake of another run that would not stop.")
-        self.end_process(
-            Verdicts({attempt: why or let_go("It was killed, because it would not stop.")}, others)
-        )
+        error = why or let_go("It was killed, because it would not stop.")
+        self.end_process(Verdicts({attempt: error}, others))
         return Stopped.KILLED if run.over else Stopped.NOT_GONE
 
     def running(self) -> list[Order]:
@@ -190,7 +190,7 @@ class LocalGpu:
             if self._holder.process is None:
                 return True
             self._moving = True
-        self._move_on(lambda: self.end_process(Verdicts()))
+        self._move_on(lambda: self._moves.end(Verdicts()))
         return True
 
     def tick(self) -> None:

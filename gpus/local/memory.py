@@ -14,11 +14,13 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """own: of our model process and what it started; others: everybody else's."""
+    """own: of our model process and what it started; others: everybody else's. beside: what of `own`
+    is held by processes that are not in its session."""
 
     total: float
     own: float
     others: float
+    beside: float = 0.0
 
 
 class Gauge(Protocol):
@@ -72,9 +74,10 @@ class RamGauge:
         limit, used = self._cgroup_facts()
         if limit is not None and limit < total:
             total, available = limit, min(available, limit - used)
-        ours = set(() if session is None else members(session, self._proc)) | set(self._also())
-        own = sum(held_by(pid, self._proc) for pid in ours)
-        return Memory(total, own, max(0.0, total - available - own))
+        within = set(() if session is None else members(session, self._proc))
+        beside = sum(held_by(pid, self._proc) for pid in set(self._also()) - within)
+        own = sum(held_by(pid, self._proc) for pid in within) + beside
+        return Memory(total, own, max(0.0, total - available - own), beside)
 
     def _cgroup_facts(self) -> tuple[float | None, float]:
         try:

@@ -88,8 +88,13 @@ class Moves:
 
     def replace(self) -> None:
         self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
-        self._end_process(Verdicts(others=let_go("Its process was replaced.")))
+        self.end(Verdicts(others=let_go("Its process was replaced.")))
         self.spawn()
+
+    def end(self, verdicts: Verdicts) -> None:
+        """The process, and what it would leave behind."""
+        self._shelf.leave()
+        self._end_process(verdicts)
 
     def unload(self, models: Sequence[str]) -> None:
         try:

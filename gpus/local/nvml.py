@@ -126,8 +126,8 @@ class VramGauge(Gauge):
 
     def read(self, session: int | None) -> Memory:
         reading = self._nvml.read(self._uuid)
-        others = set(self._also())
-        ours = others if session is None else others | set(members(session))
+        also, within = set(self._also()), set(() if session is None else members(session))
+        ours = also | within
         named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
         if session is None and not named:
             own = 0.0
@@ -135,7 +135,8 @@ class VramGauge(Gauge):
             own = sum(named.values())
         else:
             own = max(0.0, reading.used_mb - self._before) if reading.used_mb > self._before else 0.0
-        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own))
+        beside = sum(held for pid, held in named.items() if pid not in within)
+        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), beside)
 
 
 def ram_of(session: int | None) -> float:

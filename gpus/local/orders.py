@@ -8,7 +8,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gpus.errors import BadInput, GpuError, GpuFault, Interrupted, OutOfMemory, RunFailed, RunTimedOut
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    GpuError,
+    GpuFault,
+    Interrupted,
+    ModelMissing,
+    OutOfMemory,
+    RunFailed,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+)
 from gpus.handlers.errors import Failure
 from gpus.local.wire import Frame
 
@@ -80,6 +92,16 @@ class Verdicts:
         return Verdicts({**later.named, **self.named}, self.others or later.others)
 
 
+_KINDS: dict[str, type[GpuError]] = {
+    "bad_input": BadInput,
+    "gpu_fault": GpuFault,
+    "out_of_memory": OutOfMemory,
+}
+_LET_DOWN: dict[str, type[GpuError]] = {
+    kind.code: kind for kind in (ConnectFailed, ServerLost, ServerFailed, ModelMissing, RunTimedOut)
+}
+
+
 def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -> GpuError:
     """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having
     been asked would come back for ever if it cost nothing."""
@@ -88,11 +110,12 @@ def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -
         if cancelled:
             return let_go("It heeded its cancel.")
         said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
-    kind = {"bad_input": BadInput, "gpu_fault": GpuFault, "out_of_memory": OutOfMemory}.get(
-        said.code, RunFailed
-    )
+    kind = _KINDS.get(said.code) or _LET_DOWN.get(said.code, RunFailed)
     error = kind(said.text, detail=said.trace)
     error.suspect = False  # it ended, in a process that we hold
+    error.unfinished = said.unfinished
+    if said.code in _LET_DOWN:
+        error.elsewhere = True  # that server is of this machine
     return error
 
 

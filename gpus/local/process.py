@@ -101,8 +101,7 @@ class ModelProcess:
         try:
             self._popen.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:  # its warden was killed, or something does not die
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill_what_is_left()
             self._popen.wait()
 
     def _read(self) -> None:
@@ -120,11 +119,7 @@ class ModelProcess:
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)  # in case it was the warden that was killed
-        while self._is_left():  # its GPU is not free before
-            with contextlib.suppress(OSError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        while self._kill_what_is_left():  # its GPU is not free before
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # what it wrote last may say why
@@ -132,16 +127,20 @@ class ModelProcess:
         self.kill(wait=False)
         self._gone(self._unheard or _in_words(status))
 
-    def _is_left(self) -> bool:
-        """Whether anything of its session still ends."""
+    def _kill_what_is_left(self) -> bool:
+        """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing."""
         try:
-            return bool(members(self._popen.pid))
+            left = members(self._popen.pid)
         except OSError:  # no such folder there
             try:
-                os.killpg(self._popen.pid, 0)
+                os.killpg(self._popen.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):  # the latter: what is left is over, but not reaped
                 return False
             return True
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(left)
 
     def _print(self) -> None:
         """Models may write without end: what is too much is counted, not kept."""

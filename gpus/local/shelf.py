@@ -23,7 +23,7 @@ from gpus.local.cache import (
     is_leaking,
     make_room,
 )
-from gpus.local.holder import Holder
+from gpus.local.holder import Holder, Overdue, ProcessGone
 from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge
 
@@ -45,6 +45,7 @@ class Shelf:
         self.loads = 0
         self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
         self._base = self._for_libraries = 0.0
+        self._left = False
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
@@ -54,7 +55,10 @@ class Shelf:
         """A new process is there. Raises OSError if the device can't be read."""
         self._for_libraries = self._knobs.library_mb
         self.clear()  # the one before may have died between a load and its entry here
-        self._base = self._gauge.read(self._holder.session).own
+        found = self._gauge.read(self._holder.session)
+        # what outlived another process can be unloaded, unless that was tried in vain just now
+        self._base = found.own if self._left else found.own - found.beside
+        self._left = False
 
     def clear(self) -> None:
         """The process is gone, and all that was loaded."""
@@ -149,6 +153,21 @@ class Shelf:
             self._holder.heed()
             time.sleep(_LOOK_SECONDS)
 
+    def leave(self) -> None:
+        """The process will be ended: what it loaded and does not hold itself would stay, so it is unloaded
+        unless it runs, whoever loaded it."""
+        for name, declared in self._holder.models.items():
+            one = self.warm.get(name)
+            if not declared.held_outside or (one is not None and one.running):
+                continue
+            self.warm.pop(name, None)
+            self._left = True
+            try:
+                self._holder.ask({"do": "unload", "model": name}, "unloaded", UNLOAD_SECONDS)
+            except (ProcessGone, Overdue):
+                return
+            self._happened("model_unloaded", model=name)
+
     # -- memory ---------------------------------------------------------------------------------------------
 
     def _placed(self, declared: Declared, seconds: float) -> Warm:
@@ -162,10 +181,13 @@ class Shelf:
             heat=cooled(heat, now - at),
             warm_seconds=declared.warm_seconds,
             min_resident=declared.min_resident,
+            among_others=declared.held_outside == "theirs",
         )
 
     def _held_by(self, one: Warm) -> float:
-        """At least so much may be in use by it now."""
+        """At least so much of ours may be in use by it now."""
+        if one.among_others:
+            return 0.0
         loaded = self._measured.get(one.name, 0.0)
         return max(loaded, one.reserved) if one.running else loaded
 

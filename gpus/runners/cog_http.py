@@ -1,8 +1,8 @@
 """A stock Cog container: ``PUT /predictions/{id}``, told to answer at once; its webhook pushes the result.
 
 Cog lets nobody ask for a prediction: a second PUT joins one that runs, and runs one that is over *again*.
-What may be asked is ``/health-check``, which says whether a slot is free. So the webhook brings the result,
-and the polls find out whether it can still come.
+What may be asked is ``/health-check``, which says whether a slot is free, and never how many there are. So
+the webhook brings the result, and the polls find out, where they can, whether it can still come.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class CogRunner(HttpRunner):
 
     stopped_by = "the server does not know the prediction any more"
     _idle_polls = 0
+    _was_full = False
+    """Whether a poll of this run found the container without a free slot."""
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         response = self._request(
@@ -58,8 +60,9 @@ class CogRunner(HttpRunner):
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
-        """Where the container has one slot, an idle one means that the prediction is over; with more of them
-        only its webhook tells."""
+        """BUSY means that no slot is free. A container of one slot that was BUSY during this run and is READY
+        since is over with it. Otherwise READY says nothing, for it may have more slots than it was registered
+        with, and only its webhook tells."""
         try:
             response = self._request(
                 "GET",
@@ -76,7 +79,8 @@ class CogRunner(HttpRunner):
             raise PollFailed(f"{error.code}: {error.message}") from error
         if state in _NOT_SERVING:
             raise PollFailed(f"Cog is {state}: it lost what it ran.", gone=True)
-        if state == "READY" and run.endpoint.max_slots == 1:
+        self._was_full |= state == "BUSY"
+        if state == "READY" and self._was_full and run.endpoint.max_slots == 1:
             self._idle_polls += 1
             if self._idle_polls > math.ceil(SILENCE_SECONDS / run.model.poll_interval):
                 raise PollFailed(

@@ -76,7 +76,7 @@ class ServerEvents:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(value)
+            self._size += len(value) + 1  # also an empty line is kept, and its end
             if self._size > self._max_bytes:
                 raise ResponseTooLarge(f"An event of the answer is longer than {self._max_bytes} bytes.")
             self._data.append(value)

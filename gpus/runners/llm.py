@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from gpus.errors import BadInput, GpuError, ModelMissing, ServerFailed, ServerLost
+from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, ModelMissing, ServerFailed, ServerLost
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, Response, RunRequest, StillRunning, Transport
 from gpus.runners.http_runner import HttpRunner, identity, merged
@@ -28,6 +28,13 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _FAILED_DEPENDENCY = 424
+_NAMED: dict[str, type[GpuError]] = {
+    "validation": BadInput,  # TGI's names …
+    "overloaded": GpuBusy,
+    "generation": ServerFailed,
+    "invalid_request_error": BadInput,  # … OpenAI's, and vLLM's
+    "BadRequestError": BadInput,
+}
 
 
 class Answer(Protocol):
@@ -85,7 +92,7 @@ class LlmRunner(HttpRunner, ABC):
         try:
             return self._stream(run, body, abort) if self.is_streamed(body) else self._ask(run, body, abort)
         except ServerLost as error:
-            error.suspect = False
+            without_doubt(error)
             raise
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -172,13 +179,22 @@ def llm_error_of(response: Response, *, now: datetime) -> GpuError:
 
 
 def llm_failure_of(said: Mapping[str, Any]) -> GpuError:
-    """The price of ``{"error": …}`` inside an answer that began well."""
+    """The price of ``{"error": …}`` inside an answer that began well: by a status in it, else by the name
+    that the server has for it, else by its words."""
     error = said["error"]
-    status = error.get("code") if isinstance(error, Mapping) else None
-    if isinstance(status, int) and 400 <= status < 600:
-        return llm_error_of(Response(status, {}, json.dumps(said).encode()), now=datetime.now(UTC))
+    told = {**said, **error} if isinstance(error, Mapping) else said
+    for name in ("code", "http_status_code", "status_code"):
+        status = told.get(name)
+        if isinstance(status, int) and 400 <= status < 600:
+            return llm_error_of(Response(status, {}, json.dumps(said).encode()), now=datetime.now(UTC))
     failure = failure_of({"status": "error", "error": error})
-    return BadInput(failure.message) if _CONTEXT.search(failure.message) else failure
+    if isinstance(failure, GpuFault):
+        return failure
+    if _CONTEXT.search(failure.message):
+        return BadInput(failure.message)
+    names = (told.get("error_type"), told.get("type"))
+    kind = next((_NAMED[name] for name in names if isinstance(name, str) and name in _NAMED), None)
+    return failure if kind is None else kind(failure.message)
 
 
 def with_path(endpoint: str, payload: Mapping[str, Any], paths: Mapping[str, str], base: str) -> str:
@@ -215,8 +231,12 @@ def object_in(data: bytes) -> dict[str, Any]:
 
 
 def cut_short() -> ServerLost:
-    error = ServerLost("The answer ended before it was whole.")
-    error.suspect = False
+    return without_doubt(ServerLost("The answer ended before it was whole."))
+
+
+def without_doubt(error: ServerLost) -> ServerLost:
+    """The slot is free, and yet the run had begun: a job that may run only once can't run again."""
+    error.suspect, error.unfinished = False, True
     return error
 
 

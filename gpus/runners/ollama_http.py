@@ -79,9 +79,10 @@ class Words:
         source = message if isinstance(message, dict) else said
         for name in ("content", "response", "thinking"):
             if isinstance(source.get(name), str):
-                self._kept.count(source[name])
-                self._texts.setdefault(name, []).append(source[name])
+                parts = self._texts.setdefault(name, [])
                 if source[name]:
+                    self._kept.count(source[name])
+                    parts.append(source[name])
                     self._tell("partial", {"reasoning": source[name]} if name == "thinking" else source[name])
         if isinstance(message, dict):
             self._keep(message)
@@ -95,7 +96,7 @@ class Words:
             if name == "tool_calls" and isinstance(value, list):
                 self._kept.count(value)
                 self._message.setdefault("tool_calls", []).extend(value)
-            elif name == "role":
+            elif name == "role" and isinstance(value, str):
                 self._message[name] = value
 
 

@@ -107,22 +107,27 @@ class Chunks:
         if isinstance(said.get("logprobs"), dict):
             for name, value in said["logprobs"].items():
                 self._add(choice.setdefault("logprobs", {}), name, value, index)
-        if said.get("finish_reason") is not None:
+        if isinstance(said.get("finish_reason"), str):
+            self._kept.count(said["finish_reason"])
             choice["finish_reason"] = said["finish_reason"]
 
     def _add(self, to: dict[str, Any], name: str, value: Any, index: int) -> None:
         """A delta: text and lists grow, tool calls by their own index, anything else is said once."""
         if value is None:
             return
+        if name not in to:
+            self._kept.count(name)
         self._kept.count(value)
         if name == "tool_calls" and isinstance(value, list):
             _grow_calls(to.setdefault("tool_calls", []), value)
         elif name in ("role", "id", "type"):
             to[name] = value
         elif isinstance(value, str):
-            _text_in(to, name).append(value)
-            if index == 0 and value:
-                self._told(name, value)
+            text = _text_in(to, name)
+            if value:
+                text.append(value)
+                if index == 0:
+                    self._told(name, value)
         elif isinstance(value, list):
             if not isinstance(to.get(name), list):
                 to[name] = []

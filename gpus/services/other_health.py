@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from urllib.parse import urlsplit, urlunsplit
 
+from gpus.errors import GpuError
 from gpus.protocol import ModelType
 from gpus.runners.base import Response
 from gpus.runners.cog_http import health_url as cog_health_url
@@ -50,27 +51,38 @@ def ask_openai(endpoint: str, model: str, slots: int, get: Get) -> Health:
         answer = get(f"{base}/models" if has_path else f"{base}/v1/models")
     if answer.status != 200:
         return Health(False, error=f"it answered {answer.status}: {_words(answer)}")
-    return Health(True, active_jobs=_counted(get(_at_root(endpoint, "/metrics"))))
+    try:
+        metrics = get(_at_root(endpoint, "/metrics"))
+    except GpuError:  # its health does not hang on them
+        return Health(True)
+    return Health(True, active_jobs=_counted(metrics))
 
 
 def ask_ollama(endpoint: str, model: str, slots: int, get: Get) -> Health:
-    """It is well if it has the model; it never says what it runs."""
+    """It never says what it runs. One that lacks this model may have the others that it is registered with:
+    the model's jobs are told."""
     answer = get(_at_root(endpoint, "/api/tags"))
+    if has_model(answer, model) is None:
+        return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")
+    return Health(True)
+
+
+def has_model(answer: Response, model: str) -> bool | None:
+    """Whether one of Ollama's lists of models has it. None: it is no such list."""
     try:
         said = read_json(answer.body) if answer.status == 200 else None
     except Unreadable:
         said = None
     models = said.get("models") if isinstance(said, dict) else None
     if not isinstance(models, list):
-        return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")
+        return None
     names = {str(one.get("name")) for one in models if isinstance(one, dict)}
-    if not names & {model, f"{model}:latest"}:
-        return Health(False, error=f"it does not have the model {model!r}")
-    return Health(True)
+    return bool(names & {model, f"{model}:latest"})
 
 
 def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:
-    """An idle container of one slot runs nothing, a busy one has no slot left."""
+    """A busy one has no slot left. One that is ready may run something all the same: it does not say how many
+    slots it has, and who registered it may not know."""
     answer = get(cog_health_url(endpoint))
     try:
         said = read_json(answer.body) if answer.status == 200 else None
@@ -81,8 +93,8 @@ def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:
     state = said["status"].upper()
     if state not in _COG_SERVES:
         return Health(False, error=f"Cog is {state}: {said.get('user_healthcheck_error') or 'no more said'}")
-    counts = {"BUSY": slots} if slots > 1 else {"BUSY": 1, "READY": 0}
-    return Health(True, boot_id=_setup_of(said), active_jobs=counts.get(state), max_concurrent=slots)
+    running = slots if state == "BUSY" else None
+    return Health(True, boot_id=_setup_of(said), active_jobs=running, max_concurrent=slots)
 
 
 OTHERS: dict[ModelType, Callable[[str, str, int, Get], Health]] = {

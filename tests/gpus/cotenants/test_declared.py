@@ -35,6 +35,7 @@ def test_a_server_is_a_table(tmp_path: Path) -> None:
         (f"[llama]\n{GOOD.replace('http:', 'ftp:')}", "http:// or https:// URL"),
         (f"[llama]\n{GOOD.replace('100', '-1')}", "number above 0"),
         (f"[llama]\n{GOOD}slots = 0\n", "whole number from 1"),
+        (f"[llama]\n{GOOD}stop_seconds = 26\n", "stop_seconds is at most 25"),
         (f'[llama]\n{GOOD}command = "serve"\n', "list of words"),
         (f'[llama]\n{GOOD}command = ["serve"]\nunit = "llama"\n', "not both"),
         (f'[llama]\n{GOOD}min_resident = "yes"\n', "true or false"),
@@ -70,5 +71,7 @@ def test_a_units_memory_is_ours_not_others(tmp_path: Path, monkeypatch: pytest.M
     assert set(units()) == {os.getpid()}
     with_it, without = RamGauge(also=units).read(None), RamGauge().read(None)
     assert with_it.own > 10
+    assert with_it.beside == with_it.own
+    assert RamGauge(also=units).read(os.getsid(0)).beside == 0, "it is of that session"
     assert without.own == 0
     assert set(UnitProcesses(["not-there.service"], cgroups=tmp_path)()) == set()

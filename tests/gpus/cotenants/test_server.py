@@ -4,100 +4,34 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpus.cotenants.declared import FILE_VARIABLE, MODULE
-from gpus.errors import BadInput, GpuError, Interrupted, RunFailed
-from gpus.local.gpu import LocalGpu
-from gpus.local.knobs import Knobs
-from gpus.local.memory import RamGauge
-from gpus.local.orders import Order
-from gpus.runners.base import Abort
+from gpus.cotenants.declared import Cotenant
+from gpus.cotenants.server import LlmServer as Cotenanted
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    GpuError,
+    Interrupted,
+    ModelMissing,
+    RunFailed,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+    Verdict,
+)
+from gpus.handlers import Cancelled, RunContext
+from gpus.handlers.errors import LetDown, failure_of
+from gpus.local.orders import error_of
+from tests.gpus.cotenants.box import CHAT, Box, free_port
 from tests.gpus.node.caller import eventually
-from tests.gpus.runners.llm_server import WORDS
-
-CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
-
-
-class Box:
-    """A worker's GPU (600 MB of RAM) with one LLM server of 150 MB and the models of `tests.gpus.local`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log = folder, folder / "server.log"
-        self.log.touch()
-        self.told: list[tuple[str, Any]] = []
-        self.gpu: LocalGpu | None = None
-
-    def open(self, *does: str, command: str | None = None, **more: Any) -> LocalGpu:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port = sock.getsockname()[1]
-        words = [
-            sys.executable,
-            "-m",
-            "tests.gpus.cotenants.fake_llm",
-            str(port),
-            "150",
-            str(self.log),
-            *does,
-        ]
-        fields = {
-            "protocol": "openai",
-            "url": f"http://127.0.0.1:{port}/v1",
-            "vram_mb": 200,
-            "slots": 2,
-            "start_seconds": 60,
-            "command": words if command is None else [command],
-            **more,
-        }
-        lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
-        file = self.folder / "llms.toml"
-        file.write_text("\n".join(["[llama]", *lines, ""]))
-        self.gpu = LocalGpu(
-            ["tests.gpus.local.models", MODULE],
-            gauge=RamGauge(),
-            environment={FILE_VARIABLE: str(file), "TEST_FOLDER": str(self.folder)},
-            output_root=self.folder / "output",
-            knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=3.0, sample_seconds=0.0),
-            hear=lambda order, kind, value: self.told.append((kind, value)),
-        )
-        self.gpu.start()
-        return self.gpu
-
-    def run(self, model: str, payload: Any = None, abort: Abort | None = None) -> Any:
-        assert self.gpu is not None
-        attempt = os.urandom(8).hex()
-        return self.gpu.run(Order(attempt, f"job-{attempt}", model, payload, 60.0), abort or Abort())
-
-    def notes(self, word: str) -> list[str]:
-        return [line for line in self.log.read_text().splitlines() if line.startswith(word)]
-
-    @property
-    def pid(self) -> int:
-        return int(self.notes("up")[-1].split()[1])
-
-    @property
-    def text(self) -> str:
-        return "".join(value for kind, value in self.told if kind == "partial")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    box = Box(tmp_path)
-    yield box
-    if box.gpu is not None:
-        box.gpu.stop()
-
-
-def _toml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
 
 
 def is_there(pid: int) -> bool:
@@ -188,6 +122,63 @@ def test_errors_keep_their_classes(box: Box, payload: Any, error: type[GpuError]
         box.run("llama", payload)
 
 
+@pytest.mark.parametrize("protocol", ["openai", "ollama"])
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        (Behaviour(cut_after=2), ServerLost),
+        (Behaviour(status=500, body={"error": "boom"}), ServerFailed),
+        (Behaviour(status=404, body={"error": "not found"}), ModelMissing),
+        (Behaviour(hang_after=2), RunTimedOut),
+        (None, ConnectFailed),
+    ],
+)
+def test_what_its_server_did_wrong_is_not_the_models_fault_alone(
+    protocol: str, does: Behaviour | None, error: type[GpuError]
+) -> None:
+    with LlmServer(does) as server:
+        url = server.url + ("/v1" if protocol == "openai" else "")
+        limit = 0.3 if error is RunTimedOut else 30.0
+        handler = Cotenanted(Cotenant("m", protocol, url, 1.0, max_run_seconds=limit))
+        if does is None:
+            server.__exit__()
+        with pytest.raises(LetDown) as raised:
+            handler.run(CHAT, RunContext())
+    priced = error_of(failure_of(raised.value))
+    assert type(priced) is error
+    assert priced.blames in (Verdict.EITHER, Verdict.SERVER)
+    assert priced.elsewhere
+    assert not priced.suspect
+
+
+def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_path: Path) -> None:
+    hangs, log, port = tmp_path / "hangs", tmp_path / "log", free_port()
+    serve = f"{sys.executable} -m tests.gpus.cotenants.fake_llm {port} 1 {log}"
+    command = ("sh", "-c", f"[ -e {hangs} ] && exec sleep 600; exec {serve}")
+    url = f"http://127.0.0.1:{port}/v1"
+    handler = Cotenanted(Cotenant("llama", "openai", url, 1.0, command=command, start_seconds=60.0))
+    threads, said = ThreadPoolExecutor(2), list[str]()
+    starts, waits = RunContext(tell=lambda kind, value: said.append(kind)), RunContext()
+    handler.load()
+    try:
+        hangs.touch()
+        first = int(log.read_text().split()[1])
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: _is_over(first))
+        one = threads.submit(handler.run, CHAT, starts)
+        eventually(lambda: "log" in said)
+        other = threads.submit(handler.run, CHAT, waits)
+        for ctx, end in ((waits, other), (starts, one)):
+            ctx.cancel()
+            with pytest.raises(Cancelled):
+                end.result(10)
+        hangs.unlink()
+        assert handler.run(CHAT, RunContext())["choices"], "the next run starts it"
+    finally:
+        handler.unload()
+        threads.shutdown(wait=False)
+
+
 def test_a_server_that_does_not_come_up_says_why(box: Box) -> None:
     box.open(command="false")
     with pytest.raises(RunFailed, match="ended with status 1"):
@@ -200,6 +191,21 @@ def test_it_does_not_outlive_its_worker(box: Box) -> None:
     box.run("llama", CHAT)
     gpu.stop()
     assert not is_there(box.pid)
+
+
+def test_it_ends_with_its_process_also_where_that_ones_warden_was_killed(box: Box) -> None:
+    gpu = box.open()
+    box.run("llama", CHAT)
+    first = box.pid
+    assert gpu.session is not None
+    try:
+        os.kill(gpu.session, signal.SIGKILL)
+        eventually(lambda: gpu.session is None)
+        assert not is_there(first) or _is_over(first)
+        assert box.run("llama", CHAT)["choices"], "and the GPU goes on"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGKILL)
 
 
 def _is_over(pid: int) -> bool:

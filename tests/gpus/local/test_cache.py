@@ -94,6 +94,19 @@ def test_memory_beyond_what_was_reserved_is_not_given_twice():
     assert make_room("c", 400, [warm("a", 300)], Room(limit=1000, own=800), NOW) == Load(("a",))
 
 
+def test_what_a_warm_one_holds_among_others_counts_once():
+    ollama = warm("ollama", 500, among_others=True)
+    room = Room(limit=1000, others=500, own=50, base=50)
+    assert make_room("c", 400, [ollama], room, NOW) == Load()
+    assert make_room("c", 800, [ollama], room, NOW) == Unload(("ollama",)), "and then it is looked again"
+    busy = dataclasses.replace(ollama, running=1)
+    assert make_room("c", 800, [busy], room, NOW) == WaitForRuns()
+    strangers = dataclasses.replace(room, others=800)
+    assert isinstance(make_room("c", 800, [ollama], strangers, NOW), NoRoom)
+    both = dataclasses.replace(room, own=300)
+    assert make_room("c", 250, [ollama, warm("a", 100, heat=0.1)], both, NOW) == Load(("a",))
+
+
 def test_an_unmeasured_model_is_loaded_alone():
     assert make_room("c", None, [warm("a", 1)], ROOM, NOW) == Load(("a",))
     assert make_room("c", None, [warm("a", 1, running=1)], ROOM, NOW) == WaitForRuns()

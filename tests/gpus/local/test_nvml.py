@@ -86,6 +86,8 @@ def test_memory_of_other_processes_is_told_from_ours():
     card = Card("GPU-a", used_mb=3_000, processes=[(os.getpid(), 1_200), (999_999, 1_500)])
     memory = VramGauge(Nvml(FakeNvml(card)), "GPU-a").read(OURS)
     assert (memory.total, memory.own, memory.others) == (16_000, 1_200, 1_800)
+    memory = VramGauge(Nvml(FakeNvml(card)), "GPU-a", also=lambda: {999_999, os.getpid()}).read(OURS)
+    assert (memory.own, memory.beside, memory.others) == (2_700, 1_500, 300), "a unit's, beside the session"
 
 
 def test_where_the_driver_names_no_process_what_was_there_before_is_others():

@@ -13,6 +13,9 @@ from gpus.local.orders import Stopped
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
 
+NOBODY = 2**22 + 1
+"""A pid above the largest that Linux gives."""
+
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -28,7 +31,7 @@ def test_nothing_begins_before_it_is_gone_and_its_slot_is_not_free(bench: Bench,
     going = bench.begin(bench.order("wild", {"do": "hangs", "here": str(here)}))
     eventually(here.exists)
     session = bench.gpu.session
-    left.append(1)
+    left.append(NOBODY)
     try:
         assert bench.gpu.stop_run(going.order.attempt) is Stopped.NOT_GONE
         assert [order.attempt for order in bench.gpu.running()] == [going.order.attempt]
@@ -44,7 +47,7 @@ def test_nothing_begins_before_it_is_gone_and_its_slot_is_not_free(bench: Bench,
 
 def test_a_run_past_its_limit_in_a_process_that_stays_is_suspect(bench: Bench, left: list[int]):
     bench.wild("echo")
-    left.append(1)
+    left.append(NOBODY)
     try:
         with pytest.raises(RunTimedOut) as raised:
             bench.run("wild", {"do": "hangs"}, limit_seconds=0.2)

@@ -44,12 +44,14 @@ class Behaviour:
 
 
 class LlmServer:
-    """asked: the requests' (method, path, headers, body). log: (path, what became of it)."""
+    """asked: the requests' (method, path, headers, body). log: (path, what became of it). loaded: what Ollama
+    was told to keep."""
 
     def __init__(self, behaviour: Behaviour | None = None, *, port: int = 0) -> None:
         self.does = behaviour or Behaviour()
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.log: list[tuple[str, str]] = []
+        self.loaded: set[str] = set()
         self.wrote, self.go, self.hung_up = threading.Event(), threading.Event(), threading.Event()
         outer = self
 
@@ -67,6 +69,9 @@ class LlmServer:
     @property
     def bodies(self) -> list[Any]:
         return [body for method, _, _, body in self.asked if method != "GET"]
+
+    def keep(self, model: str, is_kept: bool) -> None:
+        (self.loaded.add if is_kept else self.loaded.discard)(model)
 
     def __enter__(self) -> LlmServer:
         self._thread.start()
@@ -103,6 +108,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, {"object": "list", "data": [{"id": name} for name in does.models]})
         elif self.path == "/metrics":
             self._answer(200 if does.metrics else 404, does.metrics.encode())
+        elif self.path == "/api/ps":
+            self._json(200, {"models": [{"name": name} for name in outer.loaded]})
         elif self.path == "/api/tags":
             self._json(200, {"models": [{"name": name} for name in does.models]})
         else:
@@ -180,6 +187,11 @@ class _Handler(BaseHTTPRequestHandler):
         counts = {"done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 5}
         if self.path.endswith("/embed"):
             self._json(200, {**head, "embeddings": [[0.1, 0.2]], "prompt_eval_count": 3})
+            return
+
+        if not is_chat and "prompt" not in body:
+            self.server_.keep(body["model"], bool(body["keep_alive"]))
+            self._json(200, {**head, "response": "", "done": True})
             return
 
         def say(word: str) -> dict[str, Any]:

@@ -108,16 +108,30 @@ def test_polling_asks_for_the_health_and_never_runs_it_again(cog: CogServer) -> 
     assert cog.runs == {"01ATTEMPT": 1}
 
 
-def test_an_idle_container_that_never_pushed_lost_the_run(cog: CogServer) -> None:
-    cog.webhooks = False
+def test_a_container_that_was_full_and_idle_since_and_never_pushed_lost_the_run(cog: CogServer) -> None:
+    cog.webhooks, cog.hold = False, True
     request, runner = request_to(cog), runner_for(SPEC)
     start(request)
+    assert isinstance(runner.poll(request, "01ATTEMPT", abort=Abort()), StillRunning)
+    cog.gate.set()
     eventually(lambda: not cog.running)
     for _ in range(3):  # 15 s at its poll interval
         assert isinstance(runner.poll(request, "01ATTEMPT", abort=Abort()), StillRunning)
     with pytest.raises(PollFailed, match="DISPATCHER_PUBLIC_URL") as raised:
         runner.poll(request, "01ATTEMPT", abort=Abort())
     assert raised.value.gone
+
+
+def test_a_ready_container_that_was_registered_with_fewer_slots_than_it_has_lost_nothing() -> None:
+    with CogServer(slots=4) as cog:
+        cog.hold = True
+        request = request_to(cog, endpoint=Endpoint("gpu-1", cog.url, max_slots=1))
+        runner = runner_for(SPEC)
+        start(request)
+        for _ in range(10):
+            assert cog.health() == "READY"
+            assert isinstance(runner.poll(request, "01ATTEMPT", abort=Abort()), StillRunning)
+        assert cog.running, "it ran all the time"
 
 
 def test_of_several_slots_an_idle_one_says_nothing() -> None:

@@ -85,6 +85,12 @@ def test_a_model_that_the_server_does_not_have_is_a_failure_of_its_own(
         ("CUDA error: device-side assert", GpuFault),
         ({"message": "This model's maximum context length is 4096 tokens", "code": 400}, BadInput),
         ({"message": "overloaded", "code": 503}, GpuBusy),
+        ({"message": "Input validation error: too many tokens", "http_status_code": 422}, BadInput),
+        ({"message": "slow down", "status_code": 429}, GpuBusy),
+        ({"message": "no such thing", "type": "invalid_request_error", "code": "bad_param"}, BadInput),
+        ({"message": "temperature must be positive", "type": "BadRequestError"}, BadInput),
+        ({"message": "CUDA error: device-side assert", "type": "generation"}, GpuFault),
+        ({"message": "of no known kind", "type": ["odd"], "code": None}, RunFailed),
     ],
 )
 def test_an_error_in_the_middle_of_a_stream_has_its_price(
@@ -96,6 +102,18 @@ def test_an_error_in_the_middle_of_a_stream_has_its_price(
     assert type(raised.value) is error
 
 
+@pytest.mark.parametrize(
+    ("name", "error"), [("validation", BadInput), ("overloaded", GpuBusy), ("generation", ServerFailed)]
+)
+def test_tgis_names_for_an_error_have_their_price(
+    server: LlmServer, name: str, error: type[Exception]
+) -> None:
+    server.does.garbage = b'data: {"error": "it said so", "error_type": "%s"}\n\n' % name.encode()
+    with pytest.raises(error, match="it said so") as raised:
+        streamed(server, ModelType.OPENAI).run()
+    assert type(raised.value) is error
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmServer, kind: ModelType) -> None:
     server.does.cut_after = 2
@@ -103,14 +121,16 @@ def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmSer
     with pytest.raises(ServerLost) as raised:
         ask.run()
     assert not raised.value.suspect, "the run ended with its connection"
+    assert raised.value.unfinished, "and yet nobody knows how"
     assert ask.text == "".join(WORDS[:2])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_ends_before_its_last_word_lost_the_server(server: LlmServer, kind: ModelType) -> None:
     server.does.no_last_word = True
-    with pytest.raises(ServerLost, match="before it was whole"):
+    with pytest.raises(ServerLost, match="before it was whole") as raised:
         streamed(server, kind).run()
+    assert raised.value.unfinished
 
 
 @pytest.mark.parametrize("kind", KINDS)

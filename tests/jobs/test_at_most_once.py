@@ -1,0 +1,52 @@
+"""A model that allows one run only, on an LLM server whose connection broke: it is not run again.
+
+Through what really raises the error, up to the decision.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.cotenants.declared import Cotenant
+from gpus.cotenants.server import LlmServer as Cotenanted
+from gpus.errors import GpuError, ServerLost
+from gpus.handlers import RunContext
+from gpus.handlers.errors import failure_of
+from gpus.local.orders import error_of
+from gpus.protocol import ModelType
+from jobs.errors import LOST_AT_MOST_ONCE
+from jobs.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.states import JobState
+from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask
+from tests.gpus.runners.llm_server import Behaviour, LlmServer
+
+ONCE = RetryPolicy(at_most_once=True)
+TROUBLES = (Behaviour(cut_after=2), Behaviour(no_last_word=True), Behaviour(status=502, body={}))
+
+
+def assert_not_run_again(error: GpuError) -> None:
+    decision = decide_end(Ending(error, suspect=error.suspect), Standing(), ONCE)
+    assert (decision.job, decision.error_code) == (JobState.FAILED, LOST_AT_MOST_ONCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("does", TROUBLES)
+def test_it_is_not_run_again_once_its_answer_broke(kind: ModelType, does: Behaviour) -> None:
+    with LlmServer(does) as server, pytest.raises(ServerLost) as raised:
+        Ask(server, kind, {**CHAT, "stream": True}).run()
+    assert not raised.value.suspect, "its slot is free"
+    assert_not_run_again(raised.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("does", [*TROUBLES, Behaviour(hang_after=2)])
+def test_nor_on_a_server_that_its_own_worker_runs(kind: ModelType, does: Behaviour) -> None:
+    with LlmServer(does) as server:
+        url = server.url + ("/v1" if kind is ModelType.OPENAI else "")
+        limit = 0.3 if does.hang_after else 30.0
+        handler = Cotenanted(Cotenant("m", kind.value, url, 1.0, max_run_seconds=limit))
+        with pytest.raises(Exception) as raised:
+            handler.run({**CHAT, "stream": True}, RunContext())
+    error = error_of(failure_of(raised.value))
+    assert not error.suspect
+    assert_not_run_again(error)
