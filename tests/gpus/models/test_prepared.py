@@ -155,6 +155,7 @@ def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL keeps statements")
 def test_a_column_whose_type_changes_costs_one_call() -> None:
     read = prepared.Read(lambda: Job.objects.values_list("pool", flat=True))
+    connection.ensure_connection()
     for _ in range(connection.connection.prepare_threshold + 2):
         read()
     migration = connection.copy()  # psycopg forgets what it kept after DDL of its own
