@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from dispatcher_project.terminal.paint import Paint, age, table
 from gpus.protocol import CircuitState
@@ -27,16 +26,3 @@ def circuit_lines(struck: Sequence[Struck], paint: Paint) -> list[str]:
     ]
     heads = ("kind", "name", "pool", "circuit", "failures", "opened", "rests for")
     return table(heads, rows, paint, right=["failures", "opened"])
-
-
-def circuit_document(one: Struck) -> dict[str, Any]:
-    """As `GET /admin/circuits` tells it; a test holds the two together."""
-    return {
-        "kind": one.kind.value,
-        "name": one.name,
-        "pool": one.pool,
-        "state": one.circuit.state.value,
-        "failures": one.circuit.strikes,
-        "opened": one.circuit.opens,
-        "left_seconds": round(one.circuit.left_seconds, 3),
-    }

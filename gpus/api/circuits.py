@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gpus.protocol import CircuitKind
-from gpus.services.circuits import Struck, all_circuits, reset_circuit
+from gpus.services.circuits import all_circuits, reset_circuit
 
 from .base import MODEL, SERVER, RegistryView, actor, model_name, refusing, server_name
 from .openapi import described
@@ -32,7 +30,7 @@ class CircuitList(RegistryView):
     def get(self, request: Request) -> Response:
         allow_only(request, ())
         found = all_circuits(self.ports().leases)
-        return Response({"results": [_struck(one) for one in found.struck], "away": list(found.away)})
+        return Response({"results": [one.as_json() for one in found.struck], "away": list(found.away)})
 
 
 class _ResetView(RegistryView):
@@ -73,15 +71,3 @@ class ResetModelCircuit(_ResetView):
     )
     def post(self, request: Request, model: str) -> Response:
         return self.reset(request, CircuitKind.MODEL, model_name(model))
-
-
-def _struck(one: Struck) -> dict[str, Any]:
-    return {
-        "kind": one.kind.value,
-        "name": one.name,
-        "pool": one.pool,
-        "state": one.circuit.state.value,
-        "failures": one.circuit.strikes,
-        "opened": one.circuit.opens,
-        "left_seconds": round(one.circuit.left_seconds, 3),
-    }

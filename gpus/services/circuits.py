@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import transaction
 
@@ -37,6 +38,18 @@ class Struck:
     @property
     def is_open(self) -> bool:
         return self.circuit.state is not CircuitState.CLOSED
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API and the terminal tell it."""
+        return {
+            "kind": self.kind.value,
+            "name": self.name,
+            "pool": self.pool,
+            "state": self.circuit.state.value,
+            "failures": self.circuit.strikes,
+            "opened": self.circuit.opens,
+            "left_seconds": round(self.circuit.left_seconds, 3),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.tripped import circuit_document, circuit_lines
+from dispatcher_project.terminal.tripped import circuit_lines
 from gpus.protocol import CircuitKind
 from gpus.services.audit import cli_actor
 from gpus.services.circuits import all_circuits, reset_circuit
@@ -33,7 +33,7 @@ class Command(TerminalCommand):
             raise CommandError("a kind and a name go with reset; `circuits` lists them all")
         found = all_circuits(wiring.production_ports().leases)
         if self.as_json:
-            self.tell({"results": [circuit_document(one) for one in found.struck], "away": found.away})
+            self.tell({"results": [one.as_json() for one in found.struck], "away": found.away})
             return None
         self.say(
             *(circuit_lines(found.struck, self.paint) if found.struck else ["no server or model failed last"])
