@@ -66,6 +66,8 @@ class GpuServer:
         self.late_senders = 0
         self.oversubscribed: list[str] = []
         self.up = False
+        self.fails = True
+        """Whether tries fail whose job asks for it."""
         self._scheduler, self._chance, self._push = scheduler, chance, push
         self._fences: dict[str, int] = {}
         self._late: set[str] = set()
@@ -171,7 +173,7 @@ class GpuServer:
 
     def _outcome(self, run: Run) -> tuple[str, bytes]:
         """payload: {seconds, fails: chance that a try fails}."""
-        if self._chance.random() < run.order.payload.get("fails", 0.0):
+        if self._chance.random() < run.order.payload.get("fails", 0.0) and self.fails:
             return "failed", failed_answer("it failed", "run_failed")
         result = {"attempt": run.order.attempt_id, "server": self.name}
         return "success", json.dumps({"status": "success", "result": result}).encode()

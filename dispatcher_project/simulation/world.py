@@ -136,6 +136,7 @@ class World:
         self.weather.clear_up()
         self.beat_is_up = True
         for server in self.servers.values():
+            server.fails = False  # a circuit that opens again and again would outlast any drain
             if not server.up:
                 server.start()
         for process in self.processes():
