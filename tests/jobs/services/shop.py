@@ -8,13 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from gpus.leasing.store import RedisLeases
+from gpus.models import ModelConfig
 from gpus.node.server import Node
+from gpus.protocol import SystemClock
 from jobs.models import Job
 from jobs.services.finish import push_tickets
 from jobs.services.ports import Ports
 from jobs.services.worker import GpuWorker
-from tests.builders import Told, make_job
+from tests.builders import Told, make_job, make_ports, make_server
 
 
 def eventually(look: Callable[[], Any], *, seconds: float = 15.0) -> Any:
@@ -32,7 +36,7 @@ class Shop:
 
     leases: RedisLeases
     ports: Ports
-    node: Node
+    node: Any
     told: Told
     workers: list[GpuWorker]
 
@@ -41,6 +45,12 @@ class Shop:
         worker.start()
         self.workers.append(worker)
         return worker
+
+    def close(self) -> None:
+        """Its node is whoever's who started it."""
+        for worker in self.workers:
+            worker.interrupt()
+            worker.stop(5)
 
     def submit(self, payload: dict[str, Any] | None = None, **values: Any) -> Job:
         job = make_job("m", at=self.ports.clock.now(), payload=payload or {}, **values)
@@ -55,3 +65,19 @@ class Shop:
 
 def state(job: Job) -> str:
     return Job.objects.values_list("state", flat=True).get(id=job.id)
+
+
+def open_shop(
+    redis_url: str, fleet: str, model: ModelConfig, endpoint: str, *, slots: int = 1, node: Node | None = None
+) -> Shop:
+    """The model on one server, `gpu-1`, in an index that is whole."""
+    server = make_server("gpu-1", model=model, endpoint=endpoint, slots=slots)
+    told = Told()
+    leases = RedisLeases(redis.Redis.from_url(redis_url), fleet)
+    assert leases.begin_rebuild("test")
+    while not leases.wipe("test"):
+        pass
+    leases.open_generation("test")
+    leases.configure_pool(model.pool.spec)
+    leases.configure_server(server.spec())
+    return Shop(leases, make_ports(leases, clock=SystemClock(), told=told), node, told, [])

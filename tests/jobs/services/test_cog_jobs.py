@@ -10,18 +10,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import redis
 from django.db import connection
 
-from gpus.leasing.store import RedisLeases
-from gpus.protocol import SystemClock
 from jobs.models import Attempt, Job
 from jobs.services.attempts import accept_push
 from jobs.services.operate import cancel_job
 from jobs.states import AttemptState, JobState
-from tests.builders import Told, make_model, make_ports, make_server
+from tests.builders import make_model
 from tests.gpus.runners.cog_server import CogServer
-from tests.jobs.services.shop import Shop, eventually, state
+from tests.jobs.services.shop import Shop, eventually, open_shop, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -35,22 +32,11 @@ def cog() -> Iterator[CogServer]:
 @pytest.fixture
 def shop(valkey, fleet, cog, settings) -> Iterator[Shop]:
     model = make_model("m", model_type="cog", poll_interval=0.05)
-    server = make_server("gpu-1", model=model, endpoint=cog.url, slots=1)
-    told = Told()
-    leases = RedisLeases(redis.Redis.from_url(valkey.url), fleet)
-    assert leases.begin_rebuild("test")
-    while not leases.wipe("test"):
-        pass
-    leases.open_generation("test")
-    leases.configure_pool(model.pool.spec)
-    leases.configure_server(server.spec())
-    shop = Shop(leases, make_ports(leases, clock=SystemClock(), told=told), None, told, [])
+    shop = open_shop(valkey.url, fleet, model, cog.url)
     with Receiver(shop) as url:
         settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url)
         yield shop
-        for worker in shop.workers:
-            worker.interrupt()
-            worker.stop(5)
+        shop.close()
 
 
 class Receiver:

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-import redis
 
-from gpus.leasing.store import RedisLeases
-from gpus.protocol import SystemClock
 from jobs.models import Attempt, Event, Job
 from jobs.services.operate import cancel_job
 from jobs.states import AttemptState, JobState
-from tests.builders import Told, make_model, make_ports, make_server
+from tests.builders import make_model
 from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
-from tests.jobs.services.shop import Shop, eventually, state
+from tests.jobs.services.shop import Shop, eventually, open_shop, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -33,20 +30,9 @@ def llm() -> Iterator[LlmServer]:
 def shop(valkey, fleet, request, llm, settings) -> Iterator[Shop]:
     settings.DISPATCHER = replace(settings.DISPATCHER, news_seconds=0.0)
     model = make_model("m", model_type=request.param)
-    server = make_server("gpu-1", model=model, endpoint=llm.url, slots=1)
-    told = Told()
-    leases = RedisLeases(redis.Redis.from_url(valkey.url), fleet)
-    assert leases.begin_rebuild("test")
-    while not leases.wipe("test"):
-        pass
-    leases.open_generation("test")
-    leases.configure_pool(model.pool.spec)
-    leases.configure_server(server.spec())
-    shop = Shop(leases, make_ports(leases, clock=SystemClock(), told=told), None, told, [])
+    shop = open_shop(valkey.url, fleet, model, llm.url)
     yield shop
-    for worker in shop.workers:
-        worker.interrupt()
-        worker.stop(5)
+    shop.close()
 
 
 def told_of(job: Job) -> str:
