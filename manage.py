@@ -12,10 +12,10 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
     version = sys.version.split()[0]
     sys.exit(f"manage.py needs Python 3.11 or newer; this is {version} ({sys.executable})")
 
-WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node")
+WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node", "gpu_check")
 """Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
 
-WITHOUT_PAGES = ("gpu_worker", "queue_worker", "gpu_node")
+WITHOUT_PAGES = ("gpu_worker", "queue_worker", "gpu_node", "gpu_check")
 
 
 def main() -> None:

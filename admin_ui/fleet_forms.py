@@ -32,7 +32,7 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = Server
-        fields = ("name", "pool", "slots", "desired", "host", "ca_pem")
+        fields = ("name", "pool", "slots", "desired", "machine", "host", "ca_pem")
         labels = {"ca_pem": "CA certificate"}
 
     def clean_slots(self) -> int:

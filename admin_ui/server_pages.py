@@ -24,6 +24,7 @@ from .asking import asks_first
 from .circuit_column import circuit_text, close_circuits
 from .fleet_forms import PlacementForm, ServerForm
 from .live_admin import LiveAdmin
+from .machine_actions import MachineActions
 from .marks import column, operation
 from .operating import LATER, actor
 from .read_only import ReadOnlyInline
@@ -52,10 +53,10 @@ class OpenQuarantine(ReadOnlyInline):
 
 
 @admin.register(Server)
-class ServerPages(LiveAdmin):
+class ServerPages(MachineActions, LiveAdmin):
     form = ServerForm
     fixed = ("name", "pool", "slots", "desired")
-    audit_values = ("host",)
+    audit_values = ("host", "machine")
     list_display = (
         "name",
         "desired_label",
@@ -64,16 +65,25 @@ class ServerPages(LiveAdmin):
         "slots",
         "quarantine",
         "runs",
+        "machine",
         "host",
         "checked_at",
     )
     list_filter = (("desired", ChoicesDropdownFilter), "healthy", ("pool", RelatedDropdownFilter))
-    search_fields = ("name", "host")
-    actions = ("switch_on", "drain", "switch_off", "close_circuit")
+    search_fields = ("name", "machine", "host")
+    actions = (
+        "switch_on",
+        "drain",
+        "switch_off",
+        "switch_machines_on",
+        "drain_machines",
+        "switch_machines_off",
+        "close_circuit",
+    )
     inlines = (PlacementsOfServer, OpenQuarantine)
     readonly_fields = ("health", "circuit", "boot_id", "checked_at", "last_error")
     fieldsets = (
-        (None, {"fields": (("name", "pool"), ("slots", "desired"), "host")}),
+        (None, {"fields": (("name", "pool"), ("slots", "desired"), ("machine", "host"))}),
         ("Health", {"fields": (("health", "checked_at"), ("boot_id", "last_error"), "circuit")}),
         ("Access", {"fields": ("request_headers", "ca_pem")}),
     )

@@ -7,7 +7,7 @@
 
 The times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them; each figure
 is that of the quietest few calls, so that other processes on the machine are not in it either. `client` is
-what one caller waits for a release-and-claim, in the quietest chunk: median and 99th percentile of its calls.
+what one caller waits for a claim or a release-and-claim: median and 99th percentile of all of them.
 `bytes` is what the line takes per waiting job. --limited: every tenant may run as many as the slots allow it
 in the mean: most are at their limit.
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 import tempfile
@@ -69,23 +68,28 @@ class Size:
 
 class Costs:
     """Microseconds of server time per ticket pushed, claim, release-and-claim and end settled, each of the
-    quietest chunk. client: seconds at the client, median and 99th percentile. bytes: per waiting ticket, None
-    where there are too few to tell."""
+    quietest chunk. client: seconds that each claim and each release-and-claim took at the client. bytes: per
+    waiting ticket, None where there are too few to tell."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._best: dict[str, float] = {}
         self.bytes: float | None = None
-        self.client = (math.inf, math.inf)
+        self.client: list[float] = []
 
     def __getitem__(self, what: str) -> float:
         return self._best[what]
 
-    def saw(self, seconds: list[float]) -> None:
-        """What each call of one chunk took at the client."""
-        ordered = sorted(seconds)
-        percentiles = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-        self.client = min(self.client, percentiles, key=lambda one: one[1])
+    def client_us(self, share: float) -> int:
+        """So many of the calls took less, microseconds."""
+        return round(sorted(self.client)[int(len(self.client) * share)] * 1e6)
+
+    @contextmanager
+    def waited(self) -> Iterator[None]:
+        """A call of the client is inside."""
+        began = time.perf_counter()
+        yield
+        self.client.append(time.perf_counter() - began)
 
     @contextmanager
     def of(self, what: str, count: int) -> Iterator[None]:
@@ -107,17 +111,15 @@ def main() -> None:
     for grows, size in sizes:
         rows.append(row_of(grows, size, measure(size, arguments.calls)))
         print(line_of(rows[-1]), flush=True, file=tell)
-    found = {"rows": rows, "flatness": flatness(rows), "goals": goals(rows)}
+    found: dict[str, Any] = {"rows": rows, "flatness": flatness(rows), "goals": goals(rows)}
     if arguments.json:
         text = json.dumps(found, indent=1)
         print(text) if arguments.json == "-" else Path(arguments.json).write_text(text)
-    for grows, ratios in flatness(rows).items():
+    for grows, ratios in found["flatness"].items():
         print(f"flat over {grows}, max/min:", *(f"{what} {one}" for what, one in ratios.items()), file=tell)
-    for goal in goals(rows):
-        print(
-            "reached" if goal["reached"] else "missed ", goal["text"], goal["measured"], sep="  ", file=tell
-        )
-    sys.exit(not all(goal["reached"] for goal in goals(rows)))
+    for goal in found["goals"]:
+        print("reached" if goal["reached"] else "missed ", goal["text"], goal["measured"], file=tell)
+    sys.exit(not all(goal["reached"] for goal in found["goals"]))
 
 
 def default_sizes() -> Iterator[tuple[str, Size]]:
@@ -141,8 +143,8 @@ def row_of(grows: str, size: Size, costs: Costs) -> dict[str, Any]:
         "grows": grows,
         **asdict(size),
         **{f"{what}_us": round(costs[what], 1) for what in ("push", *COSTS, "settled")},
-        "client_p50_us": round(costs.client[0] * 1e6),
-        "client_p99_us": round(costs.client[1] * 1e6),
+        "client_p50_us": costs.client_us(0.5),
+        "client_p99_us": costs.client_us(0.99),
         "bytes": costs.bytes and round(costs.bytes),
     }
 
@@ -185,11 +187,7 @@ def goals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     sizes = [row["bytes"] for row in rows if row["bytes"]]
     return [
         *(at_most(f"{what}: {MOST_US:g} µs", MOST_US, [row[f"{what}_us"] for row in rows]) for what in COSTS),
-        {
-            "text": "flat: within 30 % of the first row",
-            "measured": round(apart, 2),
-            "reached": apart <= APART,
-        },
+        dict(text="flat: within 30 % of the first row", measured=round(apart, 2), reached=apart <= APART),
         at_most("client p99: 1,000 µs", MOST_CLIENT_US, [row["client_p99_us"] for row in rows]),
         *([at_most("bytes per waiting job: 200", MOST_BYTES, sizes)] if sizes else []),
     ]
@@ -218,21 +216,18 @@ def measure(size: Size, calls: int) -> Costs:
             held += _claim(leases, f"a{first}", len(some), costs)
             pushed = _push(leases, size, pushed, len(some), costs)
         for first in range(0, calls, CHUNK):
-            ended, took = [], []
+            ended = []
             with costs.of("release", CHUNK):
                 for number in range(first, first + CHUNK):
                     place = chance.randrange(len(held))
                     ended.append(held[place].ref)
-                    began = time.perf_counter()
-                    held[place] = _must(
-                        leases.release(
+                    with costs.waited():
+                        following = leases.release(
                             held[place].ref, ReleaseMode.SETTLE, worker=WORKER,
                             gpu_seconds=chance.expovariate(1), next_attempt_id=f"r{number}",
                             verdict=Verdict.WELL,
-                        )
-                    )  # fmt: skip
-                    took.append(time.perf_counter() - began)
-            costs.saw(took)
+                        )  # fmt: skip
+                    held[place] = _must(following)
             with costs.of("settled", CHUNK):
                 leases.settled(ended)
             pushed = _push(leases, size, pushed, CHUNK, costs)
@@ -241,8 +236,13 @@ def measure(size: Size, calls: int) -> Costs:
 
 
 def _claim(leases: RedisLeases, name: str, count: int, costs: Costs) -> list[Lease]:
+    held = []
     with costs.of("claim", count):
-        return [_must(leases.claim(POOL, worker=WORKER, attempt_id=f"{name}-{i}")) for i in range(count)]
+        for number in range(count):
+            with costs.waited():
+                lease = leases.claim(POOL, worker=WORKER, attempt_id=f"{name}-{number}")
+            held.append(_must(lease))
+    return held
 
 
 def _open(leases: RedisLeases, size: Size) -> None:

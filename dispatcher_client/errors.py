@@ -89,8 +89,9 @@ class Unavailable(Problem):
 
 
 class Busy(Problem):
-    """503 to a submit with ``if_busy="reject"``: no slot is free now (`busy`), or no healthy server runs the
-    model (`no_capacity`). Nothing is stored; it is not tried again."""
+    """Said to a submit with ``if_busy="reject"``: no slot is free now (503 `busy`), no healthy server runs
+    the model (503 `no_capacity`), or the tenant runs as many jobs as it may (429 `tenant_running_full`).
+    Nothing is stored; it is not tried again."""
 
 
 class NotAuthenticated(Problem):
@@ -113,7 +114,7 @@ class Invalid(Problem):
     """400, 413, 415, 422: the request is wrong, see `errors`."""
 
 
-_NOT_TRIED_AGAIN = frozenset({"busy", "no_capacity"})
+_NOT_TRIED_AGAIN = frozenset({"busy", "no_capacity", "tenant_running_full"})
 _BY_STATUS: dict[int, type[Problem]] = {
     401: NotAuthenticated,
     403: NotAllowed,

@@ -13,7 +13,7 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """data: everything the API said about it; of a batch only `job_id`, `status`, `outcome`, `position`."""
+    """data: everything the API said about it; of a batch only `job_id`, `status`, and what a submit adds."""
 
     data: Mapping[str, Any]
 
@@ -53,6 +53,13 @@ class Job:
     def position(self) -> int | None:
         """Of a submit: the estimated place in line, from 1; None if it is not known."""
         return self.data.get("position")
+
+    @property
+    def starts_in(self) -> Mapping[str, float] | None:
+        """Of a submit: ``{"p50_seconds", "p90_seconds", "seen"}``: half of such jobs start within the first,
+        nine in ten within the second, learnt from so many starts; None where it starts at once, or nobody can
+        know."""
+        return self.data.get("starts_in")
 
 
 def read_job(told: Any) -> Job:

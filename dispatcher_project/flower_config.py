@@ -8,6 +8,8 @@ FLOWER_* variable says stands, such as FLOWER_READ_ONLY=false.
 
 import os
 
+from flower.urls import handlers
+from flower.views import BaseHandler
 from flower.views.monitor import Metrics
 from tornado.options import options
 from tornado.web import authenticated
@@ -18,6 +20,17 @@ if not (any(options.basic_auth or ()) or options.auth):  # set to nothing is a l
     raise SystemExit("flower: set FLOWER_BASIC_AUTH to user:password; Flower is never open")
 
 Metrics.get = authenticated(Metrics.get)  # as it comes, /metrics asks nobody for a password
+
+
+class BareAddress(BaseHandler):
+    """The prefix without a slash after it, which Flower itself does not know: whoever types it gets there."""
+
+    @authenticated
+    def get(self) -> None:
+        self.redirect(f"{self.request.path}/")
+
+
+handlers.insert(0, ("", BareAddress))  # before the one that answers 404 to everything
 
 url_prefix = FLOWER_PREFIX
 

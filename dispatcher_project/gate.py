@@ -1,8 +1,8 @@
 """`python3 manage.py test`: the checks that every change passes, and their summary.
 
-Static checks, then pytest on SQLite and beside it, where there is a PostgreSQL, pytest on it for what touches
-the database. Everything runs and shows its result, whatever failed before it. With arguments only pytest
-runs, with those arguments. Standard library only.
+Pytest on SQLite and beside it, where there is a PostgreSQL, pytest on it for what touches the database; the
+static checks run with them, for tests often wait. Everything runs and shows its result, whatever failed. With
+arguments only pytest runs, with those arguments. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .embedded import die_with_parent
@@ -42,13 +42,16 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status 0: everything passed."""
     os.chdir(ROOT)
     begun = time.monotonic()
-    outcomes = [] if arguments else _static_checks()
-    with _postgresql() as (url, why_not):
-        if not url:
-            outcomes.append(_pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}))
-            outcomes.append(Outcome("pytest on PostgreSQL", 0, 0.0, f"skipped: {why_not}"))
+    with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:
+        static = [] if arguments else _static_checks(threads)
+        if url:
+            dynamic = _on_both(arguments, url)
         else:
-            outcomes += _on_both(arguments, url)
+            dynamic = [
+                _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}),
+                Outcome("pytest on PostgreSQL", 0, 0.0, f"skipped: {why_not}"),
+            ]
+        outcomes = [*(one.result() for one in static), *dynamic]
     _show(summary(outcomes, seconds=time.monotonic() - begun))
     return int(any(outcome.exit_code for outcome in outcomes))
 
@@ -65,8 +68,8 @@ def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _static_checks() -> list[Outcome]:
-    """All at once: mypy takes most of the time and one core."""
+def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
+    """Begins all of them; each shows what it found when it ends."""
     module = (sys.executable, "-m")
     checks = {
         "ruff check": (*module, "ruff", "check", "."),
@@ -78,25 +81,15 @@ def _static_checks() -> list[Outcome]:
         ),
         "mypy": (*module, "mypy", "."),
     }
+    return [threads.submit(_checked, name, _started(command)) for name, command in checks.items()]
+
+
+def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
     begun = time.monotonic()
-    running = {
-        name: subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  (this process has one thread)
-        )
-        for name, command in checks.items()
-    }
-    outcomes = []
-    for name, process in running.items():
-        output, _ = process.communicate()
-        outcome = Outcome(name, process.returncode, time.monotonic() - begun)
-        _show(f"=== {name} ===")
-        _show(output.rstrip() if process.returncode else output.rstrip().rpartition("\n")[2])
-        outcomes.append(outcome)
-    return outcomes
+    output, _ = process.communicate()
+    found = output.rstrip() if process.returncode else output.rstrip().rpartition("\n")[2]
+    _show(f"=== {name} ===\n{found}")
+    return Outcome(name, process.returncode, time.monotonic() - begun)
 
 
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
@@ -123,9 +116,13 @@ def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str])
 def _begun(
     arguments: Sequence[str], environment: Mapping[str, str], *, processes: int | None = None
 ) -> subprocess.Popen[str]:
+    return _started(pytest_command(arguments, processes=processes), environment)
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        pytest_command(arguments, processes=processes),
-        env={**os.environ, **environment},
+        command,
+        env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

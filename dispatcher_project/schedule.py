@@ -7,6 +7,7 @@ expire, and a second one under way finds nothing due. Sweeps and their periods: 
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +18,26 @@ from dispatcher_project.supervisor.notify import ALIVE, notify
 from jobs import wake
 
 TICK_SECONDS = 1.0
+_STDERR = 2
+STUCK_SECONDS = 20.0
+"""A tick takes three seconds at most, whatever the broker does. After so long something hangs."""
+
+
+def tick_or_end() -> None:
+    """From now on this process has STUCK_SECONDS until it calls this again.
+
+    Else it writes to stderr where its threads stand, and ends with status 1: what started it starts another,
+    also where nobody hears what it says (compose). No Python thread measures that time, so a held interpreter
+    does not stop it.
+    """
+    faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True, file=_STDERR)
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]
     """What `celery beat` runs (setting `beat_scheduler`).
 
-    send: a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it.
+    send: a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it. promise: to
+    be back in time, or to end.
     """
 
     def __init__(
@@ -30,11 +45,13 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
         *args: Any,
         send: Callable[[], object] = lambda: wake.wake_sweep("tick"),
         say: Callable[[], object] = lambda: notify(ALIVE),
+        promise: Callable[[], object] = tick_or_end,
         clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
     ) -> None:
         self._send = send
         self._say = say
+        self._promise = promise
         self._clock = clock
         self._due_at = clock()
         super().__init__(*args, **kwargs)
@@ -46,6 +63,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
         """Called by beat's loop; returns the seconds until it is due again."""
         now = self._clock()
         if now >= self._due_at:
+            self._promise()
             self._say()
             self._send()
             # after a standstill one tick is sent, not all that were missed

@@ -118,14 +118,6 @@ class PushOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PushResult:
-    """position: estimated tickets ahead plus one, from 1."""
-
-    outcome: PushOutcome
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
 class LeaseRef:
     """The identity under which everything that concerns a lease is idempotent."""
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from django.db.models import Q
 from django.db.models.signals import post_delete, post_save
 
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
@@ -16,6 +17,11 @@ from gpus.services.secrets import decrypt
 
 REMEMBER_SECONDS = 1.0
 
+FIT = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
+    Q(server__healthy=None) | Q(server__healthy=True)
+)
+"""Of a placement: its server is on, has slots, and did not fail its last look at its health."""
+
 _remembered: Remembered[tuple[str, ...], Any] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
 
 
@@ -25,9 +31,7 @@ def model_spec(name: str) -> ModelSpec | None:
 
 
 def has_capacity(model: str) -> bool:
-    """Whether a server that is on and has slots runs the model and did not fail its last look at its
-    health.
-    """
+    """Whether a server that is fit runs the model."""
     found: bool = _remembered.get(("capacity", model), lambda: _read_capacity(model))
     return found
 
@@ -96,10 +100,7 @@ def _read_model(name: str) -> ModelSpec | None:
 
 
 def _read_capacity(model: str) -> bool:
-    working = Placement.objects.filter(
-        model=model, server__desired=DesiredState.ON.value, server__slots__gt=0
-    )
-    return working.exclude(server__healthy=False).exists()
+    return Placement.objects.filter(FIT, model=model).exists()
 
 
 def _read_endpoint(server: str, model: str) -> Endpoint | None:

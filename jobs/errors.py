@@ -128,6 +128,13 @@ class TenantQueueFull(Refused):
     status = 429
 
 
+class TenantRunningFull(Refused):
+    """The tenant runs as many jobs as it may, and the request would rather be refused than wait."""
+
+    code = "tenant_running_full"
+    status = 429
+
+
 class Busy(Refused):
     """No slot is free for the model now, and the request would rather be refused than wait."""
 
@@ -174,6 +181,13 @@ class ExpiresInPast(Refused):
     """The key would have expired already."""
 
     code = "expires_in_past"
+    status = 422
+
+
+class ExpiresTooFar(Refused):
+    """The key would outlive everybody who knows of it: leave the time out for a key that does not expire."""
+
+    code = "expires_too_far"
     status = 422
 
 

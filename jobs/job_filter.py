@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
-from jobs.models import DEAD_LETTER, Attempt, Job, JobTag
+from jobs.models import DEAD_LETTER, Attempt, Job, JobTag, Tenant
 from jobs.states import JobState
 
 
@@ -47,6 +47,10 @@ class JobFilter:
     def dead_letters(self) -> QuerySet[Job]:
         """Those of them that failed and that nobody dismissed."""
         return self.rows().filter(DEAD_LETTER)
+
+    def tenant_exists(self) -> bool:
+        """Also if none is named."""
+        return self.tenant is None or Tenant.objects.filter(name=self.tenant).exists()
 
     def as_json(self) -> dict[str, str]:
         """What matters, for the records."""

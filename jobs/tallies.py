@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 import structlog
-from django.db import DatabaseError, IntegrityError, InterfaceError, connection, transaction
-from django.db.models import F
+from django.db import DatabaseError, InterfaceError, connection, transaction
 
 from jobs.models import Tally
 
@@ -25,19 +24,19 @@ class Name(StrEnum):
 
 Key = tuple[Name, str, str]
 """name, model, code."""
+_TABLE = Tally._meta.db_table
+_ADD = (
+    f"INSERT INTO {_TABLE} (name, model, code, count) VALUES (%s, %s, %s, %s) "
+    f"ON CONFLICT (name, model, code) DO UPDATE SET count = {_TABLE}.count + excluded.count"
+)
 
 
 def add(counts: Mapping[Key, int]) -> None:
     """Inside a transaction it counts if that commits. In one order, so that two never wait for each other."""
-    for (name, model, code), by in sorted(counts.items()):
-        row = Tally.objects.filter(name=name.value, model=model, code=code)
-        if not by or row.update(count=F("count") + by):
-            continue
-        try:
-            with transaction.atomic():
-                Tally.objects.create(name=name.value, model=model, code=code, count=by)
-        except IntegrityError:  # somebody else was the first
-            row.update(count=F("count") + by)
+    rows = [(name.value, model, code, by) for (name, model, code), by in sorted(counts.items()) if by]
+    if rows:
+        with connection.cursor() as cursor:
+            cursor.executemany(_ADD, rows)
 
 
 def add_if_possible(name: Name, by: int) -> None:

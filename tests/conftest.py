@@ -7,10 +7,13 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.test import TransactionTestCase
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
+from tests.emptying import delete_rows, let_be_emptied
 
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
 
@@ -50,6 +53,19 @@ def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
     size = -(-len(items) // processes)
     rest = iter(others)
     return [item for share in shares for item in (*share, *itertools.islice(rest, max(0, size - len(share))))]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def emptied_by_deleting() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", delete_rows)
+        yield
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock():
+        let_be_emptied("default")
 
 
 @pytest.fixture(scope="session")

@@ -55,13 +55,16 @@ class Contender(Protocol):
 
 
 class Dispatcher:
-    """`manage.py up` as users start it, without its demo fleet."""
+    """`manage.py up` as users start it, as a rule without its demo fleet."""
 
     name = DISPATCHER
 
-    def __init__(self, ground: Ground, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, ground: Ground, *, environment: Mapping[str, str] | None = None, demo: bool = False
+    ) -> None:
         """environment: besides what every one is started with."""
         self._ground, self._environment = ground, dict(environment or {})
+        self._options = () if demo else ("--no-demo",)
         self._up: Child | None = None
         self._database = ""
         self._log = Path()
@@ -79,7 +82,7 @@ class Dispatcher:
             self._database = ground.database(self.name)
         if self._database:
             environment["DATABASE_URL"] = self._database
-        command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(self.folder)]
+        command = [sys.executable, "manage.py", "up", *self._options, "--data-dir", str(self.folder)]
         name = f"up-{self.folder.name}"
         self._log = ground.logs / f"{name}.log"
         self._up = ground.children.start(
@@ -109,34 +112,40 @@ class Dispatcher:
             "max_poll_time": 300.0,
             **fields,
         }
-        self.post("/admin/register", body)
+        self.ask("POST", "/admin/register", body)
 
     def fill(self, jobs: Sequence[Job]) -> None:
         for at in range(0, len(jobs), _BATCH_JOBS):
             items = [self.request(number, seconds) for number, seconds in jobs[at : at + _BATCH_JOBS]]
-            self.post("/queue/submit-batch", {"jobs": items})
+            self.ask("POST", "/queue/submit-batch", {"jobs": items})
 
     def request(self, number: int, seconds: float) -> dict[str, Any]:
         """A submit's body."""
         return {"model": self.model, "payload": {"job": number, "seconds": seconds}}
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Raises CannotMeasure for what is refused."""
         parts = urlsplit(self.system.url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_SECONDS)
         headers = {"Authorization": f"Bearer {self.system.operator_key}", "Content-Type": "application/json"}
         with contextlib.closing(connection):
-            connection.request("POST", f"/api/v1{path}", json.dumps(body), headers)
+            data = None if body is None else json.dumps(body)
+            connection.request(method, f"/api/v1{path}", data, headers)
             answer = connection.getresponse()
             text = answer.read().decode(errors="replace")
         if answer.status >= 300:
             raise CannotMeasure(f"the dispatcher answered {answer.status} to {path}: {text[:300]}")
         return json.loads(text)
 
-    def start_worker(self, name: str, environment: Mapping[str, str] | None = None) -> Child:
+    def start_worker(
+        self, name: str, environment: Mapping[str, str] | None = None, *, options: Sequence[str] = ()
+    ) -> Child:
         """One more GPU worker; returns when it takes jobs."""
         ready = self._ground.folder / f"{name}-{self.folder.name}.ready"
-        command = [sys.executable, "manage.py", "gpu_worker", "--name", name, "--ready-file", str(ready)]
+        ready.unlink(missing_ok=True)  # of one that was killed
+        command = [
+            sys.executable, "manage.py", "gpu_worker", "--name", name, "--ready-file", str(ready), *options,
+        ]  # fmt: skip
         settings = {**self.system.settings(), **self._environment, **(environment or {})}
         worker = self._ground.children.start(f"{name}-{self.folder.name}", *command, environment=settings)
         until = time.monotonic() + _START_SECONDS

@@ -159,6 +159,19 @@ def _startup(found: Mapping[str, Any]) -> Iterator[Goal]:
     )  # fmt: skip
 
 
+def _idle(found: Mapping[str, Any]) -> Iterator[Goal]:
+    yield _at_most("idle", "`up` and its demo fleet at rest: memory", 700, found.get("mb"), " MB")
+    yield _at_most("idle", "the same: CPU of one core", 5, found.get("core_percent"), " %")
+
+
+def _pinned(found: Mapping[str, Any]) -> Iterator[Goal]:
+    elsewhere, on = found.get("elsewhere_seconds"), found.get("on_seconds")
+    yield _at_most(
+        "pinned", "the job of a killed pinned worker runs elsewhere, longest,", 25, elsewhere, " s"
+    )
+    yield _at_most("pinned", "a pinned worker that is switched on runs what waits, longest,", 1, on, " s")
+
+
 def _fleet(found: Mapping[str, Any]) -> Iterator[Goal]:
     what = "1,000 slots, jobs of 20 s, two workers: utilisation"
     yield _at_least("fleet", what, 0.98, found.get("utilisation"))
@@ -183,6 +196,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
     "polling": _polling,
     "memory": _memory,
     "startup": _startup,
+    "idle": _idle,
+    "pinned": _pinned,
 }
 
 

@@ -22,6 +22,8 @@ BENCHMARKS = {
     "end-to-end": "from accepted to running, from finished to called back, on an idle fleet",
     "memory": "a worker's memory over many jobs",
     "startup": "`up` until it is ready, and commands",
+    "idle": "memory and CPU of `up`, its demo fleet included, while nothing is asked of it",
+    "pinned": "a killed pinned worker's job on another one; a pinned worker that is switched on",
     "fleet": "1,000 slots with long jobs, two worker processes",
     "polling": "200 async jobs polled by one worker process",
     "cost": "what one job costs: Redis commands, transactions, bytes, CPU by process",

@@ -44,9 +44,9 @@ class Suite:
         self.skipped[name] = why
 
     @contextmanager
-    def dispatcher(self, slots: int = 0, **environment: str) -> Iterator[Dispatcher]:
-        """Ready, and ended afterwards. slots: of its one GPU server, 0 for none yet."""
-        ours = Dispatcher(self.ground, environment=environment)
+    def dispatcher(self, slots: int = 0, *, demo: bool = False, **environment: str) -> Iterator[Dispatcher]:
+        """Ready, and ended afterwards. slots: of its one GPU server, 0 for none yet. demo: with up's own."""
+        ours = Dispatcher(self.ground, environment=environment, demo=demo)
         try:
             ours.start(slots)
             yield ours

@@ -145,6 +145,19 @@ def _startup(found: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("Seconds", ("", "seconds"), rows)
 
 
+def _idle(found: Mapping[str, Any]) -> Iterator[Table]:
+    rows = [
+        [f"`{name}`", f"{pss:.1f}", f"{rss:.1f}", f"{share:.2%}"]
+        for name, (pss, rss, share) in found["processes"].items()
+    ]
+    yield Table("At rest", ("process", "PSS, MB", "RSS, MB", "of a core"), rows)
+
+
+def _pinned(found: Mapping[str, Any]) -> Iterator[Table]:
+    rows = [[name, *(f"{one[what]}" for what in ("p50", "max"))] for name, one in found["seconds"].items()]
+    yield Table(f"{found['rounds']} rounds, seconds", ("from → to", "p50", "longest"), rows)
+
+
 def _cost(found: Mapping[str, Any]) -> Iterator[Table]:
     names = list(dict.fromkeys([*found["single"], *found["batch"]]))
     rows = [
@@ -174,5 +187,7 @@ _READ: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     ),
     "memory": _one("A worker with 64 threads", "idle_mb", "first_mb", "last_mb", "most_mb", "jobs", "flat"),
     "startup": _startup,
+    "idle": _idle,
+    "pinned": _pinned,
     "cost": _cost,
 }  # fmt: skip

@@ -28,6 +28,10 @@ class DispatcherSettings:
     answer_seconds: float = 25.0
     """After so long a client of `/queue` is told 503, whatever its request waits for. Longer than the 20 s of
     SQLite: it is the last resort, because nobody knows then what becomes of the request."""
+    upload_idle_seconds: float = 10.0
+    """A client that sends nothing of its request's body for so long is told 408."""
+    upload_seconds: float = 120.0
+    """So is one whose body is not whole by then: 32 MB at 2 Mbit/s."""
     retry_base_seconds: float = 1.0
     retry_cap_seconds: float = 30.0
     retry_jitter: float = 0.1

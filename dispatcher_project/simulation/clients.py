@@ -15,13 +15,15 @@ from django.db import DatabaseError
 from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
-from jobs.errors import NotCancellable, Refused, RunAtInPast
+from jobs.errors import NotCancellable, QuotaExhausted, Refused, RunAtInPast
 from jobs.services.operate import cancel_job
 from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
 
 TOLD = "https://93.184.216.34/told"
 """An address, so that no name is looked up; nothing is delivered in the simulator, only due."""
+PATIENCE_SECONDS = 10.0
+"""Of a client that is told to come back at midnight."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class Clients:
                 break
             except RunAtInPast:  # so it was never accepted, else this would have been its repetition
                 order.run_at = None
+            except QuotaExhausted as error:  # it obeys, and comes a little earlier than midnight
+                world.scheduler.sleep(min(error.retry_after_seconds or 0.0, PATIENCE_SECONDS))
             except (ConnectionError, DatabaseError, Refused) as error:
                 world.scheduler.note(order.key, f"submit failed: {error}")
                 world.scheduler.sleep(again)

@@ -59,8 +59,18 @@ class Operators:
             {"weight": self._chance.choice([0.5, 4.0]), "highest_band": self._chance.choice(BANDS), **limit},
             {"highest_band": self._chance.choice(BANDS), "max_running": None},
         ):
-            self._ask(partial(_rule, tenant, rules))
+            self._world.operate(partial(rule_tenant, tenant, rules))
             self._sleep(2.0, 20.0)
+
+    def quota_cut(self) -> None:
+        """A tenant's day gets short, and long again."""
+        tenant = self._chance.choice(self._world.tenants)
+        for seconds, longest in (
+            (self._chance.uniform(0.5, 8.0), 40.0),
+            (self._chance.choice([None, 60.0]), 5.0),
+        ):
+            self._world.operate(partial(rule_tenant, tenant, {"daily_gpu_seconds": seconds}))
+            self._sleep(0.25 * longest, longest)
 
     def moved_in_line(self) -> None:
         """A few waiting jobs, under the hands of everybody who pushes and claims tickets."""
@@ -78,24 +88,13 @@ class Operators:
             self._sleep(2.0, 20.0)
 
     def _operate(self, service: Callable[..., Any], *what: object) -> None:
-        """By the operator, until it is done: the last word must stand."""
-
         def ask(ports: Ports) -> None:
             ports.send_wakes(service(*what, by=OPERATOR, leases=ports.leases).wakes)
 
-        self._ask(ask)
-
-    def _ask(self, ask: Callable[[Ports], None]) -> None:
-        while True:
-            try:
-                self._world.web.ask(ask)
-                return
-            except Exception as error:
-                self._world.scheduler.note("operator", f"failed: {error}")
-                self._world.scheduler.sleep(1.0)
+        self._world.operate(ask)
 
 
-def _rule(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
+def rule_tenant(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
     name = Tenant.objects.get(pk=tenant).name
     ports.send_wakes(change_rules(name, rules, by=OPERATOR, ports=ports).wakes)
 

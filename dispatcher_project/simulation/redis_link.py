@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,10 +13,19 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from dispatcher_project.simulation.scheduler import START, Scheduler
 from dispatcher_project.simulation.weather import Weather
 from gpus.leasing import keys
-from gpus.leasing.scripts import UNGREETED, Loaded, Scripts, library_code, library_name, library_text
+from gpus.leasing.scripts import (
+    UNGREETED,
+    Loaded,
+    Scripts,
+    as_text,
+    library_code,
+    library_name,
+    library_text,
+)
 from gpus.leasing.store import RedisLeases
 
 TIMEOUT_SECONDS = 2.0
+Witness = Callable[[str, Sequence[Any], Any], None]
 _SAVED = 1
 _COPY = """
 redis.call('SELECT', ARGV[1])
@@ -28,11 +37,13 @@ return #found
 
 
 class RedisServer:
-    """run: which start of the server this is; whoever it was greeted by is forgotten with it."""
+    """run: which start of the server this is; whoever it was greeted by is forgotten with it. witness: is
+    told each script that was carried out, with its arguments and its answer."""
 
     def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
         self.client, self.scheduler, self.weather = client, scheduler, weather
         self.run = 1
+        self.witness: Witness = lambda script, args, answer: None
         client.flushall()
 
     def now_ms(self) -> int:
@@ -40,6 +51,11 @@ class RedisServer:
 
     def leases(self, fleet: str) -> SimulatedLeases:
         return SimulatedLeases(self, fleet)
+
+    def is_whole(self, fleet: str) -> bool:
+        """The fleet's index, as this run of the server knows it."""
+        made_by = self.client.hget(f"{keys.prefix(fleet)}generation", "run_id")
+        return bool(as_text(made_by) == f"run-{self.run}")
 
     # -- what happens to it ----------------------------------------------------------------------------
 
@@ -69,17 +85,19 @@ class RedisServer:
         run_id = f"run-{self.run}"
         return Loaded(run_id, _library(self.client, run_id, library_code()))
 
-    def call(self, loaded: Loaded, name: str, send: Callable[[], Any]) -> Any:
+    def call(self, loaded: Loaded, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
         self._answer_at_all(name)
         if loaded.run_id != f"run-{self.run}":
             raise ResponseError(UNGREETED)
         answer = send()
+        self.witness(name, args, as_text(answer))
         process = self.scheduler.current()
         if process is None:
             return answer
         if self.weather.happens(self.weather.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
             answer = send()
+            self.witness(name, args, as_text(answer))
         if self.weather.happens(self.weather.redis_reply_lost):
             self.scheduler.note(process.name, "reply lost")
             self.scheduler.sleep(TIMEOUT_SECONDS)
@@ -122,7 +140,7 @@ class SimulatedScripts(Scripts):
 
     def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
         return self._server.call(
-            loaded, name, lambda: super(SimulatedScripts, self)._send(loaded, name, args)
+            loaded, name, args, lambda: super(SimulatedScripts, self)._send(loaded, name, args)
         )
 
 

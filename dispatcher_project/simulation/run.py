@@ -9,6 +9,7 @@ from typing import Any
 from dispatcher_project.simulation.clients import Clients
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
 from dispatcher_project.simulation.nemesis import Nemesis, Planned
+from dispatcher_project.simulation.quotas import LOOK_SECONDS, Quotas
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import World
 from gpus.models import QuarantinedSlot
@@ -40,27 +41,36 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
     began = time.perf_counter()
     world = World(seed, client)
     try:
-        clients = Clients(world, size)
+        quotas, clients = Quotas(world, size), Clients(world, size)
         nemesis = Nemesis(world, size)
         broken: list[str] = []
         scheduler = world.scheduler
         while scheduler.now < size.fault_seconds + LOOKS_EVERY_SECONDS and not broken:
-            scheduler.run(scheduler.now + LOOKS_EVERY_SECONDS)
-            broken = judge_now(world)
+            _play(world, quotas, LOOKS_EVERY_SECONDS)
+            broken = judge_now(world) + quotas.broken
         world.heal()
+        scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
         while not broken and scheduler.now < give_up and not _is_drained(clients):
-            scheduler.run(scheduler.now + STEP_SECONDS)
+            _play(world, quotas, STEP_SECONDS)
         drained_at = scheduler.now
         if not broken:
-            scheduler.run(scheduler.now + SETTLE_SECONDS)
-            broken = judge(world, clients)
+            _play(world, quotas, SETTLE_SECONDS)
+            broken = judge(world, clients) + quotas.broken
         return Verdict(
             seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            nemesis.plan, cost(world), list(scheduler.history) if broken or size.keeps_history else [],
+            nemesis.plan, cost(world) | {"held_back": quotas.held},
+            list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:
         world.close()
+
+
+def _play(world: World, quotas: Quotas, seconds: float) -> None:
+    scheduler, until = world.scheduler, world.scheduler.now + seconds
+    while scheduler.now < until:
+        scheduler.run(min(until, scheduler.now + LOOK_SECONDS))
+        quotas.look()
 
 
 def _is_drained(clients: Clients) -> bool:

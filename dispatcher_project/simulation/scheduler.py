@@ -17,7 +17,8 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2025, 12, 31, 23, 59, tzinfo=UTC)
+"""A minute before midnight, when quotas begin anew."""
 HISTORY_LINES = 20_000
 
 
@@ -46,6 +47,10 @@ class Process:
     """Points until it is stopped; 0: it is not."""
     fibers: dict[Fiber, None] = field(default_factory=dict)
     held: list[tuple[Fiber, int]] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        return self.alive and not (self.stopped or self.doomed_after or self.stops_after)
 
 
 class Scheduler:
@@ -80,7 +85,7 @@ class Scheduler:
         self.note(process.name, "killed")
         current = getcurrent()
         for fiber in list(process.fibers):
-            if fiber is not current and not fiber.dead:
+            if fiber is not current and fiber:  # one that has not begun would raise it here
                 fiber.parent = current
                 fiber.throw(Killed)
         process.held.clear()

@@ -33,6 +33,18 @@ class Weather:
     def is_database_down(self, process: str) -> bool:
         return self.database_down or process in self.cut_from_database
 
+    def keeps_from_sweeping(self, process: str) -> bool:
+        """Whether anything is wrong that a sweep of this process, or its tick, must go through."""
+        return (
+            self.is_database_down(process)
+            or self.redis_refuses
+            or self.redis_silent
+            or self.broker_down
+            or process in self.cut_from_redis
+            or max(self.commit_fails, self.commit_reply_lost, self.redis_reply_lost, self.redis_call_doubled)
+            > 0.0
+        )
+
     def clear_up(self) -> None:
         self.database_down = self.redis_refuses = self.redis_silent = self.broker_down = False
         self.commit_fails = self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0

@@ -14,7 +14,7 @@ from dispatcher_project.simulation.gpu import GpuServer, origin
 from dispatcher_project.simulation.gpu_link import GpuLink
 from dispatcher_project.simulation.redis_link import RedisServer
 from dispatcher_project.simulation.roles import WAKE_EXPIRES_SECONDS, SweepsRole, WebRole, WorkerRole, spread
-from dispatcher_project.simulation.scheduler import Process, Scheduler, VirtualClock
+from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
 from gpus.errors import LeasingUnavailable
@@ -31,7 +31,7 @@ from jobs.services.push_tokens import push_token
 from jobs.sweeps import generation, orphans
 from jobs.sweeps import quotas as quotas_sweep
 
-WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
+WORKERS, TENANTS, FLEET = 3, ("ada", "bob", "cyd"), "main"
 BEAT_SECONDS = 3.0
 """Less often than in life: what repairs comes later, and a history costs less."""
 WARM_UP_SECONDS = 3.0
@@ -47,6 +47,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """zimg and once are sync and share a pool, ltx2 is async."""
+POOLS = ("image", "ltx2")
 SLOTS: Mapping[str, int] = {"zimg-1": 2, "zimg-2": 2, "ltx2-1": 2, "ltx2-2": 1}
 """By server."""
 
@@ -149,6 +150,27 @@ class World:
         while sum(role.process.alive and role.takes for role in self.workers) < WORKERS:
             self.start_worker()
 
+    def is_calm(self) -> bool:
+        """Whether nothing keeps the sweeps from what they are for."""
+        return (
+            self.beat_is_up
+            and self.redis.is_whole(FLEET)
+            and any(
+                role.process.is_well and not self.weather.keeps_from_sweeping(role.process.name)
+                for role in self.sweepers
+            )
+        )
+
+    def operate(self, ask: Callable[[Ports], None]) -> None:
+        """By an operator, until it is done: the last word must stand."""
+        while True:
+            try:
+                self.web.ask(ask)
+                return
+            except Exception as error:
+                self.scheduler.note("operator", f"failed: {error}")
+                self.scheduler.sleep(1.0)
+
     # -- messages --------------------------------------------------------------------------------------
 
     def _send_wakes(self, wakes: Sequence[Wakes]) -> int:
@@ -195,7 +217,7 @@ class World:
         random.seed(f"{self.seed} jitter")
         run_ids = random.Random(f"{self.seed} runs")
         runs.make_id = lambda: f"{run_ids.getrandbits(48):012x}"
-        ids.clock = lambda: 1_767_225_600.0 + self.scheduler.now
+        ids.clock = lambda: START.timestamp() + self.scheduler.now
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         slow_redis.forget()
@@ -255,7 +277,7 @@ def _register() -> None:
                 slots=slots,
                 by="cli:simulate",
                 leases=_no_redis,
-                pool="ltx2" if model == "ltx2" else "image",
+                pool=POOLS[model == "ltx2"],
                 model_fields=MODELS[model],
             )
 

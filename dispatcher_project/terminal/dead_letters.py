@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.terminal.paint import Paint, age, plain, table
 from dispatcher_project.terminal.progress import Progress
@@ -43,7 +43,11 @@ def add_filters(parser: CommandParser) -> None:
 
 
 def chosen(options: dict[str, Any]) -> JobFilter:
-    return JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
+    """Raises CommandError for a tenant that does not exist."""
+    wanted = JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
+    if not wanted.tenant_exists():
+        raise CommandError(f"no tenant is named {wanted.tenant}")
+    return wanted
 
 
 def _moment(text: str) -> datetime:

@@ -26,13 +26,14 @@ from gpus.cotenants.units import UnitProcesses
 from gpus.errors import GpuError
 from gpus.handlers.declared import Declared
 from gpus.handlers.errors import ContractError
-from gpus.local.device import Device, NoSuchDevice, choose_device
+from gpus.local.device import Device, NoSuchDevice, choose_device, is_uuid
 from gpus.local.gpu import LocalGpu
 from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
 from gpus.local.memory import Gauge, machine_gauge
-from gpus.local.nvml import Nvml, NvmlError, VramGauge
+from gpus.local.nvml import Nvml, NvmlError
 from gpus.local.orders import Order
 from gpus.local.output import make_own_folder
+from gpus.local.vram import VramGauge
 from gpus.models import Pool
 from gpus.models.names import NAME_PATTERN
 from gpus.runners.local import LocalRunner
@@ -49,7 +50,8 @@ COULD_NOT_START = 2
 class Wishes:
     """gpu: index, UUID or ``none``. models: see `gpus.handlers.code.find_models`. name: of the server; empty:
     made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
-    models run at once. servers: LLM servers that may run here, see `gpus.cotenants.declared`."""
+    models run at once. servers: LLM servers that may run here, see `gpus.cotenants.declared`. machine: what
+    the server is part of, to be switched with; empty: the host's name."""
 
     gpu: str
     models: Sequence[str]
@@ -60,6 +62,7 @@ class Wishes:
     budget_mb: float | None = None
     ready_file: Path | None = None
     servers: Path | None = None
+    machine: str = ""
 
 
 def run_pinned_worker(wishes: Wishes) -> int:
@@ -117,6 +120,8 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
     if said == "none":
         return choose_device(said, []), None
     nvml = Nvml()
+    if is_uuid(said) and nvml.knows(said):  # whatever the other cards are like
+        return choose_device(said, [said]), nvml
     return choose_device(said, nvml.uuids()), nvml
 
 
@@ -151,6 +156,7 @@ def _register(
         models={name: _fields(model) for name, model in models.items()},
         pool=wishes.pool or _pool_for(models, wishes),
         fleet=wishes.fleet,
+        machine=wishes.machine or _plain(socket.gethostname(), 64),
         by=f"worker:{server}",
         leases=ports.leases,
         at=ports.clock.now(),
@@ -178,9 +184,9 @@ def _pool_for(models: Mapping[str, Declared], wishes: Wishes) -> str:
     return _plain(module)
 
 
-def _plain(name: str) -> str:
+def _plain(name: str, longest: int = 40) -> str:
     """As a name of ours may be."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:40] or "machine"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:longest] or "machine"
     assert re.match(NAME_PATTERN, plain)
     return plain
 

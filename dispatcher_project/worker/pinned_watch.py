@@ -14,8 +14,9 @@ from django.db import connection
 
 from gpus.local.device import Device
 from gpus.local.gpu import LocalGpu
-from gpus.local.nvml import GpuReading, Nvml, ram_of
+from gpus.local.nvml import GpuReading, Nvml
 from gpus.local.telemetry import MachineMeter, Reading, measure
+from gpus.local.vram import ram_of
 from gpus.local.watchdog import Doctor
 from gpus.models import Server
 from gpus.protocol import DesiredState
@@ -48,7 +49,7 @@ class PinnedWatch:
         self._read = reader_of(device, nvml)
         self._telemetry: Reading | None = None
         self._measured_at = self._told_at = -1e9
-        self._doctor = Doctor(gpu, self._read)
+        self._doctor = Doctor(gpu, self._read, happened=log.warning)
         self._threads = [
             threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
             for step, seconds, name in (
@@ -72,13 +73,14 @@ class PinnedWatch:
         """One step. Needs no database: a worker that only lost that is not gone."""
         jobs = [(order.job, order.attempt) for order in self._gpu.running()]
         telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
-        said = beat_of(self._host, jobs, why=self._gpu.sick, telemetry=telemetry)
+        why = self._gpu.sick or _unread(telemetry)
+        said = beat_of(self._host, jobs, why=why, telemetry=telemetry)
         history = None if self._measured_at == self._told_at else telemetry
         self._ports.leases(self._fleet).beat(self._server, said, history)
         self._told_at = self._measured_at
 
     def measure(self) -> None:
-        """One step. May hang with the driver."""
+        """One step. May take as long as a driver that does not answer is waited for."""
         self._telemetry = measure(
             self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
         )
@@ -109,6 +111,12 @@ class PinnedWatch:
             if self._stopped.wait(max(0.05, seconds - (time.monotonic() - began))):
                 connection.close()
                 return
+
+
+def _unread(telemetry: Reading | None) -> str:
+    """Why the GPU could not be measured, while its doctor has not said so yet."""
+    found = (telemetry or {}).get("gpu_error")
+    return f"the GPU can't be read: {found}" if found else ""
 
 
 def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | None:

@@ -24,6 +24,7 @@ from .schemas import NAME
 Answer = TypeVar("Answer")
 
 MODEL = OpenApiParameter("model", str, OpenApiParameter.PATH, description="The model's name.")
+MACHINE = OpenApiParameter("machine", str, OpenApiParameter.PATH, description="The machine's name.")
 SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
 
 
@@ -56,6 +57,11 @@ def read_body(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
     if errors:
         raise validation_problem(errors)
     return cast("dict[str, Any]", data)
+
+
+def read_optional_body(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
+    """Of a request that may have none. Raises Problem 422."""
+    return read_body({} if data is None else data, validator)
 
 
 def is_name(text: str) -> bool:

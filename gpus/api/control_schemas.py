@@ -8,8 +8,8 @@ from gpus.services.registry import MAX_SLOTS
 
 from .schemas import NAME, TIME, Schema, object_of
 
-_DESIRED: Schema = {"enum": [state.value for state in DesiredState]}
-_LIVE: Schema = {"type": "boolean", "description": "False: Redis is away; it follows when it is back."}
+DESIRED: Schema = {"enum": [state.value for state in DesiredState]}
+LIVE: Schema = {"type": "boolean", "description": "False: Redis is away; it follows when it is back."}
 
 
 def server_change() -> Schema:
@@ -19,7 +19,7 @@ def server_change() -> Schema:
         "minProperties": 1,
         "properties": {
             "desired": {
-                **_DESIRED,
+                **DESIRED,
                 "description": "draining: what runs ends. off: what runs is stopped and waits again.",
             },
             "slots": {"type": "integer", "minimum": 0, "maximum": MAX_SLOTS},
@@ -52,7 +52,7 @@ def _server() -> Schema:
             "pool": NAME,
             "fleet": NAME,
             "slots": {"type": "integer"},
-            "desired": {**_DESIRED, "description": "What the operator wants."},
+            "desired": {**DESIRED, "description": "What the operator wants."},
             "observed": {
                 **object_of(
                     {
@@ -66,6 +66,7 @@ def _server() -> Schema:
                 "description": "How it is: by its slots; unknown while Redis is away.",
             },
             "host": text_or_null,
+            "machine": {**text_or_null, "description": "What it is part of, to be switched with."},
             "healthy": {"type": ["boolean", "null"]},
             "checked_at": {"type": ["string", "null"], "format": "date-time"},
             "last_error": {"type": "string"},
@@ -76,7 +77,7 @@ def _server() -> Schema:
                     {"model": NAME, "endpoint": {"type": "string"}, "paused": {"type": "boolean"}}
                 ),
             },
-            "live": _LIVE,
+            "live": LIVE,
         }
     )
 
@@ -100,7 +101,7 @@ def _switched() -> Schema:
             "name": {"type": "string"},
             "paused": {"type": "boolean"},
             "changed": {"type": "boolean", "description": "False: it was so already."},
-            "live": _LIVE,
+            "live": LIVE,
         }
     )
 

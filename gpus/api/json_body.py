@@ -16,6 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing import Registry
 from rest_framework.parsers import BaseParser
 
+from .late_body import require_body
 from .problems import FieldError, Problem, validation_problem
 
 MAX_DEPTH = 64
@@ -37,6 +38,8 @@ _CODES = {
     "minItems": "too_few",
     "maxItems": "too_many",
 }
+_LONG_NUMBER = re.compile(rb"[0-9]{309}")
+"""As many digits as the largest double has; Python's own whole numbers end far later."""
 _SUSPECT_TEXT = re.compile(rb"\\u(0000|d[89a-f])", re.IGNORECASE)
 
 
@@ -50,9 +53,11 @@ class StrictJsonParser(BaseParser):
         limit = getattr(view, "max_body_bytes", None)
         limit = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
         too_large = Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
-        declared = (parser_context or {})["request"].META.get("CONTENT_LENGTH") or "0"
+        environ = (parser_context or {})["request"].META
+        declared = environ.get("CONTENT_LENGTH") or "0"
         if declared.isdigit() and int(declared) > limit:
             raise too_large
+        require_body(environ)
         raw = stream.read(limit + 1)
         if len(raw) > limit:
             raise too_large
@@ -67,6 +72,7 @@ def read_json(raw: bytes) -> Any:
             raw.decode(),
             parse_constant=_refuse_constant,
             parse_float=_read_float,
+            parse_int=_read_whole if _LONG_NUMBER.search(raw) else None,
             object_pairs_hook=_unique_keys,
         )
     except RecursionError:
@@ -105,6 +111,11 @@ def _read_float(text: str) -> float:
     if math.isinf(number):
         raise ValueError("a number is too large")
     return number
+
+
+def _read_whole(text: str) -> int:
+    _read_float(text)
+    return int(text)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ REFUSALS = {
     403: "The key may not do this.",
     404: "There is no such thing, or it is not yours.",
     406: "Only JSON is offered.",
+    408: "The body did not arrive in time.",
     409: "It does not fit the present state.",
     413: "The body is too large.",
     415: "The body is not JSON.",
@@ -51,7 +52,7 @@ def described(
         responses[(status, "application/json") if name else status] = OpenApiResponse(
             response=reference(name) if name else None, description=summary
         )
-    refused = {*refusals, *(() if public else _ALWAYS), *((400, 413, 415, 422) if body else ())}
+    refused = {*refusals, *(() if public else _ALWAYS), *((400, 408, 413, 415, 422) if body else ())}
     for status in sorted(refused):
         responses[(status, MEDIA_TYPE)] = OpenApiResponse(reference("Problem"), REFUSALS[status])
     return extend_schema(

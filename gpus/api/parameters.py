@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from rest_framework.request import Request
@@ -30,6 +31,16 @@ def choice_parameter(request: Request, name: str, choices: Collection[str]) -> s
     if value is not None and value not in choices:
         raise parameter_problem(name, f"Must be one of {', '.join(choices)}.")
     return value
+
+
+def whole_parameter(request: Request, name: str, *, most: int, default: int) -> int:
+    """1 to most."""
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    if not re.match(r"[0-9]{1,9}\Z", value) or not 1 <= int(value) <= most:
+        raise parameter_problem(name, f"Must be a whole number from 1 to {most}.")
+    return int(value)
 
 
 def text_schema(max_length: int = 64) -> dict[str, object]:

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from gpus.models import Pause
 from gpus.services.controls import Changed, pause, resume
 
-from .base import MODEL, RegistryView, actor, model_name, read_body, refusing
+from .base import MODEL, RegistryView, actor, model_name, read_optional_body, refusing
 from .control_schemas import pause_body
 from .json_body import compiled
 from .openapi import described
@@ -102,7 +102,7 @@ class ResumeSystem(_SwitchView):
 
 def read_reason(request: Request) -> str:
     """Of a body that may be left out. Raises Problem 422."""
-    return str(read_body(request.data, _validator()).get("reason", ""))
+    return str(read_optional_body(request.data, _validator()).get("reason", ""))
 
 
 def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> dict[str, Any]:

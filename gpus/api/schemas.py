@@ -113,6 +113,7 @@ def register_body() -> Schema:
                 "maxLength": 200,
                 "description": "Only the worker on this host drives it.",
             },
+            "machine": {**NAME, "description": "What it is part of: its servers are switched in one go."},
             "headers": {
                 "type": ["object", "null"],
                 "description": "Secret request headers; stored encrypted, never shown.",
@@ -137,10 +138,8 @@ def model_config() -> Schema:
 
 
 def registered() -> Schema:
-    return {
-        "type": "object",
-        "required": ["server", "model", "pool", "fleet", "endpoint", "slots", "desired", "host", "live"],
-        "properties": {
+    return object_of(
+        {
             "server": NAME,
             "model": NAME,
             "pool": NAME,
@@ -149,9 +148,10 @@ def registered() -> Schema:
             "slots": {"type": "integer"},
             "desired": {"enum": ["on", "draining", "off"]},
             "host": {"type": ["string", "null"]},
+            "machine": {"type": ["string", "null"]},
             "live": {"type": "boolean", "description": "False: Redis is away; it follows when it is back."},
-        },
-    }
+        }
+    )
 
 
 def problem() -> Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.services.controls import change_server
 from gpus.services.mirror import LeasesOf, read_paused
-from gpus.services.observed import observe
+from gpus.services.observed import Observed, observe
 from gpus.services.registry import remove_server
 
 from .base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
@@ -60,8 +60,7 @@ class Servers(RegistryView):
         rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
         pages = ServerPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
-        paused = read_paused().models
-        return pages.get_paginated_response([_server(row, self.ports().leases, paused) for row in page])
+        return pages.get_paginated_response(servers_json(page, self.ports().leases))
 
 
 class ServerDetail(RegistryView):
@@ -130,12 +129,17 @@ class ServerDetail(RegistryView):
         row = rows.filter(name=server_name(name)).first()
         if row is None:
             raise unknown_server()
-        found = _server(row, self.ports().leases, read_paused().models)
+        (found,) = servers_json([row], self.ports().leases)
         return Response({**found, "live": live and found["live"]})
 
 
-def _server(row: Server, leases: LeasesOf, paused: Collection[str]) -> dict[str, Any]:
-    seen = observe(row, leases)
+def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[dict[str, Any]]:
+    """rows: with pools and placements fetched."""
+    seen, paused = observe(rows, leases), read_paused().models
+    return [_server(row, seen[row.name], paused) for row in rows]
+
+
+def _server(row: Server, seen: Observed, paused: Collection[str]) -> dict[str, Any]:
     return {
         "server": row.name,
         "pool": row.pool_id,
@@ -144,6 +148,7 @@ def _server(row: Server, leases: LeasesOf, paused: Collection[str]) -> dict[str,
         "desired": row.desired,
         "observed": asdict(seen),
         "host": row.host,
+        "machine": row.machine,
         "healthy": row.healthy,
         "checked_at": row.checked_at,
         "last_error": row.last_error,

@@ -7,8 +7,10 @@ from django.urls import URLPattern, path
 from .audit import Audit
 from .base import RegistryPorts
 from .circuits import CircuitList, ResetModelCircuit, ResetServerCircuit
+from .machines import MachineDetail
 from .pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
 from .servers import ServerDetail, Servers
+from .telemetry import Telemetry
 from .versions import ConfigVersions, RevertConfig
 from .views import ModelConfigDetail, ModelConfigs, Register
 
@@ -19,6 +21,8 @@ def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
         path("register", Register.as_view(ports=ports)),
         path("servers", Servers.as_view(ports=ports)),
         path("servers/<str:server>", ServerDetail.as_view(ports=ports)),
+        path("servers/<str:server>/telemetry", Telemetry.as_view(ports=ports)),
+        path("machines/<str:machine>", MachineDetail.as_view(ports=ports)),
         path("model-configs", ModelConfigs.as_view()),
         path("model-configs/<str:model>", ModelConfigDetail.as_view(ports=ports)),
         path("model-configs/<str:model>/versions", ConfigVersions.as_view()),

@@ -19,7 +19,7 @@ from .json_body import compiled
 from .openapi import described
 from .problems import FieldError, validation_problem
 
-_OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "headers", "ca_pem")
+_OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "machine", "headers", "ca_pem")
 
 
 class Register(RegistryView):
@@ -154,6 +154,7 @@ def _registered(found: Registered, endpoint: str) -> dict[str, Any]:
         "slots": found.server.slots,
         "desired": found.server.desired,
         "host": found.server.host,
+        "machine": found.server.machine,
         "live": found.mirrored,
     }
 

@@ -27,7 +27,7 @@ class ModelCode:
     def __init__(self, name: str, source: Any) -> None:
         self.declared: Declared = declared_by(name, source)
         self.handle: Any = None
-        self._source = source
+        self.source = source
         self._object: Any = None
         self._run: Callable[..., Any] | None = None
 
@@ -41,11 +41,11 @@ class ModelCode:
 
     def load(self) -> None:
         """Raises whatever its code raises."""
-        self._object = self._source() if inspect.isclass(self._source) else self._source
-        load = None if _is_function(self._source) else getattr(self._object, "load", None)
+        self._object = self.source() if inspect.isclass(self.source) else self.source
+        load = None if _is_function(self.source) else getattr(self._object, "load", None)
         made = load() if load is not None else None
-        self.handle = self._object if made is None and inspect.isclass(self._source) else made
-        self._run = self._object if _is_function(self._source) else self._object.run
+        self.handle = self._object if made is None and inspect.isclass(self.source) else made
+        self._run = self._object if _is_function(self.source) else self._object.run
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
         if self._run is None:
@@ -56,8 +56,8 @@ class ModelCode:
     def unload(self) -> None:
         """Forgets the handle whatever its `unload` does, which is also called for what was not loaded here
         but is held outside. Raises what that raises."""
-        loaded = self._source if self.declared.held_outside else self._object
-        unload = None if _is_function(self._source) else getattr(loaded, "unload", None)
+        loaded = self.source if self.declared.held_outside else self._object
+        unload = None if _is_function(self.source) else getattr(loaded, "unload", None)
         try:
             if unload is not None:
                 unload()
@@ -85,9 +85,9 @@ def find_models(paths: Sequence[str]) -> dict[str, ModelCode]:
 
 def _models_at(path: str, name: str) -> list[ModelCode]:
     source = import_source(path)
-    several = getattr(source, "MODELS", None) if isinstance(source, ModuleType) else None
-    if several is None:
+    if not names_several(source):
         return [_model(name or _default_name(path, source), source, path)]
+    several = source.MODELS
     if name:
         raise ContractError(f"{path} names its models itself (MODELS): leave out {name}=")
     if not isinstance(several, Mapping) or not several:
@@ -96,6 +96,10 @@ def _models_at(path: str, name: str) -> list[ModelCode]:
         _model(key, import_source(value) if isinstance(value, str) else value, f"{path}.MODELS[{key!r}]")
         for key, value in several.items()
     ]
+
+
+def names_several(source: Any) -> bool:
+    return isinstance(source, ModuleType) and getattr(source, "MODELS", None) is not None
 
 
 def import_source(path: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.leasing import wire
-from gpus.leasing.values import Beat
+from gpus.leasing.values import Beat, Measured
 
 TELEMETRY_KEPT = 720
 """An hour of what pinned workers say every five seconds."""
@@ -30,8 +30,8 @@ class Beats:
             found |= wire.read_beats(some, self._run("beats", *some))
         return found
 
-    def telemetry(self, server: str, at_most: int) -> list[dict[str, Any]]:
-        return [json.loads(text) for text in self._run("telemetry", server, at_most)]
+    def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
+        return wire.read_telemetry(self._run("telemetry", server, round(within_seconds * 1_000_000)))
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         raise NotImplementedError

@@ -16,6 +16,7 @@ from gpus.leasing.outlook import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,
+    Measured,
     ParkedFor,
     PoolDepth,
     Pushed,
@@ -188,8 +189,8 @@ class Leases(Protocol):
         """Those that were ever heard."""
         ...
 
-    def telemetry(self, server: str, at_most: int) -> list[dict[str, Any]]:
-        """The newest first."""
+    def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
+        """What it told in the last so many seconds, the newest first."""
         ...
 
     # -- the generation ------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ class FrontDoor:
 
     def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
         wire.check_names(pool, tenant, *models)
-        *counts, most = map(int, self._run("spare_slots", pool, tenant, *models))
-        return SpareSlots(counts, None if most < 0 else most)
+        return wire.read_spare(self._run("spare_slots", pool, tenant, *models))
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         raise NotImplementedError

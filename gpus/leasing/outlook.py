@@ -14,15 +14,16 @@ MOST_SERVERS = 32
 class Outlook:
     """rebuilding: the index is not whole, and nothing else is known.
 
-    held: the attempt that has a slot for the job. parked: letters for why its tenant gets none.
-    position: estimated tickets ahead plus one; own_ahead: of its own tenant, model and band;
-    higher_bands: tickets there; tenants: who take turns in its band. lead_seconds: GPU-seconds by which its
-    tenant is ahead of the one whose turn it is. estimate_seconds: of a run of this tenant and model;
-    mean_seconds: of the pool's waiting jobs. working_slots: of the pool. servers: that are on and run the
-    model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free, busy, resting,
-    circuit, quarantined, off. free_seconds: since one of them
-    is; asked_seconds: since a worker asked for work that could use a free one; None:
-    none ever did. guess_seconds, p50_log, p90_log, seen: see `forecast.lua`.
+    held: the attempt that has a slot for the job. parked: letters for why its tenant gets none. position:
+    estimated tickets ahead plus one; own_ahead: of its own tenant and band, for models that share its
+    servers; higher_bands: tickets there; tenants: who take turns in its band. running, most_running: jobs
+    of its tenant now, and at most (None: no limit; then they are not counted). lead_seconds: GPU-seconds
+    by which its tenant is ahead of the one whose turn it is. estimate_seconds: of a run of this tenant
+    and model; mean_seconds: of the pool's waiting jobs. working_slots: of the pool. servers: that are on
+    and run the model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free,
+    busy, resting, circuit, quarantined, off. free_seconds: since one of them is; asked_seconds: since a
+    worker asked for work that could use a free one; None: none ever did. guess_seconds, p50_log, p90_log,
+    seen: see `forecast.lua`.
     """
 
     rebuilding: bool = False
@@ -34,6 +35,8 @@ class Outlook:
     own_ahead: int = 0
     higher_bands: int = 0
     tenants: int = 0
+    running: int = 0
+    most_running: int | None = None
     lead_seconds: float = 0.0
     estimate_seconds: float = 1.0
     mean_seconds: float = 1.0

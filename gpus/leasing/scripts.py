@@ -187,7 +187,7 @@ class Scripts:
             raise LeasingUnavailable(str(error).removeprefix("UNAVAILABLE ")) from error
         except FAILURES as error:
             raise LeasingUnavailable(f"Redis does not answer: {error}") from error
-        return _as_text(answer)
+        return as_text(answer)
 
     def load(self) -> Loaded:
         """Asks the server for its run id and greets its library with that. Raises what is in FAILURES."""
@@ -199,7 +199,7 @@ class Scripts:
             return connection.read_response()
 
         try:
-            found = _RUN_ID.search(_as_text(ask("INFO", "server")))
+            found = _RUN_ID.search(as_text(ask("INFO", "server")))
             if not found or not found[1]:
                 # one name for all runs would make an index of a run before be believed
                 raise RedisError("the server does not tell its run id (INFO server)")
@@ -253,17 +253,15 @@ def load_library(ask: Callable[..., Any], name: str) -> None:
             raise
         return
     for found in ask("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"):
-        other = _as_text(
-            next(iter(found.values())) if isinstance(found, dict) else found[1]
-        )  # RESP 3, RESP 2
+        other = as_text(next(iter(found.values())) if isinstance(found, dict) else found[1])  # RESP 3, RESP 2
         with suppress(ResponseError):  # somebody else was first here, too
             if other != name and ask("FCALL", f"{other}_idle", 0) > _IDLE_SECONDS:
                 ask("FUNCTION", "DELETE", other)
 
 
-def _as_text(answer: Any) -> Any:
+def as_text(answer: Any) -> Any:
     if isinstance(answer, bytes):
         return answer.decode()
     if isinstance(answer, list):
-        return [_as_text(item) for item in answer]
+        return [as_text(item) for item in answer]
     return answer

@@ -23,6 +23,7 @@ from gpus.leasing.values import (
     ParkedFor,
     PoolDepth,
     Pushed,
+    PushResult,
     SlotView,
     Wakes,
 )
@@ -33,7 +34,6 @@ from gpus.protocol import (
     Lease,
     LeaseRef,
     PoolSpec,
-    PushResult,
     ReleaseMode,
     ServerSpec,
     TenantSpec,
@@ -121,6 +121,7 @@ class RedisLeases(Beats, FrontDoor, Generations):
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         results: list[PushResult] = []
         wakes: list[Wakes] = []
+        failing: frozenset[str] = frozenset()
         wire.check_tickets(pool, tickets)
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
             args = chain.from_iterable(
@@ -130,7 +131,8 @@ class RedisLeases(Beats, FrontDoor, Generations):
             pushed = wire.read_pushed(self._run("push", pool, *args))
             results += pushed.results
             wakes += pushed.wakes
-        return Pushed(tuple(results), tuple(wakes))
+            failing |= pushed.failing
+        return Pushed(tuple(results), tuple(wakes), failing)
 
     def remove(self, pool: str, ticket: Ticket) -> bool:
         return bool(self._run("remove", pool, *wire.ticket_args(ticket)))
@@ -143,12 +145,13 @@ class RedisLeases(Beats, FrontDoor, Generations):
             found += [bool(flag) for flag in self._run("has_tickets", pool, *args)]
         return found
 
-    # -- the front door ------------------------------------------------------------------------------
-
     # -- the leases ----------------------------------------------------------------------------------
 
     def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
-        return wire.read_lease(self._run("claim", pool, worker, attempt_id, host or "", self._lease_us))
+        answer: wire.Answer = wire.ASK_AGAIN
+        while answer == wire.ASK_AGAIN:
+            answer = self._run("claim", pool, worker, attempt_id, host or "", self._lease_us)
+        return wire.read_lease(answer)
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
         return bool(self._run("take_over", *wire.ref_args(ref), worker, new_epoch, self._lease_us))
@@ -245,8 +248,7 @@ class RedisLeases(Beats, FrontDoor, Generations):
     def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
         views: list[SlotView] = []
         for first in range(0, len(servers), _SERVERS_PER_CALL):
-            rows = self._run("slots", *servers[first : first + _SERVERS_PER_CALL])
-            views += [wire.read_slot(row) for row in rows]
+            views += map(wire.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
         return views
 
     def depth(self, pool: str) -> PoolDepth:
@@ -254,10 +256,8 @@ class RedisLeases(Beats, FrontDoor, Generations):
 
     def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
         wire.check_tickets(pool, [ticket])
-        job = ticket.job_id if is_waiting else ""
-        return read_outlook(
-            self._run("outlook", pool, job, ticket.model, ticket.tenant, ticket.priority, MOST_SERVERS)
-        )
+        known = wire.ticket_args(ticket) if is_waiting else ("", *wire.ticket_args(ticket)[1:])
+        return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
 
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model, tenant))

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpus.protocol import (
-    CircuitState,
-    PushResult,
-)
+from gpus.protocol import CircuitState, PushOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +39,33 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class StartsIn:
+    """When a waiting job starts: half of such jobs within `p50_seconds` from now, nine in ten within
+    `p90_seconds`. seen: real starts that this was learnt from."""
+
+    p50_seconds: float
+    p90_seconds: float
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """position: estimated tickets ahead plus one, from 1. starts: None where it starts now, or nobody can
+    know."""
+
+    outcome: PushOutcome
+    position: int
+    starts: StartsIn | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pushed:
-    """One result per ticket, in order, and the wakes that became useful by them."""
+    """One result per ticket, in order, and the wakes that became useful by them. failing: models of theirs
+    that no server can run now, because circuits are open."""
 
     results: tuple[PushResult, ...]
     wakes: tuple[Wakes, ...]
+    failing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +93,12 @@ class SlotView:
 @dataclass(frozen=True, slots=True)
 class SpareSlots:
     """by_model: free slots that no waiting ticket could take, in the order that was asked for. most: how many
-    more jobs of whatever model the tenant may run now; None: no limit."""
+    more jobs of whatever model the tenant may run now; None: no limit. failing: models that no server can run
+    now, because circuits are open."""
 
     by_model: Sequence[int]
     most: int | None = None
+    failing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +153,12 @@ class Beat:
 
     age_seconds: float
     said: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a pinned worker measured, and how long ago it told. reading: JSON values, as
+    `gpus.local.telemetry.measure` makes them."""
+
+    age_seconds: float
+    reading: Mapping[str, Any]

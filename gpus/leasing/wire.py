@@ -6,7 +6,19 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpus.leasing.values import Beat, Circuit, PoolDepth, Pushed, SlotView, Tokens, Wakes
+from gpus.leasing.values import (
+    Beat,
+    Circuit,
+    Measured,
+    PoolDepth,
+    Pushed,
+    PushResult,
+    SlotView,
+    SpareSlots,
+    StartsIn,
+    Tokens,
+    Wakes,
+)
 from gpus.protocol import (
     BANDS,
     CircuitState,
@@ -14,7 +26,6 @@ from gpus.protocol import (
     Lease,
     LeaseRef,
     PushOutcome,
-    PushResult,
     TenantSpec,
     Ticket,
 )
@@ -29,6 +40,9 @@ OUTCOMES = {
 Arg = str | int | float
 Answer = Any
 """None, an int, a text, or lists of these: what a script returns."""
+
+ASK_AGAIN = "again"
+"""What `claim` answers where one call is not enough to find the next ticket."""
 
 
 def check_names(*names: str) -> None:
@@ -107,11 +121,24 @@ def read_wakes(flat: Sequence[Any]) -> tuple[Wakes, ...]:
 
 
 def read_pushed(answer: Sequence[Any]) -> Pushed:
-    results, wakes = answer
+    results, wakes, failing = answer
     return Pushed(
-        tuple(PushResult(OUTCOMES[outcome], int(position)) for outcome, position in _chunks(results, 2)),
+        tuple(
+            PushResult(OUTCOMES[outcome], int(position), _read_start(p50_us, p90_us, seen))
+            for outcome, position, p50_us, p90_us, seen in _chunks(results, 5)
+        ),
         read_wakes(wakes),
+        frozenset(failing),
     )
+
+
+def _read_start(p50_us: int, p90_us: int, seen: int) -> StartsIn | None:
+    return None if p50_us < 0 else StartsIn(round(p50_us / 1e6, 3), round(p90_us / 1e6, 3), seen)
+
+
+def read_spare(answer: Sequence[Any]) -> SpareSlots:
+    counts, most, failing = answer
+    return SpareSlots([int(count) for count in counts], None if most < 0 else int(most), frozenset(failing))
 
 
 def read_tokens(answer: Sequence[Any]) -> Tokens:
@@ -168,3 +195,9 @@ def read_beats(servers: Sequence[str], answer: list[str]) -> dict[str, Beat]:
     """answer: µs and JSON for each server, in order; both empty for one that was never heard."""
     pairs = zip(servers, answer[::2], answer[1::2], strict=True)
     return {server: Beat(float(us) / 1_000_000, json.loads(said)) for server, us, said in pairs if us}
+
+
+def read_telemetry(answer: list[str]) -> list[Measured]:
+    """answer: µs and JSON, by turns."""
+    pairs = zip(answer[::2], answer[1::2], strict=True)
+    return [Measured(float(us) / 1_000_000, json.loads(measured)) for us, measured in pairs]

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpus.errors import GpuError, GpuFault
 from gpus.local.device import Device
@@ -32,6 +33,28 @@ class Finding:
     well: bool | None = None
 
 
+class Residues:
+    """MB that unloads left behind, as a `LocalGpu` tells of them. first: of some model's first cycle in its
+    process."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []
+        self.later: list[float] = []
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        if event == "unload_measured":
+            (self.first if fields["first"] else self.later).append(fields["residue_mb"])
+
+    def findings(self) -> Iterator[Finding]:
+        if self.first:
+            yield Finding("kept after first unloads", f"{max(self.first):.0f} MB at most, by libraries")
+        what = "largest residue after each model's first cycle"
+        if self.later:
+            yield Finding(what, f"{max(self.later):.0f} MB", max(self.later) <= BACK_MB)
+        else:
+            yield Finding(what, "not seen: too few swaps")
+
+
 class NoPatience:
     """Waits for as long as it takes."""
 
@@ -44,6 +67,7 @@ class NoPatience:
 def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swaps: int) -> Iterator[Finding]:
     """Three models of this size, of which two fit. Leaves nothing behind."""
     before = gauge.read(None)
+    residues = Residues()
     gpu = LocalGpu(
         ["gpus.local.check_models"],
         gauge=gauge,
@@ -54,6 +78,7 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
             budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB),
             library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0,
         ),
+        happened=residues,
     )
     try:
         gpu.start()
@@ -61,6 +86,7 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
             why = gpu.probe()
             yield Finding("a small kernel", why or "runs", why == "")
         yield from _swap(gpu, swaps)
+        yield from residues.findings()
         yield from _recover(gpu)
     except GpuError as error:
         detail = error.detail.strip().splitlines()

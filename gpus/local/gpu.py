@@ -26,7 +26,7 @@ from gpus.local.orders import Order, Run, Stopped, Verdicts, let_go, too_late
 from gpus.local.output import remove_old
 from gpus.local.running import Running
 from gpus.local.shelf import Shelf
-from gpus.local.telling import quietly
+from gpus.local.telling import nudge, quietly
 
 _SLICE_SECONDS = 0.5
 
@@ -105,7 +105,7 @@ class LocalGpu:
     def run(self, order: Order, patience: Patience) -> Any:
         """The result. Blocks while its model is loaded and while it runs; raises Interrupted once patience is
         over: then `stop_run` says what became of it."""
-        patience.set_reader(self._wake)
+        patience.set_reader(partial(nudge, self._lock))
         try:
             return self._await_end(self._admit(order, patience), patience)
         finally:
@@ -181,25 +181,25 @@ class LocalGpu:
         return self.kernel_why
 
     def rest(self) -> bool:
-        """Gives all memory back, if nothing runs or waits, and spawns nothing by itself until the next
-        `tick`. True: it did, or had none."""
+        """Gives all memory back, also what outlived the process, if nothing runs or waits; after that it
+        spawns nothing by itself until the next `tick`. True: it did, or had none."""
         with self._lock:
             self._resting = True
             if self._table.running or self._line.waiting or self._moving:
                 return False
-            if self._holder.process is None:
+            if self._holder.process is None and not self._shelf.outlived:
                 return True
             self._moving = True
-        self._move_on(lambda: self._moves.end(Verdicts()))
+        self._move_on(self._moves.leave)
         return True
 
     def tick(self) -> None:
         """One look at what nobody asked for: old files and idle models leave, a process that leaks is
-        replaced."""
+        replaced. On a GPU that takes nothing only the files: it may hang whoever asks it for more."""
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
             self._resting = False
-            if self._line.waiting or self._moving or self._holder.process is None:
+            if self.sick or self._line.waiting or self._moving or self._holder.process is None:
                 return
             idle = self._shelf.idle()
             leaking = not self._table.running and self._shelf.leaking()
@@ -294,7 +294,3 @@ class LocalGpu:
             with self._lock:
                 self._moving = False
                 self._lock.notify_all()
-
-    def _wake(self) -> None:
-        with self._lock:
-            self._lock.notify_all()

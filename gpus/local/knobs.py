@@ -23,7 +23,8 @@ class Knobs:
     """budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
     exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
     sample_seconds: what stays after runs is measured at most that often. library_mb: what libraries may keep
-    for good in each process once models have run (kernels, workspaces), beside the driver's context."""
+    for good in each process once models have run (kernels, workspaces), beside the driver's context; each
+    model's first unload there may show a part of it."""
 
     budget_mb: float | None = None
     back_seconds: float = 10.0

@@ -96,6 +96,19 @@ class Moves:
         self._shelf.leave()
         self._end_process(verdicts)
 
+    def leave(self) -> None:
+        """Nothing of ours stays. Where the process ended otherwise, one that loads nothing unloads what it
+        did not hold itself. That is tried once: what can't be reached so is left to the next one."""
+        try:
+            if self._holder.process is None:
+                self._holder.spawn()
+            self.end(Verdicts())
+        except (CannotStart, ProcessGone, Overdue, OSError) as error:
+            self._happened("not_unloaded", why=str(error))
+            self._end_process(Verdicts())
+        finally:
+            self._shelf.outlived = False
+
     def unload(self, models: Sequence[str]) -> None:
         try:
             self._shelf.unload(models)

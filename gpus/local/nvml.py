@@ -7,11 +7,20 @@ signatures.
 from __future__ import annotations
 
 import importlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from gpus.local.memory import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, nobody
+from gpus.local.driver_thread import DriverThread, Unanswered
+from gpus.local.memory import MIB
+from gpus.local.xids import XidEvents
 
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0
+START_SECONDS = 60.0
+"""A driver that nobody used before sets up every card first."""
 THROTTLES = {
     0x8: "hardware slowdown",
     0x20: "software thermal",
@@ -27,7 +36,8 @@ class NvmlError(OSError):
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """MiB, percent, °C, watts; None where the card does not tell. processes: MiB by pid (None: it does not
-    tell). ecc_errors: uncorrected since the driver was loaded."""
+    tell). ecc_errors: uncorrected since the driver was loaded. xids: how often each came since the first
+    reading. Of a MIG instance, what only its card tells is the card's (all but memory and utilisation)."""
 
     total_mb: float
     used_mb: float
@@ -37,57 +47,96 @@ class GpuReading:
     ecc_errors: int | None = None
     throttled: tuple[str, ...] = ()
     processes: dict[int, float | None] = field(default_factory=dict)
+    xids: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """device: of a card or a MIG instance. card: of its card, the same but for an instance."""
+
+    device: Any
+    card: Any
+    events: XidEvents
 
 
 class Nvml:
-    """One per process. library: `pynvml`, or a fake of it. Raises NvmlError."""
+    """One per process; from any thread. library: `pynvml`, or a fake of it. Raises NvmlError, also when the
+    driver did not answer in time."""
 
-    def __init__(self, library: Any = None) -> None:
+    def __init__(
+        self,
+        library: Any = None,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self._answer_seconds, self._start_seconds = answer_seconds, start_seconds
+        self._driver = DriverThread("nvml")
+        self._known: dict[str, _Handles] = {}
+        self._xids: defaultdict[str, Counter[int]] = defaultdict(Counter)
         try:
             self._nv: Any = library or importlib.import_module("pynvml")
-            self._nv.nvmlInit()
+            self._driver.ask(self._nv.nvmlInit, start_seconds)
         except Exception as error:  # no library, no driver, no permission: all of it is "no GPU here"
             raise NvmlError(f"no NVIDIA driver: {error}") from error
 
     def uuids(self) -> list[str]:
-        """GPUs by index, then their MIG instances."""
-        try:
-            gpus = [
-                self._nv.nvmlDeviceGetHandleByIndex(index) for index in range(self._nv.nvmlDeviceGetCount())
-            ]
-            found = [_text(self._nv.nvmlDeviceGetUUID(gpu)) for gpu in gpus]
-            for gpu in gpus:
-                found += [_text(self._nv.nvmlDeviceGetUUID(part)) for part in self._parts(gpu)]
-        except self._nv.NVMLError as error:
-            raise NvmlError(str(error)) from error
-        return found
+        """GPUs by index, then their MIG instances. A card that can't be asked keeps its index: its place is
+        empty."""
+
+        def ask() -> list[str]:
+            cards = list(self._cards())
+            found = ["" if card is None else self._uuid_of(card) for card in cards]
+            parts = [part for card in cards if card is not None for part in self._parts(card)]
+            return found + [uuid for uuid in map(self._uuid_of, parts) if uuid]
+
+        return self._asked(ask, self._start_seconds)
+
+    def knows(self, uuid: str) -> bool:
+        """By its whole UUID, of a card or a MIG instance: others need not answer."""
+
+        def ask() -> bool:
+            try:
+                self._find(uuid)
+            except self._nv.NVMLError:
+                return False
+            return True
+
+        return self._asked(ask, self._start_seconds)
 
     def name(self, uuid: str) -> str:
-        try:
-            return _text(self._nv.nvmlDeviceGetName(self._handle(uuid)))
-        except self._nv.NVMLError as error:
-            raise NvmlError(str(error)) from error
+        return self._asked(
+            lambda: _text(self._nv.nvmlDeviceGetName(self._find(uuid).device)), self._start_seconds
+        )
 
     def read(self, uuid: str) -> GpuReading:
+        return self._asked(lambda: self._read(uuid), self._answer_seconds)
+
+    # -- in the driver's thread -----------------------------------------------------------------------
+
+    def _read(self, uuid: str) -> GpuReading:
         nv = self._nv
         try:
-            handle = self._handle(uuid)
-            memory = nv.nvmlDeviceGetMemoryInfo(handle)
+            known = self._find(uuid)
+            known.events.look()
+            memory = nv.nvmlDeviceGetMemoryInfo(known.device)
         except nv.NVMLError as error:
+            self._forget(uuid)  # when it answers again, it may have been reset
             raise NvmlError(f"{uuid}: {error}") from error
-        utilisation = self._ask(nv.nvmlDeviceGetUtilizationRates, handle)
-        power = self._ask(nv.nvmlDeviceGetPowerUsage, handle)
-        throttled = self._ask(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-        processes = self._ask(nv.nvmlDeviceGetComputeRunningProcesses, handle) or []
+        both = (known.device, known.card)
+        utilisation = self._ask(nv.nvmlDeviceGetUtilizationRates, known.device)
+        power = self._first(nv.nvmlDeviceGetPowerUsage, both)
+        throttled = self._first(nv.nvmlDeviceGetCurrentClocksThrottleReasons, both) or 0
+        processes = self._ask(nv.nvmlDeviceGetComputeRunningProcesses, known.device) or []
         return GpuReading(
             total_mb=memory.total / MIB,
             used_mb=memory.used / MIB,
             utilisation=None if utilisation is None else float(utilisation.gpu),
-            temperature=self._ask(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
+            temperature=self._first(nv.nvmlDeviceGetTemperature, both, nv.NVML_TEMPERATURE_GPU),
             power=None if power is None else power / 1000,
-            ecc_errors=self._ask(
+            ecc_errors=self._first(
                 nv.nvmlDeviceGetTotalEccErrors,
-                handle,
+                both,
                 nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                 nv.NVML_VOLATILE_ECC,
             ),
@@ -95,17 +144,58 @@ class Nvml:
             processes={
                 one.pid: None if one.usedGpuMemory is None else one.usedGpuMemory / MIB for one in processes
             },
+            xids=dict(self._xids[uuid]),
         )
 
-    def _handle(self, uuid: str) -> Any:
-        return self._nv.nvmlDeviceGetHandleByUUID(uuid)
+    def _find(self, uuid: str) -> _Handles:
+        """Looked for once: a search by UUID may fail where any card of the machine is lost."""
+        known = self._known.get(uuid)
+        if known is None:
+            device = self._search(uuid)
+            card = self._ask(self._nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
+            instance = None if card is None else self._ask(self._nv.nvmlDeviceGetGpuInstanceId, device)
+            card = device if card is None else card
+            events = XidEvents(self._nv, card, instance, self._xids[uuid])
+            known = self._known[uuid] = _Handles(device, card, events)
+        return known
 
-    def _parts(self, gpu: Any) -> list[Any]:
+    def _forget(self, uuid: str) -> None:
+        known = self._known.pop(uuid, None)
+        if known is not None:
+            known.events.close()
+
+    def _search(self, uuid: str) -> Any:
+        try:
+            return self._nv.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nv.NVMLError:
+            for card in self._cards():
+                for one in () if card is None else (card, *self._parts(card)):
+                    if self._uuid_of(one) == uuid:
+                        return one
+            raise
+
+    def _cards(self) -> Iterator[Any]:
+        """By index; None for one that can't be asked, or is not ours to ask."""
+        for index in range(self._nv.nvmlDeviceGetCount()):
+            yield self._ask(self._nv.nvmlDeviceGetHandleByIndex, index)
+
+    def _parts(self, card: Any) -> list[Any]:
         """MIG instances; none where the card knows no such thing."""
         nv = self._nv
-        count = self._ask(nv.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0
-        found = [self._ask(nv.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index) for index in range(count)]
+        count = self._ask(nv.nvmlDeviceGetMaxMigDeviceCount, card) or 0
+        found = [self._ask(nv.nvmlDeviceGetMigDeviceHandleByIndex, card, index) for index in range(count)]
         return [part for part in found if part is not None]
+
+    def _uuid_of(self, handle: Any) -> str:
+        return _text(self._ask(self._nv.nvmlDeviceGetUUID, handle) or "")
+
+    def _first(self, function: Any, handles: tuple[Any, ...], *arguments: Any) -> Any:
+        """What the first of them tells that does."""
+        for handle in handles:
+            told = self._ask(function, handle, *arguments)
+            if told is not None:
+                return told
+        return None
 
     def _ask(self, function: Any, *arguments: Any) -> Any:
         """None: this card does not tell."""
@@ -114,39 +204,13 @@ class Nvml:
         except self._nv.NVMLError:
             return None
 
-
-class VramGauge(Gauge):
-    """The memory of a GPU, whoever holds it. In a container the driver may not name our processes: then what
-    was held before our first process is others'."""
-
-    def __init__(self, nvml: Nvml, uuid: str, also: Also = nobody) -> None:
-        """also: processes that are ours beside the session's."""
-        self._nvml, self._uuid, self._also = nvml, uuid, also
-        self._before = nvml.read(uuid).used_mb
-
-    def read(self, session: int | None) -> Memory:
-        reading = self._nvml.read(self._uuid)
-        also, within = set(self._also()), set(() if session is None else members(session))
-        ours = also | within
-        named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
-        if session is None and not named:
-            own = 0.0
-        elif named or (ours & set(reading.processes)):
-            own = sum(named.values())
-        else:
-            own = max(0.0, reading.used_mb - self._before) if reading.used_mb > self._before else 0.0
-        beside = sum(held for pid, held in named.items() if pid not in within)
-        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), beside)
-
-
-def ram_of(session: int | None) -> float:
-    """MiB of main memory that a model process holds."""
-    if session is None:
-        return 0.0
-    try:
-        return sum(held_by(pid) for pid in members(session))
-    except OSError:  # no /proc here
-        return PortableGauge().read(session).own
+    def _asked(self, question: Callable[[], T], seconds: float) -> T:
+        try:
+            return self._driver.ask(question, seconds)
+        except Unanswered as error:
+            raise NvmlError(str(error)) from error
+        except self._nv.NVMLError as error:
+            raise NvmlError(str(error)) from error
 
 
 def _text(value: Any) -> str:

@@ -36,7 +36,8 @@ class Shelf:
     """`load`, `unload` and `begin` talk to the process, one at a time and without the lock; the rest is asked
     with the lock of the GPU held.
 
-    tainted: why the process must be replaced once nothing runs in it; empty while it is well.
+    tainted: why the process must be replaced once nothing runs in it; empty while it is well. outlived: it
+    is gone, and what it did not hold itself may go on.
     """
 
     def __init__(self, holder: Holder, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]) -> None:
@@ -45,7 +46,9 @@ class Shelf:
         self.loads = 0
         self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
         self._base = self._for_libraries = 0.0
-        self._left = False
+        self._left = self.outlived = False
+        self._unloaded: set[str] = set()
+        """Those that were unloaded in this process before."""
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
@@ -54,6 +57,7 @@ class Shelf:
     def begin(self) -> None:
         """A new process is there. Raises OSError if the device can't be read."""
         self._for_libraries = self._knobs.library_mb
+        self._unloaded.clear()
         self.clear()  # the one before may have died between a load and its entry here
         found = self._gauge.read(self._holder.session)
         # what outlived another process can be unloaded, unless that was tried in vain just now
@@ -61,7 +65,8 @@ class Shelf:
         self._left = False
 
     def clear(self) -> None:
-        """The process is gone, and all that was loaded."""
+        """The process is gone, and all that was loaded in it."""
+        self.outlived = any(one.held_outside for one in self._holder.models.values())
         self.warm.clear()
         self._after_runs.clear()
         self.tainted = ""
@@ -132,24 +137,36 @@ class Shelf:
             self._holder.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
             self._happened("model_unloaded", model=model)
         self._after_runs.clear()
+        first = not self._unloaded.issuperset(models)
+        self._unloaded.update(models)
+        try:
+            residue = self._await_back()
+        except OSError as error:
+            self.tainted = f"the device can't be read ({error}) after the unload of {', '.join(models)}"
+            return
+        self._happened("unload_measured", models=list(models), residue_mb=round(residue), first=first)
+        if residue <= self._knobs.back_mb:
+            return
+        # what a library loads for the first runs of a model it keeps; what is kept again and again is a leak
+        if first and residue <= self._for_libraries:
+            self._for_libraries -= residue
+            self._base += residue
+            return
+        self.tainted = f"{residue:.0f} MB did not come back after the unload of {', '.join(models)}"
+
+    def _await_back(self) -> float:
+        """What is held beyond what should be, once it is little enough or its time is over. Raises OSError if
+        the device can't be read by then."""
         expected = self._base + sum(self._held_by(one) for one in self.warm.values())
         until = time.monotonic() + self._knobs.back_seconds
         while True:
-            own = 0.0
             try:
                 own = self._own()
-                why = f"{own - expected:.0f} MB did not come back"
-                if is_back(own, expected, self._knobs.back_mb):
-                    return
-            except OSError as error:
-                why = f"the device can't be read ({error})"
-            if time.monotonic() >= until:
-                if 0.0 < own - expected <= self._for_libraries:
-                    self._for_libraries -= own - expected
-                    self._base += own - expected
-                    return
-                self.tainted = f"{why} after the unload of {', '.join(models)}"
-                return
+                if is_back(own, expected, self._knobs.back_mb) or time.monotonic() >= until:
+                    return own - expected
+            except OSError:
+                if time.monotonic() >= until:
+                    raise
             self._holder.heed()
             time.sleep(_LOOK_SECONDS)
 

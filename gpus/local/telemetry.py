@@ -62,5 +62,6 @@ def measure(
         reading = asdict(gpu())
     except OSError as error:
         return found | {"gpu_error": str(error)}
-    reading["processes"] = {str(pid): held for pid, held in reading["processes"].items()}
+    for counted in ("processes", "xids"):  # keys of JSON are texts
+        reading[counted] = {str(key): value for key, value in reading[counted].items()}
     return found | {"gpu": reading}

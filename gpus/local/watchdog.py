@@ -11,6 +11,7 @@ from gpus.handlers.declared import Declared
 from gpus.local.gpu import LocalGpu
 from gpus.local.nvml import GpuReading
 from gpus.local.orders import Run
+from gpus.local.xids import sick_by
 
 IDLE_PERCENT = 5.0
 """A GPU below this does nothing worth waiting for."""
@@ -51,24 +52,27 @@ def why_sick(reading: GpuReading | None, error: str, ecc_at_start: int | None) -
         return f"the GPU can't be read: {error}"
     if ecc_at_start is not None and (reading.ecc_errors or 0) > ecc_at_start:
         return f"{reading.ecc_errors - ecc_at_start} uncorrected ECC errors" if reading.ecc_errors else ""
-    return ""
+    return sick_by(reading.xids)
 
 
 class Doctor:
     """`look` is one step, called every second. read: None without a GPU: then a run is hung by its silence
-    alone."""
+    alone. happened: (event, fields), for the log."""
 
     def __init__(
         self,
         gpu: LocalGpu,
         read: Callable[[], GpuReading] | None,
         *,
+        happened: Callable[..., None] = lambda event, **fields: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gpu, self._read, self._clock = gpu, read, clock
+        self._gpu, self._read, self._happened, self._clock = gpu, read, happened, clock
         self._seen = Seen()
         self._read_at = self._kernel_at = -1e9
         self._ecc: int | None = None
+        self._xids: Mapping[int, int] = {}
+        self._blind = False
 
     def look(self) -> None:
         now = self._clock()
@@ -84,16 +88,36 @@ class Doctor:
             self._gpu.stop_run(run.order.attempt, why=error)
 
     def _examine(self, read: Callable[[], GpuReading], now: float) -> None:
-        reading, error = None, ""
         try:
             reading = read()
         except OSError as failure:
-            error = str(failure)
-        if reading is not None:
-            self._seen = see(self._seen, reading.utilisation, now)
-            if self._ecc is None:
-                self._ecc = reading.ecc_errors or 0
+            self._gpu.sick = why_sick(None, str(failure), self._ecc)
+            self._seen = Seen()
+            self._kernel_at = -1e9  # would hang with the driver; due as soon as that answers
+            return
+        self._seen = see(self._seen, reading.utilisation, now)
+        if self._ecc is None:
+            self._ecc = reading.ecc_errors or 0
+        self._hear_xids(reading.xids)
+        self._warn_if_blind(reading.utilisation)
+        # said before a kernel is tried, which may take its time, too
+        self._gpu.sick = why_sick(reading, "", self._ecc) or self._gpu.kernel_why
         due = now - self._kernel_at >= KERNEL_SECONDS or self._gpu.kernel_why
         if due and self._gpu.probe() is not None:  # not asked is no proof, of either
             self._kernel_at = now
-        self._gpu.sick = why_sick(reading, error, self._ecc) or self._gpu.kernel_why
+        self._gpu.sick = why_sick(reading, "", self._ecc) or self._gpu.kernel_why
+
+    def _hear_xids(self, xids: Mapping[int, int]) -> None:
+        """Whatever one means, a small kernel tells whether the GPU still computes."""
+        for xid, times in xids.items():
+            if times > self._xids.get(xid, 0):
+                self._happened("gpu_xid", xid=xid, times=times, sick=bool(sick_by({xid: times})))
+                self._kernel_at = -1e9
+        self._xids = xids
+
+    def _warn_if_blind(self, utilisation: float | None) -> None:
+        """A hang can't be told from work there, and a busy GPU must not lose its run."""
+        patient = [model for model, said in self._gpu.models.items() if said.quiet_seconds is not None]
+        if utilisation is None and patient and not self._blind:
+            self._blind = True
+            self._happened("hangs_not_seen", why="this GPU tells no utilisation", models=patient)

@@ -6,7 +6,8 @@ from django.db import models
 
 
 class AppendOnly(models.QuerySet["AuditEntry"]):
-    """Nothing that changes or removes rows, not even many at once."""
+    """Nothing that changes or removes rows, not even many at once. What gets past this, the database refuses
+    by triggers (`gpus.migrations._append_only`)."""
 
     def update(self, **_: Any) -> int:
         raise TypeError("an audit entry is never changed")
@@ -59,7 +60,8 @@ class AuditEntry(models.Model):
     def save(self, *args: Any, **options: Any) -> None:
         if not self._state.adding:
             raise TypeError("an audit entry is never changed")
-        super().save(*args, **options)
+        # with the key of another one Django would write over that
+        super().save(*args, **{**options, "force_insert": True})
 
     def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
         raise TypeError("an audit entry is never deleted")

@@ -41,6 +41,13 @@ def value(model: type[Model], field: str, name: str = "") -> Value:
     return Value(name or field, cast("Field[Any, Any]", model._meta.get_field(field)))
 
 
+def summed(rows: QuerySet[Any, Any], /, **sums: Any) -> QuerySet[Any, Any]:
+    """What `aggregate` would answer, as a queryset: one dict."""
+    one: QuerySet[Any, Any] = rows.order_by().annotate(**sums).values(*sums)
+    one.query.group_by = None
+    return one
+
+
 class Read:
     """rows: makes the queryset, with `Value` where values go; called once per kind of database."""
 

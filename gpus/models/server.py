@@ -6,7 +6,7 @@ from django.db import models
 
 from gpus.protocol import DesiredState, ServerSpec
 
-from .names import NameField
+from .names import NameField, validate_name
 
 
 class Server(models.Model):
@@ -27,6 +27,15 @@ class Server(models.Model):
         blank=True,
         default=None,
         help_text="Pinned: only the worker on this host drives it.",
+    )
+    machine = models.CharField(
+        max_length=64,
+        validators=[validate_name],
+        null=True,
+        blank=True,
+        default=None,
+        help_text="What it is part of: all servers of a machine are switched in one go. "
+        "A pinned worker writes its machine's host name.",
     )
     headers_encrypted = models.TextField(
         blank=True,

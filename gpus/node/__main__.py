@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
 from gpus.node.arguments import add_arguments, config_from
@@ -15,6 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpus.node", description=__doc__)
     add_arguments(parser)
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stopped = StopSignal()
     try:
         node = Node(config_from(vars(options)))

@@ -16,8 +16,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--handler",
         action="append",
         required=True,
-        metavar="[MODEL=]PACKAGE.MODULE:FUNCTION",
-        help="what to run; repeat it with names to serve several models on the same slots",
+        metavar="[MODEL=]PACKAGE.MODULE[:ATTRIBUTE]",
+        help="what to run: a function, a class, a module, or a module with MODELS; repeat it with names to "
+        "serve several models on the same slots",
     )
     parser.add_argument("--slots", type=int, default=1, help="runs at one time (default: 1)")
     parser.add_argument("--port", type=int, default=9000, help="0 takes a free one (default: 9000)")

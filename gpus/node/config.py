@@ -16,8 +16,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """handler: ``package.module:run``, served at every path. handlers: by model, each at ``/<model>/…``;
-    all share the slots. port: 0 takes a free one.
+    """handler: ``package.module:run``, served at every path; a module with ``MODELS`` is served as those,
+    like `handlers`: by model, each at ``/<model>/…``; all share the slots. port: 0 takes a free one.
 
     mode: ``sync`` answers with the result, ``async`` answers at once with an id to poll, ``auto`` answers
     with the result if it comes within `answer_within_seconds`.
@@ -60,8 +60,13 @@ class NodeConfig:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is 0 to 65535, not {self.port}")
         for model in self.handlers:
-            if model in RESERVED_NAMES or "/" in model or not model:
-                raise ConfigError(f"a model can't be served under the name {model!r}")
+            check_name(model)
+
+
+def check_name(model: str) -> None:
+    """Raises ConfigError."""
+    if model in RESERVED_NAMES or "/" in model or not model:
+        raise ConfigError(f"a model can't be served under the name {model!r}")
 
 
 def read_handlers(texts: list[str]) -> dict[str, Any]:

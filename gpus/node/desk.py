@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import OrderedDict, deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpus.node.config import NodeConfig
@@ -29,10 +30,14 @@ class Refused(Exception):
 
 
 class Desk:
-    """One boot of the node: everything here is forgotten by a restart, except `tally` and `log`."""
+    """One boot of the node: everything here is forgotten by a restart, except `tally` and `log`.
+    output_root: the folder of its runs' folders."""
 
-    def __init__(self, config: NodeConfig, *, tally: Tally, log: RunLog) -> None:
+    def __init__(
+        self, config: NodeConfig, *, tally: Tally, log: RunLog, output_root: Path | None = None
+    ) -> None:
         self.boot_id = uuid.uuid4().hex
+        self.output_root = output_root
         self._config, self._tally, self._log = config, tally, log
         self._lock = threading.Lock()
         self._active: dict[str, Run] = {}
@@ -52,7 +57,7 @@ class Desk:
             if known is not None:
                 return known, False
             self._check_room(order)
-            run = Run(order)
+            run = Run(order, self.output_root)
             self._remember(run)
             if len(self._active) < self._config.slots:
                 self._begin(run)
@@ -74,6 +79,11 @@ class Desk:
     def find(self, run_id: str) -> Run | None:
         with self._lock:
             return self._runs.get(run_id)
+
+    def running(self) -> list[str]:
+        """The ids of the runs that hold a slot."""
+        with self._lock:
+            return list(self._active)
 
     def position(self, run: Run) -> int:
         """From 1; 0: it does not wait."""

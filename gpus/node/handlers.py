@@ -9,11 +9,12 @@ from typing import Any
 
 from gpus import handlers
 from gpus.handlers import BadInput, Cancelled
-from gpus.handlers.code import ModelCode, import_source
+from gpus.handlers.code import ModelCode, find_models, import_source, names_several
 from gpus.handlers.errors import ContractError
-from gpus.node.config import ConfigError
+from gpus.node.config import ConfigError, check_name
+from gpus.node.words import Words
 
-__all__ = ["BadInput", "Cancelled", "Handle", "Handler", "RunContext", "load_handler"]
+__all__ = ["BadInput", "Cancelled", "Handle", "Handler", "RunContext", "load_handlers"]
 
 Handle = Callable[[Any, "RunContext"], Any]
 
@@ -30,7 +31,13 @@ class RunContext(handlers.RunContext):
         fault: Mapping[str, Any] | None = None,
         output_dir: Path | None = None,
     ) -> None:
-        super().__init__(model_name=model, job_id=job_id, attempt_id=attempt_id, output_dir=output_dir)
+        super().__init__(
+            model_name=model,
+            job_id=job_id,
+            attempt_id=attempt_id,
+            output_dir=output_dir,
+            tell=Words(job_id=job_id, attempt_id=attempt_id, model=model),
+        )
         self.fault = fault
 
 
@@ -49,15 +56,24 @@ class Handler:
     unload: Callable[[], None] = _nothing
 
 
-def load_handler(path: str, *, model: str = "") -> Handler:
-    """Imports ``package.module`` or ``package.module:attribute``. Raises ConfigError with the reason."""
+def load_handlers(path: str, *, model: str = "") -> list[Handler]:
+    """Imports ``package.module`` or ``package.module:attribute``: one handler, or all that a module with
+    ``MODELS`` names. Raises ConfigError with the reason."""
     try:
         source = import_source(path)
-        if not callable(getattr(source, "run", source)):
+        if names_several(source):
+            codes = list(find_models([f"{model}={path}" if model else path]).values())
+            for code in codes:
+                check_name(code.name)
+        elif callable(getattr(source, "run", source)):
+            codes = [ModelCode(model, source)]
+        else:
             raise ContractError(f"{path!r} has no function run(payload, ctx)")
-        code = ModelCode(model, source)
-    except ContractError as error:
+    except (ContractError, ConfigError) as error:
         raise ConfigError(f"handler {path!r}: {error}") from error
-    return Handler(
-        model, code.run, bool(getattr(source, "takes_faults", False)), load=code.load, unload=code.unload
-    )
+    return [_handler(code) for code in codes]
+
+
+def _handler(code: ModelCode) -> Handler:
+    simulates = bool(getattr(code.source, "takes_faults", False))
+    return Handler(code.name, code.run, simulates, load=code.load, unload=code.unload)

@@ -9,6 +9,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpus.node.handlers import Handler, RunContext
@@ -43,10 +44,11 @@ class Run:
     """turn: set when it holds a slot, or will never. done: set with its end, after its slot is free.
 
     answer: what callers get once it is done, JSON. outcome: success, failed, cancelled, restarted; empty
-    before. heard: somebody got the answer.
+    before. heard: somebody got the answer. output_root: where its folder of files would be.
     """
 
     order: RunOrder
+    output_root: Path | None = None
     id: str = field(default_factory=lambda: make_id())  # noqa: PLW0108  (looked up at the call)
     began: bool = False
     outcome: str = ""
@@ -61,7 +63,11 @@ class Run:
     def __post_init__(self) -> None:
         order = self.order
         self.context = RunContext(
-            model=order.handler.model, job_id=self.job_id, attempt_id=order.attempt_id, fault=order.fault
+            model=order.handler.model,
+            job_id=self.job_id,
+            attempt_id=order.attempt_id,
+            fault=order.fault,
+            output_dir=None if self.output_root is None else self.output_root / self.id,
         )
 
     @property

@@ -6,14 +6,17 @@ node.start()
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+from gpus.local.output import make_own_folder, remove_old
 from gpus.node.config import NodeConfig
 from gpus.node.desk import Desk
 from gpus.node.faults import FaultPlan
-from gpus.node.handlers import Handler, load_handler
+from gpus.node.handlers import Handler, load_handlers
 from gpus.node.http_server import HttpServer
 from gpus.node.routes import Routes
 from gpus.node.runs import RunLog, Tally
@@ -21,6 +24,7 @@ from gpus.node.runs import RunLog, Tally
 _JOIN_SECONDS = 2.0
 _FETCH_SECONDS = 10.0
 """An ended run that nobody polls for so long is not waited for when the node stops."""
+_OLD_FILES_SECONDS = 60.0
 
 
 class Node:
@@ -29,14 +33,17 @@ class Node:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self._handlers: dict[str, Handler] = {
-            model: load_handler(path, model=model)
+            handler.model: handler
             for model, path in (config.handlers or {"": config.handler}).items()
+            for handler in load_handlers(path, model=model)
         }
         self.simulates = any(handler.simulates for handler in self._handlers.values())
         self.faults = FaultPlan()
         self.tally = Tally()
         self.log = RunLog(config.log_runs, config.log_file)
-        self.desk = Desk(config, tally=self.tally, log=self.log)
+        self._output_root: Path | None = None
+        self._tidying: threading.Thread | None = None
+        self.desk = self._new_desk()
         self.stopping = threading.Event()
         self._reopening: threading.Timer | None = None
         self._http = HttpServer(
@@ -66,8 +73,15 @@ class Node:
         """Loads the models first: who reaches the port finds them ready."""
         for handler in self._handlers.values():
             handler.load()
-        self._http.open()
+        self._output_root = self.desk.output_root = make_own_folder("gpu-node-runs")
+        try:
+            self._http.open()
+        except OSError:
+            shutil.rmtree(self._output_root, ignore_errors=True)
+            raise
         self.log.boot(self.desk.boot_id)
+        self._tidying = threading.Thread(target=self._tidy, args=(self._output_root,), daemon=True)
+        self._tidying.start()
 
     def stop(self) -> None:
         """At once: runs are cancelled, connections cut. Safe to call twice."""
@@ -82,6 +96,9 @@ class Node:
         loaded, self._handlers = self._handlers, {}
         for handler in loaded.values():
             handler.unload()
+        if self._tidying is not None and self._output_root is not None:
+            self._tidying.join(_JOIN_SECONDS)
+            shutil.rmtree(self._output_root, ignore_errors=True)
 
     def drain(self, grace_seconds: float) -> bool:
         """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""
@@ -98,7 +115,7 @@ class Node:
         `GET /runs` and the counts stay, for judges."""
         if down_seconds > 0:
             self._http.close()
-        old, self.desk = self.desk, Desk(self.config, tally=self.tally, log=self.log)
+        old, self.desk = self.desk, self._new_desk()
         old.abandon()
         self._http.cut()
         if down_seconds > 0 and not self.stopping.is_set():
@@ -113,6 +130,13 @@ class Node:
     def runs(self) -> list[dict[str, Any]]:
         """What ``GET /runs`` says."""
         return self.log.entries()
+
+    def _new_desk(self) -> Desk:
+        return Desk(self.config, tally=self.tally, log=self.log, output_root=self._output_root)
+
+    def _tidy(self, root: Path) -> None:
+        while not self.stopping.wait(_OLD_FILES_SECONDS):
+            remove_old(root, self.desk.running())
 
     def __enter__(self) -> Node:
         self.start()

@@ -32,7 +32,7 @@ def _handle(run: Run) -> tuple[str, bytes]:
         run.context.check()
         result = run.order.handler.handle(run.order.payload, run.context)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
-    except Exception as error:
+    except BaseException as error:  # also SystemExit: a slot whose run never ended would be lost
         failure = failure_of(error)
         if failure.code == "cancelled":
             return "cancelled", CANCELLED_ANSWER
@@ -45,9 +45,10 @@ def _handle(run: Run) -> tuple[str, bytes]:
         )
         # callers of this protocol know one class of broken GPU; a node can't make room by itself
         code = "gpu_fault" if failure.code == "out_of_memory" else failure.code
-        return "failed", failed_answer(failure.text, code)
+        return "failed", failed_answer(failure.text, code, failure.trace)
     return "success", answer
 
 
-def failed_answer(text: str, code: str) -> bytes:
-    return json.dumps({"status": "failed", "error": text[:MAX_TEXT], "error_code": code}).encode()
+def failed_answer(text: str, code: str, trace: str = "") -> bytes:
+    answer = {"status": "failed", "error": text[:MAX_TEXT], "error_code": code}
+    return json.dumps({**answer, "traceback": trace} if trace else answer).encode()

@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
+from gpus.handlers.errors import MAX_TRACEBACK
 from gpus.runners.base import Response
 from gpus.runners.json_body import Unreadable, read_json
 
@@ -40,11 +41,14 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
 
 
 def failure_of(body: Mapping[str, Any]) -> GpuError:
-    """The price of a run that the server says has failed. ``error_code``: ``gpu_fault`` or ``bad_input``."""
+    """The price of a run that the server says has failed. ``error_code``: ``gpu_fault`` or ``bad_input``.
+    ``traceback``: kept with the attempt."""
     text = _words(body) or f"The server says {body.get('status', 'error')} and no more."
+    trace = body.get("traceback")
+    detail = trace[-MAX_TRACEBACK:] if isinstance(trace, str) else ""
     if _code(body) == "gpu_fault" or _GPU_FAULT.search(text):
-        return GpuFault(text)
-    return BadInput(text) if _code(body) == "bad_input" else RunFailed(text)
+        return GpuFault(text, detail=detail)
+    return BadInput(text, detail=detail) if _code(body) == "bad_input" else RunFailed(text, detail=detail)
 
 
 def retry_after_seconds(response: Response, *, now: datetime) -> float | None:

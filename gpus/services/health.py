@@ -16,7 +16,7 @@ from django.conf import settings
 
 from gpus.errors import GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.models import Placement, Server
+from gpus.models import Placement, Server, prepared
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Response, Transport
 from gpus.runners.transport import HttpTransport
@@ -151,7 +151,7 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
         return False
     if health.ok:
         found["checked_at"] = at
-    Server.objects.filter(pk=server.pk).update(**found)
+    prepared.change(Server, server.pk, found)
     for field, value in found.items():
         setattr(server, field, value)
     return True

@@ -100,6 +100,19 @@ def mirror_pause(
     return tuple(wakes), mirrored
 
 
+def mirror_machine(machine: str, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
+    """All servers of a machine; answers as `mirror`."""
+    mirrored = True
+    wakes: list[Wakes] = []
+    rows = Server.objects.filter(machine=machine).order_by()
+    for fleet in sorted(set(rows.values_list("pool__fleet", flat=True))):
+        try:
+            wakes += _tell_servers(leases(fleet), partial(_servers_of_machine, fleet=fleet, machine=machine))
+        except LeasingUnavailable:
+            mirrored = False
+    return tuple(wakes), mirrored
+
+
 def _fleets_with(kind: Pause.Kind, name: str) -> Iterable[str]:
     pools = Pool.objects.all()
     if kind is Pause.Kind.MODEL:
@@ -109,6 +122,10 @@ def _fleets_with(kind: Pause.Kind, name: str) -> Iterable[str]:
 
 def _servers_with(*, fleet: str, model: str) -> list[Server]:
     return list(Server.objects.filter(pool__fleet=fleet, placements__model=model))
+
+
+def _servers_of_machine(*, fleet: str, machine: str) -> list[Server]:
+    return list(Server.objects.filter(pool__fleet=fleet, machine=machine))
 
 
 _pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))

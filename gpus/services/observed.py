@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import SlotView
 from gpus.models import Server
-from gpus.protocol import CircuitState, DesiredState
+from gpus.protocol import CircuitState, DesiredState, split_slot
 
 from .mirror import LeasesOf
 
@@ -29,13 +29,22 @@ class Observed:
     circuit: CircuitState = CircuitState.CLOSED
 
 
-def observe(server: Server, leases: LeasesOf) -> Observed:
-    """One question to Redis. Reads the pool: select it in loops."""
-    try:
-        views = leases(server.pool.fleet).slots(server.name)
-    except LeasingUnavailable:
-        return Observed("unknown", {}, 0, 0)
-    return observed(server, views)
+def observe(servers: Iterable[Server], leases: LeasesOf) -> dict[str, Observed]:
+    """By name. One question to each fleet's Redis, however many they are. Reads the pools: select them."""
+    by_fleet: dict[str, list[Server]] = {}
+    for server in servers:
+        by_fleet.setdefault(server.pool.fleet, []).append(server)
+    found: dict[str, Observed] = {}
+    for fleet, rows in by_fleet.items():
+        views: dict[str, list[SlotView]] = {row.name: [] for row in rows}
+        try:
+            for view in leases(fleet).slots_of(list(views)):
+                views[split_slot(view.slot)[0]].append(view)
+        except LeasingUnavailable:
+            found |= {row.name: Observed("unknown", {}, 0, 0) for row in rows}
+        else:
+            found |= {row.name: observed(row, views[row.name]) for row in rows}
+    return found
 
 
 def observed(server: Server, views: Sequence[SlotView]) -> Observed:

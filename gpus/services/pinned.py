@@ -50,11 +50,12 @@ def register_pinned(
     leases: LeasesOf,
     at: datetime,
     fleet: str | None = None,
+    machine: str | None = None,
 ) -> Pinned:
     """This server is driven by this process now, with exactly these models. Raises RegistryRefused.
 
     models: fields by name, for those that are new; what an operator configured stays. pool: for new models;
-    if some of them are in a pool, all are to be in that.
+    if some of them are in a pool, all are to be in that. machine: what the server is part of.
     """
     _check_driver(server)
     known = dict(ModelConfig.objects.filter(name__in=list(models)).values_list("name", "pool"))
@@ -76,6 +77,7 @@ def register_pinned(
             pool=pools[0] if pools else pool,
             fleet=fleet,
             host=host,
+            machine=machine,
             model_fields=None if name in known else dict(fields),
             by=by,
             leases=leases,

@@ -61,50 +61,53 @@ def register_server(
     pool: str | None = None,
     fleet: str | None = None,
     host: str | None = None,
+    machine: str | None = None,
     headers: Mapping[str, str] | None = None,
     ca_pem: str | None = None,
     model_fields: Mapping[str, Any] | None = None,
 ) -> Registered:
     """Puts a model on a server, making either where it is new. Raises RegistryRefused.
 
-    pool: where a new model goes; its own one, named after it, if nothing is said. host, headers, ca_pem
-    and model_fields change only what is given; `headers={}` forgets the headers.
+    pool: where a new model goes; its own one, named after it, if nothing is said. host, machine, headers,
+    ca_pem and model_fields change only what is given; `headers={}` forgets the headers.
     """
     _check_url(endpoint, pinned=host is not None)
     check_slots(slots)
     with transaction.atomic():
         config, home, is_new = _model_in_pool(model, pool=pool, fleet=fleet)
         changed = _save_fields(config, home, model_fields or {}, is_new=is_new, by=by)
-        machine = Server.objects.select_for_update().filter(name=server).first()
-        created = machine is None
-        if machine is None:
-            machine = Server(name=server, pool=home)
-        elif machine.pool_id != home.name:
+        row = Server.objects.select_for_update().filter(name=server).first()
+        created = row is None
+        if row is None:
+            row = Server(name=server, pool=home)
+        elif row.pool_id != home.name:
             raise RegistryRefused(
                 "server_in_other_pool",
-                f"Server {server} belongs to pool {machine.pool_id}, model {model} to pool {home.name}; "
+                f"Server {server} belongs to pool {row.pool_id}, model {model} to pool {home.name}; "
                 "name the pool when you register a model that is to share a server.",
                 pointer="/server",
                 status=409,
             )
-        placement = Placement.objects.filter(server=machine, model=config).first()
-        before = _told(machine, placement)
-        machine.slots = slots
+        placement = Placement.objects.filter(server=row, model=config).first()
+        before = _told(row, placement)
+        row.slots = slots
         if host is not None:
-            machine.host = host or None
+            row.host = host or None
+        if machine is not None:
+            row.machine = machine
         if headers is not None:
-            machine.headers_encrypted = encrypt(json.dumps(dict(headers))) if headers else ""
+            row.headers_encrypted = encrypt(json.dumps(dict(headers))) if headers else ""
         if ca_pem is not None:
-            machine.ca_pem = ca_pem
-        machine.save()
+            row.ca_pem = ca_pem
+        row.save()
         placement, _ = Placement.objects.update_or_create(
-            server=machine, model=config, defaults={"endpoint": endpoint}
+            server=row, model=config, defaults={"endpoint": endpoint}
         )
-        if created or changed or _told(machine, placement) != before:
+        if created or changed or _told(row, placement) != before:
             detail = {"model": model, "endpoint": endpoint, "slots": slots, "model_fields": changed}
             record(by, "register_server", f"server:{server}", **detail)
-    wakes, mirrored = mirror(leases, home, machine)
-    return Registered(machine, config, home, created, wakes, mirrored)
+    wakes, mirrored = mirror(leases, home, row)
+    return Registered(row, config, home, created, wakes, mirrored)
 
 
 def configure_model(
@@ -192,10 +195,10 @@ def _save_fields(
     return note_change(config, home, before=before, by=by)
 
 
-def _told(machine: Server, placement: Placement | None) -> tuple[object, ...]:
+def _told(row: Server, placement: Placement | None) -> tuple[object, ...]:
     """What a registration may change of a server."""
     endpoint = placement.endpoint if placement else None
-    return machine.slots, machine.host, machine.headers_encrypted, machine.ca_pem, endpoint
+    return row.slots, row.host, row.machine, row.headers_encrypted, row.ca_pem, endpoint
 
 
 def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[ModelConfig, Pool, bool]:

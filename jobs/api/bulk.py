@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Any
 
 from jsonschema import Draft202012Validator
 from rest_framework.request import Request
@@ -14,13 +12,10 @@ from rest_framework.response import Response
 from gpus.api.base import actor, read_body
 from gpus.api.json_body import compiled
 from gpus.api.openapi import described
-from gpus.api.problems import FieldError, validation_problem
 from jobs.api.bulk_schemas import bulk_body
 from jobs.api.dead_letters import OperatorView
-from jobs.api.parameters import NO_TIME, read_time
-from jobs.job_filter import JobFilter
+from jobs.api.job_filters import body_filter
 from jobs.services.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
-from jobs.states import JobState
 
 _SERVICES = {Deed.CANCEL: cancel_jobs, Deed.RETRY: retry_jobs, Deed.DISMISS: dismiss_jobs}
 _REFUSALS = (403,)
@@ -30,7 +25,7 @@ _AGAIN = "Up to a thousand per call: ask again while something remains."
 class BulkView(OperatorView):
     def carry_out(self, request: Request, deed: Deed) -> Response:
         asked = read_body(request.data, _validator())
-        chosen, dry_run = _read_filter(asked["filter"]), asked.get("dry_run", False)
+        chosen, dry_run = body_filter(asked["filter"], "/filter"), asked.get("dry_run", False)
         if dry_run:
             done = BulkOutcome(0, count(chosen, deed), 0)
         else:
@@ -78,20 +73,6 @@ class DismissDeadLetters(BulkView):
     )
     def post(self, request: Request) -> Response:
         return self.carry_out(request, Deed.DISMISS)
-
-
-def _read_filter(given: Mapping[str, Any]) -> JobFilter:
-    """Raises Problem 422 for a time that is none."""
-    values = dict(given)
-    for name in ("created_after", "created_before"):
-        if name in values and (at := read_time(values[name])) is not None:
-            values[name] = at
-        elif name in values:
-            wrong = NO_TIME
-            raise validation_problem([FieldError(f"/filter/{name}", "invalid", wrong)])
-    if "state" in values:
-        values["state"] = JobState(values["state"])
-    return JobFilter(**values)
 
 
 @lru_cache(maxsize=1)

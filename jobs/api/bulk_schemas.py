@@ -23,6 +23,24 @@ def priority_body() -> Schema:
     }
 
 
+_DRY_RUN: Schema = {"type": "boolean", "default": False, "description": "Only count."}
+
+
+def _dead_letter_filter() -> dict[str, Schema]:
+    return {
+        "model": text_schema(),
+        "tenant": {**text_schema(), "description": "Its name."},
+        "error_code": text_schema(),
+        "fingerprint": {**FINGERPRINT, "description": "As `GET /admin/dlq/groups` shows it."},
+    }
+
+
+def retry_body() -> Schema:
+    """What `retry-all` takes as parameters too."""
+    properties = {**_dead_letter_filter(), "dry_run": _DRY_RUN}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
 def bulk_body() -> Schema:
     """An empty filter is refused: nobody means every job by leaving something out."""
     return {
@@ -35,18 +53,15 @@ def bulk_body() -> Schema:
                 "additionalProperties": False,
                 "minProperties": 1,
                 "properties": {
-                    "model": text_schema(),
-                    "tenant": {**text_schema(), "description": "Its name."},
+                    **_dead_letter_filter(),
                     "state": {"enum": [state.value for state in JobState]},
-                    "error_code": text_schema(),
-                    "fingerprint": {**FINGERPRINT, "description": "As `GET /admin/dlq/groups` shows it."},
                     "tag": text_schema(),
                     "created_after": _TIME,
                     "created_before": _TIME,
                     "server": {**text_schema(), "description": "One that an attempt of the job ran on."},
                 },
             },
-            "dry_run": {"type": "boolean", "default": False, "description": "Only count."},
+            "dry_run": _DRY_RUN,
         },
     }
 
@@ -65,6 +80,7 @@ def components() -> dict[str, Schema]:
     return {
         "PriorityBody": priority_body(),
         "BulkBody": bulk_body(),
+        "RetryBody": retry_body(),
         "BulkOutcome": object_of(
             {
                 "done": {**_COUNT, "maximum": AT_MOST},

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
 from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.base import actor
+from gpus.api.base import actor, read_optional_body
+from gpus.api.json_body import compiled
 from gpus.api.openapi import described
 from gpus.api.permissions import IsOperator
+from gpus.api.problems import FieldError, validation_problem
 from jobs.api.base import JobView, require_visible, shown_job, visible_job
-from jobs.api.bulk_schemas import FINGERPRINT
+from jobs.api.bulk_schemas import retry_body
+from jobs.api.job_filters import PARAMETERS as FILTERS
+from jobs.api.job_filters import body_filter, query_filter
 from jobs.api.pages import PARAMETERS, JobPages
-from jobs.api.parameters import (
-    JOB_ID,
-    TEXT,
-    allow_only,
-    fingerprint_parameter,
-    flag_parameter,
-    text_parameter,
-)
+from jobs.api.parameters import JOB_ID, flag_parameter
 from jobs.api.representations import summary_json
 from jobs.failures import GROUPS, dead_letter_groups
 from jobs.job_filter import JobFilter
 from jobs.queries import dead_letters
 from jobs.services.bulk import Deed, count, retry_jobs
 from jobs.services.operate import dismiss_dead_letter, retry_dead_letter
-
-_FILTERS = (
-    OpenApiParameter("model", TEXT),
-    OpenApiParameter("tenant", TEXT, description="Its name."),
-    OpenApiParameter("error_code", TEXT),
-    OpenApiParameter("fingerprint", FINGERPRINT, description="Of a group: one kind of failure."),
-)
-_NAMES = tuple(parameter.name for parameter in _FILTERS)
 
 
 class OperatorView(JobView):
@@ -47,11 +40,11 @@ class DeadLetters(OperatorView):
         "Failed jobs, newest first",
         answers={200: "JobPage"},
         refusals=(400, 403),
-        parameters=(*_FILTERS, *PARAMETERS),
+        parameters=(*FILTERS, *PARAMETERS),
         tag="admin",
     )
     def get(self, request: Request) -> Response:
-        rows = dead_letters(_filter(request, "cursor", "limit"))
+        rows = dead_letters(query_filter(request, "cursor", "limit"))
         pages = JobPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([summary_json(job) for job in page])
@@ -63,13 +56,13 @@ class DeadLetterGroups(OperatorView):
         "Failed jobs by kind of failure, the largest groups first",
         answers={200: "DeadLetterGroups"},
         refusals=(400, 403),
-        parameters=_FILTERS,
+        parameters=FILTERS,
         tag="admin",
         description="The kind is the error code and the message without numbers, ids, paths and quoted text. "
         f"The first {GROUPS} groups.",
     )
     def get(self, request: Request) -> Response:
-        return Response({"results": [group.as_json() for group in dead_letter_groups(_filter(request))]})
+        return Response({"results": [group.as_json() for group in dead_letter_groups(query_filter(request))]})
 
 
 class RetryDeadLetters(OperatorView):
@@ -78,13 +71,16 @@ class RetryDeadLetters(OperatorView):
         "Retry failed jobs, all or those that match, up to a thousand per call",
         answers={200: "Retried"},
         refusals=(400, 403),
-        parameters=(*_FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
+        parameters=(*FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
+        body="RetryBody",
+        body_required=False,
         tag="admin",
-        description="With `dry_run=true` nothing is retried, and `remaining` says how many match.",
+        description="Which ones say the parameters and the body together. With `dry_run` nothing is retried, "
+        "and `remaining` says how many match.",
     )
     def post(self, request: Request) -> Response:
-        chosen = _filter(request, "dry_run")
-        if flag_parameter(request, "dry_run"):
+        chosen, dry_run = _asked_for(request)
+        if dry_run:
             return Response({"retried": 0, "remaining": count(chosen, Deed.RETRY), "dry_run": True})
         done = retry_jobs(chosen, by=actor(request), ports=self.ports)
         return Response({"retried": done.done, "remaining": done.remaining, "dry_run": False})
@@ -130,12 +126,18 @@ class DeadLetter(OperatorView):
         return Response(status=204)
 
 
-def _filter(request: Request, *others: str) -> JobFilter:
-    """others: parameters that the route takes besides."""
-    allow_only(request, (*_NAMES, *others))
-    return JobFilter(
-        model=text_parameter(request, "model"),
-        tenant=text_parameter(request, "tenant"),
-        error_code=text_parameter(request, "error_code"),
-        fingerprint=fingerprint_parameter(request),
-    )
+def _asked_for(request: Request) -> tuple[JobFilter, bool]:
+    """The filter, from the query and the body together, and whether it is a dry run. Raises Problem."""
+    in_query = query_filter(request, "dry_run")
+    body = read_optional_body(request.data, _retry_validator())
+    if twice := sorted(set(body) & set(request.query_params)):
+        raise validation_problem([FieldError(f"/{twice[0]}", "invalid", "It stands in the query already.")])
+    named = {name: value for name, value in body.items() if name != "dry_run"}
+    in_body = body_filter(named, "")
+    dry_run = body.get("dry_run", False) or flag_parameter(request, "dry_run")
+    return replace(in_query, **{name: getattr(in_body, name) for name in named}), dry_run
+
+
+@lru_cache(maxsize=1)
+def _retry_validator() -> Draft202012Validator:
+    return compiled(retry_body())

@@ -13,6 +13,7 @@ from gpus.api.openapi import described
 from gpus.api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
+from jobs.api.representations import starts_json
 from jobs.api.submit import ENVELOPE_BYTES, submit_errors
 from jobs.scopes import Scope
 from jobs.services.explaining import Explanation, estimate_job, explain_job
@@ -50,8 +51,8 @@ class EstimateJob(JobView):
         answers={200: "Estimate"},
         refusals=(403,),
         body="Submit",
-        description="The body of a submit, checked like one. Nothing is stored, and what counts jobs (rate, "
-        "lengths of lines, quotas at the door) is not asked.",
+        description="The body of a submit, checked like one. Nothing is stored, and no token of the rate is "
+        "taken. What a submit would be refused with now (rate, quota, a full queue) comes first.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
@@ -70,5 +71,5 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
     return {
         "reasons": [asdict(reason) for reason in found.reasons],
         "position": found.position,
-        "starts_in": asdict(found.starts) if found.starts else None,
+        "starts_in": starts_json(found.starts),
     }

@@ -12,12 +12,28 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+from gpus.api.late_body import GO_ON, LATER_KEY
 from gpus.api.problems import Problem
+from jobs.api.errors import API_PREFIX
 from jobs.api.overdue import send_problem
 from jobs.api.parameters import PREFER_WAIT
 from jobs.api.representations import job_url
-from jobs.api.request_bodies import MAX_UNDECLARED_BYTES, BodyTooLong, RequestBody
-from jobs.events.handover import FOLLOW_HEADER, PULSE_HEADER, SCOPE_KEY, WAIT_HEADER, Follow, WaitFor
+from jobs.api.request_bodies import (
+    MAX_UNDECLARED_BYTES,
+    BodyTooLong,
+    BodyTooSlow,
+    ClientGone,
+    RequestBody,
+)
+from jobs.events.handover import (
+    FOLLOW_HEADER,
+    LATE_ANSWER_KEY,
+    PULSE_HEADER,
+    SCOPE_KEY,
+    WAIT_HEADER,
+    Follow,
+    WaitFor,
+)
 from jobs.events.hub import EventHub
 from jobs.events.pulse import stream_pulse
 from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
@@ -74,23 +90,39 @@ class AsyncFront:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = RequestBody(receive, scope["headers"])
-        try:
-            length = await body.read_ahead()
-        except BodyTooLong:
-            refusal = Problem(413, "payload_too_large", _TOO_LONG, headers={"Connection": "close"})
-            await send_problem(send, refusal)
-            return
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
-        if body.chunked and length is not None:  # WSGI knows no body without a length
-            scope["headers"] = [*scope["headers"], (b"content-length", str(length).encode())]
+        try:
+            answer = await self._answer(scope, body, send)
+            if answer.follow is not None:
+                await stream_events(self.hub, answer.follow, body.receive, send)
+            elif answer.pulse:
+                await stream_pulse(self.hub, body.receive, send)
+            elif answer.wait is not None:
+                await self._wait(scope, answer, body, send)
+        except BodyTooLong:
+            await send_problem(send, Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE))
+        except BodyTooSlow:
+            await send_problem(send, Problem(408, "upload_too_slow", _TOO_SLOW, headers=_CLOSE))
+        except ClientGone:
+            pass
+        finally:
+            body.close()
+
+    async def _answer(self, scope: Scope, body: RequestBody, send: Send) -> _Answer:
+        """What the site says once it has the body, or without it. Raises what `RequestBody.take_in` does."""
         answer = _Answer(send)
+        if body.is_long and scope["path"].startswith(API_PREFIX):
+            await self._site({**scope, LATER_KEY: True}, _nothing, answer.take)
+            if answer.status != GO_ON:
+                return answer
+            answer = _Answer(send)
+            await body.take_in()
+        else:
+            length = await body.take_in(at_most=MAX_UNDECLARED_BYTES)
+            if body.chunked and length is not None:  # WSGI knows no body without a length
+                scope["headers"] = [*scope["headers"], (b"content-length", str(length).encode())]
         await self._site(scope, body.receive, answer.take)
-        if answer.follow is not None:
-            await stream_events(self.hub, answer.follow, body.receive, send)
-        elif answer.pulse:
-            await stream_pulse(self.hub, body.receive, send)
-        elif answer.wait is not None:
-            await self._wait(scope, answer, body, send)
+        return answer
 
     async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
         assert answer.wait is not None
@@ -123,6 +155,7 @@ class AsyncFront:
             "raw_path": path.encode(),
             "query_string": b"",
             "headers": headers,
+            LATE_ANSWER_KEY: scope["method"] == "POST",
         }
         answer = _Answer(None)
         await self._site(again, _nothing, answer.take)
@@ -156,14 +189,17 @@ class _Answer:
             if self.wait is not None:
                 message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
             self.headers = list(message["headers"])
-        if self.to is None or self.wait is not None or self.follow is not None or self.pulse:
+        handed_over = self.wait is not None or self.follow is not None or self.pulse
+        if self.to is None or handed_over or self.status == GO_ON:
             self.content += message.get("body", b"")
             return
         await self.to(message)
 
     def finished_by(self, job: _Answer) -> _Answer:
         """A submit's answer once its job is over. The result may be megabytes: it is not parsed again."""
-        outcome = f',"outcome":"{Outcome.FINISHED.value}","position":null,"wait_reason":null}}'
+        outcome = (
+            f',"outcome":"{Outcome.FINISHED.value}","position":null,"wait_reason":null,"starts_in":null}}'
+        )
         content = job.content.rstrip().removesuffix(b"}") + outcome.encode()
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))
@@ -174,7 +210,9 @@ class _Answer:
         await send({"type": "http.response.body", "body": bytes(self.content), "more_body": False})
 
 
-_TOO_LONG = f"A body of more than {MAX_UNDECLARED_BYTES} bytes needs a Content-Length."
+_TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
+_TOO_SLOW = "The body did not arrive in time."
+_CLOSE = {"Connection": "close"}
 
 
 async def _say_alive(send: Send) -> None:

@@ -26,7 +26,7 @@ from jobs.api.parameters import (
     wait_parameter,
 )
 from jobs.api.representations import summary_json
-from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, offered
+from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.news import done_event, read_news
 from jobs.queries import list_jobs, may_see_payloads
 from jobs.scopes import Scope
@@ -69,6 +69,11 @@ class Jobs(JobView):
 
 
 class JobDetail(JobView):
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if answers_submit(request.META):  # who may submit gets the answer, without the result
+            self.scopes = {"GET": Scope.SUBMIT}
+        super().initial(request, *args, **kwargs)
+
     @described(
         "get_job",
         "A job with its attempts and its result",

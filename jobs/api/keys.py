@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.base import actor, read_body
+from gpus.api.base import actor, read_optional_body
 from gpus.api.json_body import compiled
 from gpus.api.openapi import described
 from gpus.api.problems import FieldError, Problem, validation_problem
@@ -53,7 +53,7 @@ class Keys(OperatorView):
         description="`key` is shown only in this answer.",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        body, row = read_body(request.data or {}, _create_validator()), tenant_row(tenant)
+        body, row = read_optional_body(request.data, _create_validator()), tenant_row(tenant)
         key, plaintext = create_key(
             row,
             ApiKey.Kind(body.get("kind", "tenant")),
@@ -136,7 +136,7 @@ def _key(tenant: str, prefix: str) -> ApiKey:
 
 
 def _overlap(request: Request) -> float:
-    body = read_body(request.data or {}, _overlap_validator())
+    body = read_optional_body(request.data, _overlap_validator())
     return float(body.get("overlap_seconds", OVERLAP_SECONDS))
 
 

@@ -32,7 +32,7 @@ _RETRY_AFTER_SECONDS = "5"
 
 
 class SiteInTime:
-    """seconds: counted from the last part of the request's body."""
+    """seconds: counted from the request's whole body, which was taken in before there was a thread for it."""
 
     def __init__(self, site: Application, seconds: float) -> None:
         self._site = site
@@ -43,12 +43,12 @@ class SiteInTime:
         if not scope["path"].startswith(_BOUNDED):
             await self._site(scope, receive, send)
             return
-        exchange = _Exchange(receive, send)
+        exchange, until = _Exchange(send), time.monotonic() + self._seconds
         scope = {**scope, _GIVEN_UP: exchange.given_up}
-        answering = asyncio.ensure_future(self._site(scope, exchange.receive, exchange.send))
+        answering = asyncio.ensure_future(self._site(scope, receive, exchange.send))
         try:
             while not (answering.done() or exchange.answered):
-                left = exchange.heard_at + self._seconds - time.monotonic()
+                left = until - time.monotonic()
                 if left <= 0:
                     exchange.given_up.set()
                     break
@@ -71,20 +71,12 @@ class SiteInTime:
 
 
 class _Exchange:
-    """One request. heard_at: monotonic, when its client last sent something."""
+    """One request's answer."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self.heard_at = time.monotonic()
         self.answered = False
         self.given_up = threading.Event()
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        if message.get("more_body"):  # a long upload; a short one was read before there was a thread for it
-            self.heard_at = time.monotonic()
-        return message
 
     async def send(self, message: Message) -> None:
         if not self.given_up.is_set():

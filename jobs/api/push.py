@@ -13,6 +13,7 @@ from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of
 from jobs.services.attempts import accept_push
+from jobs.services.push_tokens import attempt_of_token
 
 TOKEN_HEADER = "X-Callback-Token"
 _MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -50,13 +51,12 @@ class PushResult(JobView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
-        if not token or not token.isascii() or len(token) > 200:
-            raise _unauthorized()
+        if not token.isascii() or len(token) > 200 or attempt_of_token(token) is None:
+            raise _unauthorized()  # before the body is asked for: it may have 32 MB
         body = request.data
         if not isinstance(body, dict):
             raise validation_problem([FieldError("", "wrong_type", "Must be of type object.")])
-        if not accept_push(job_id_of(job_id), token, body, ports=self.ports):
-            raise _unauthorized()
+        accept_push(job_id_of(job_id), token, body, ports=self.ports)
         return Response({"accepted": True})
 
 

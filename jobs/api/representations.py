@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gpus.api.problems import FieldError, Problem
+from gpus.leasing.values import StartsIn
 from gpus.models import Pause
 from jobs.errors import Refused
 from jobs.models import Attempt, Job
@@ -82,7 +83,14 @@ def _outcome(submitted: Submitted) -> dict[str, Any]:
         "outcome": submitted.outcome.value,
         "position": submitted.position,
         "wait_reason": reason.value if reason else None,
+        "starts_in": starts_json(submitted.starts),
     }
+
+
+def starts_json(starts: StartsIn | None) -> dict[str, Any] | None:
+    if starts is None:
+        return None
+    return {"p50_seconds": starts.p50_seconds, "p90_seconds": starts.p90_seconds, "seen": starts.seen}
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -1,19 +1,39 @@
-"""Request bodies on the event loop: a client that sends slowly must not hold one of the few threads.
+"""Request bodies on the event loop: a client that sends slowly, or not at all, must not hold one of the few
+threads. So a body is whole before a thread gets it, and its client has so long to send it.
 
-Small bodies are read before a thread is asked. Larger ones go straight through: the view refuses what is too
-long by its declared length, and uvicorn swallows what nobody read, so that a client gets to read its answer.
+Anybody may send a small one. A long one for the API is asked for by its view (`gpus.api.late_body`), which
+knows who sends it and how long it may be; until then it is left with the client. What is too long is not
+read at all: uvicorn swallows it, so that a client gets to read its answer.
 """
 
 from __future__ import annotations
+
+import asyncio
+import time
+from tempfile import SpooledTemporaryFile
+
+from django.conf import settings
 
 from jobs.events.stream import Message, Receive
 
 SMALL_BYTES = 256 * 1024
 MAX_UNDECLARED_BYTES = 1024 * 1024
+"""Of a chunked body, and of any that is not for the API: forms of the admin site."""
+_IN_MEMORY_BYTES = 1024 * 1024
+"""What is longer waits in a file for its thread."""
+_PART_BYTES = 1024 * 1024
 
 
 class BodyTooLong(Exception):
-    """A body of undeclared length (chunked) is longer than allowed."""
+    """It is longer than anything that is sent there."""
+
+
+class BodyTooSlow(Exception):
+    """Its client stopped sending, or did not come to the end in time."""
+
+
+class ClientGone(Exception):
+    """Nobody is left to be answered."""
 
 
 class RequestBody:
@@ -25,34 +45,57 @@ class RequestBody:
         self.declared = int(length) if length.isdigit() else None
         self.chunked = self.declared is None and b"transfer-encoding" in named
         self._receive = receive
-        self._ready: list[Message] = []
         self._ended = not self.chunked and not self.declared
+        self._kept: SpooledTemporaryFile[bytes] | None = None
+        self._left: int | None = None
+        """Of what was taken in, and the application did not get yet. None: it got the last of it."""
 
-    async def read_ahead(self) -> int | None:
-        """Reads a small or chunked body whole. Returns its length, None if it was left alone.
+    @property
+    def is_long(self) -> bool:
+        return (self.declared or 0) > SMALL_BYTES
 
-        Raises BodyTooLong.
+    async def take_in(self, *, at_most: int | None = None) -> int | None:
+        """Reads the body whole. Returns its length, None if there is none.
+
+        Raises BodyTooLong, BodyTooSlow, ClientGone.
         """
-        if self._ended or not (self.chunked or (self.declared or 0) <= SMALL_BYTES):
+        if self._ended:
             return None
-        whole = bytearray()
-        while not self._ended:
-            message = await self._receive_once()
+        if at_most is not None and (self.declared or 0) > at_most:
+            raise BodyTooLong
+        kept = self._kept = SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - `close` is called
+        until = time.monotonic() + settings.DISPATCHER.upload_seconds
+        more = True
+        while more:
+            message = await self._next(until)
             if message["type"] != "http.request":
-                self._ready.append(message)
-                return None
-            whole += message.get("body", b"")
-            if len(whole) > MAX_UNDECLARED_BYTES:
+                raise ClientGone
+            kept.write(message.get("body", b""))
+            more = message.get("more_body", False)
+            if at_most is not None and kept.tell() > at_most:
                 raise BodyTooLong
-        self._ready.append({"type": "http.request", "body": bytes(whole), "more_body": False})
-        return len(whole)
+        self._ended = True
+        self._left = kept.tell()
+        kept.seek(0)
+        return self._left
 
     async def receive(self) -> Message:
         """What the application gets; after the body only the disconnect is left."""
-        return self._ready.pop(0) if self._ready else await self._receive_once()
+        if self._left is None or self._kept is None:
+            return await self._receive()
+        part = self._kept.read(_PART_BYTES)
+        self._left = self._left - len(part) or None
+        return {"type": "http.request", "body": part, "more_body": self._left is not None}
 
-    async def _receive_once(self) -> Message:
-        message = await self._receive()
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            self._ended = True
-        return message
+    def close(self) -> None:
+        self._left = None
+        if self._kept is not None:
+            self._kept.close()
+
+    async def _next(self, until: float) -> Message:
+        patience = min(settings.DISPATCHER.upload_idle_seconds, until - time.monotonic())
+        try:
+            async with asyncio.timeout(patience):
+                return await self._receive()
+        except TimeoutError:
+            raise BodyTooSlow from None

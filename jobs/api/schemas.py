@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 
 from gpus.api import control_schemas as controls
+from gpus.api import machine_schemas as machines
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
 from jobs.api import bulk_schemas, key_schemas, tenant_schemas
@@ -124,7 +125,10 @@ def _attempt() -> Schema:
             "state": {"enum": [state.value for state in AttemptState]},
             "error": _error(),
             "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
-            "evidence": {**_TEXT_OR_NULL, "description": "What proved it, where a proof was needed."},
+            "evidence": {
+                **_TEXT_OR_NULL,
+                "description": "What proved it, then or later, if need was.",
+            },
             "usage": {
                 "type": ["object", "null"],
                 "description": "What the server counted: `prompt_tokens`, `completion_tokens` …",
@@ -170,7 +174,22 @@ def _submitted_properties() -> Schema:
             "enum": [*(reason.value for reason in WaitReason), None],
             "description": "Why it does not start at once; null where it does, or nobody knows why.",
         },
+        "starts_in": _starts_in("null: it starts at once, is for later, or nobody can know when."),
     }
+
+
+def _starts_in(description: str) -> Schema:
+    starts = object_of(
+        {
+            "p50_seconds": {
+                "type": "number",
+                "description": "Half of such jobs start within so many seconds.",
+            },
+            "p90_seconds": {"type": "number", "description": "Nine in ten do."},
+            "seen": {"type": "integer", "description": "Real starts that this was learnt from."},
+        }
+    )
+    return {**starts, "type": ["object", "null"], "description": description}
 
 
 def _stats() -> Schema:
@@ -206,24 +225,10 @@ def _explanation_properties() -> Schema:
             "evidence": {"type": "object", "description": "What it was decided by."},
         }
     )
-    starts = object_of(
-        {
-            "p50_seconds": {
-                "type": "number",
-                "description": "Half of such jobs start within so many seconds.",
-            },
-            "p90_seconds": {"type": "number", "description": "Nine in ten do."},
-            "seen": {"type": "integer", "description": "Real starts that this was learnt from."},
-        }
-    )
     return {
         "reasons": {"type": "array", "items": reason, "minItems": 1},
         "position": {"type": ["integer", "null"], "description": "Estimated place in line, from 1."},
-        "starts_in": {
-            **starts,
-            "type": ["object", "null"],
-            "description": "null: it does not wait, or nobody can know.",
-        },
+        "starts_in": _starts_in("null: it does not wait, or nobody can know."),
     }
 
 
@@ -242,6 +247,7 @@ def components() -> dict[str, Schema]:
             {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ModelConfig"}}}
         ),
         **controls.components(),
+        **machines.components(),
         "Submit": submit(),
         "Batch": batch(),
         "BatchItem": batch_item(),

@@ -15,19 +15,23 @@ from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from jobs.api.base import JobView, principal_of
 from jobs.line import depths_by_pool, working
-from jobs.queries import Waiting, waiting_by_model_and_tenant
+from jobs.queries import Principal, Waiting, waiting_by_model_and_tenant
+from jobs.services.limits import limits_of
 from jobs.services.ports import Ports
 
 
 class Stats(JobView):
     @described("get_stats", "The line, per model", answers={200: "Stats"})
     def get(self, request: Request) -> Response:
-        """A tenant sees its own jobs, an operator all; slots are the pool's."""
+        """A tenant sees its own jobs, and the models that it may submit to; an operator all. Slots are the
+        pool's."""
+        principal = principal_of(request)
         waiting: dict[str, list[Waiting]] = {}
-        for line in waiting_by_model_and_tenant(principal_of(request)):
+        for line in waiting_by_model_and_tenant(principal):
             waiting.setdefault(line.model, []).append(line)
-        configs = {config.name: config.pool_id for config in ModelConfig.objects.order_by("name")}
-        names = [*configs, *sorted(set(waiting) - set(configs))]
+        configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
+        names = [name for name in configs if name in waiting or _may_submit(principal, name)]
+        names += sorted(set(waiting) - set(configs))
         depths, _ = depths_by_pool(self.ports.leases)
         slots = {pool: depth.slots for pool, depth in depths.items()}
         return Response(
@@ -65,12 +69,22 @@ def _model(
     }
 
 
+def _may_submit(principal: Principal, model: str) -> bool:
+    if principal.is_operator or principal.tenant_id is None:
+        return True
+    lists = (limits_of(principal.tenant_id).allowed_models, principal.models)
+    return all(names is None or model in names for names in lists)
+
+
 def _queued_gpu_seconds(lines: list[Waiting], leases: Leases) -> float | None:
+    """By the tenant's own mean where there is one tenant, by the model's where there are many: one question
+    per model, however many tenants wait."""
+    queued = [line for line in lines if line.queued]
+    if not queued:
+        return 0.0
+    tenant = str(queued[0].tenant_id) if len(queued) == 1 else ""
     try:
-        return sum(
-            line.queued * leases.estimate_seconds(line.model, str(line.tenant_id))
-            for line in lines
-            if line.queued
-        )
+        mean = leases.estimate_seconds(queued[0].model, tenant)
     except LeasingUnavailable:
         return None
+    return sum(line.queued for line in queued) * mean

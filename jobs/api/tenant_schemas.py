@@ -45,6 +45,7 @@ _RULES: Schema = {
     "daily_gpu_seconds": {
         "type": ["number", "null"],
         "minimum": 0.001,
+        "maximum": 1e12,
         "description": "GPU-seconds per UTC day; null: no limit.",
     },
     "allowed_models": {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from django.conf import settings
 
@@ -24,6 +26,14 @@ def is_allowed(address: Address) -> bool:
     if any(address in network for network in _NEVER):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_link_local)
+
+
+def literal_addresses(host: str, port: int) -> list[Address] | None:
+    """What `host` stands for by itself, in every spelling that the system knows; None: it is a name."""
+    try:
+        return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    except (OSError, UnicodeError):
+        return None
 
 
 def addresses_of(host: str, port: int, *, within_seconds: float) -> list[Address]:
@@ -79,9 +89,12 @@ def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def _resolve(host: str, port: int) -> list[Address]:
-    """The one place that asks the system; a literal address is its own answer, in every spelling it knows."""
+    """The one place that asks the system; a literal address is its own answer."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except UnicodeError as error:
         raise OSError(f"the name {host} can't be resolved") from error
+
+
+def _read(found: Iterable[tuple[Any, ...]]) -> list[Address]:
     return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))

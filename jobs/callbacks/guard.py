@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from ipaddress import ip_address
 from time import monotonic
 from urllib.parse import quote, urlsplit
 
+from gpus.remember import Remembered
 from jobs.errors import CallbackUrlRefused
 
-from .addresses import Address, addresses_of, is_allowed
+from .addresses import Address, addresses_of, is_allowed, literal_addresses
 
 MAX_URL_LENGTH = 2000
 SUBMIT_LOOKUP_SECONDS = 2.0
+REMEMBER_SECONDS = 10.0
 _POINTER = "/callback_url"
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
+
+_lately: Remembered[tuple[str, int], list[Address] | OSError] = Remembered(
+    lambda: REMEMBER_SECONDS, at_most=4096
+)
+"""Also that a name was not found: a batch asks for one name a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +48,43 @@ class Target:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def check_callback_url(url: str) -> None:
-    """Raises CallbackUrlRefused for a URL that may not be called.
+class LookUps:
+    """Those of one request, which share `SUBMIT_LOOKUP_SECONDS`: a batch may name a thousand hosts."""
+
+    def __init__(self) -> None:
+        self._left = SUBMIT_LOOKUP_SECONDS
+
+    def addresses_of(self, host: str, port: int) -> list[Address] | None:
+        """None: nobody knows now."""
+        literal = literal_addresses(host, port)
+        if literal is not None:
+            return literal
+        found = _lately.get((host, port), lambda: self._ask(host, port))
+        return None if isinstance(found, OSError) else found
+
+    def _ask(self, host: str, port: int) -> list[Address] | OSError | None:
+        """None: there is no time left for it."""
+        if self._left <= 0:
+            return None
+        began = monotonic()
+        try:
+            return addresses_of(host, port, within_seconds=self._left)
+        except OSError as error:
+            return error
+        finally:
+            self._left -= monotonic() - began
+
+
+def check_callback_url(url: str, look_ups: LookUps | None = None) -> None:
+    """Raises CallbackUrlRefused for a URL that may not be called. look_ups: those of the request; None: it
+    has this URL alone.
 
     Resolves its name, so never inside a transaction. A name that can't be resolved now is accepted: each
     delivery resolves and checks again.
     """
     target = read_url(url)
-    try:
-        found = _addresses_lately(target.host, target.port, int(monotonic() // 10))
-    except OSError:
+    found = (look_ups or LookUps()).addresses_of(target.host, target.port)
+    if found is None:
         return
     if not any(is_allowed(address) for address in found):
         raise _refused("The callback URL points to an address that this dispatcher must not call.")
@@ -86,12 +119,6 @@ def read_url(url: str) -> Target:
         raise _refused("The callback URL must not hold credentials.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port or _PORTS[parts.scheme], _ascii_path(path))
-
-
-@lru_cache(maxsize=1024)
-def _addresses_lately(host: str, port: int, tick: int) -> list[Address]:
-    """Remembered for one tick: a batch of a thousand jobs asks for one name a thousand times."""
-    return addresses_of(host, port, within_seconds=SUBMIT_LOOKUP_SECONDS)
 
 
 def _ascii_host(host: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SCOPE_KEY = "dispatcher.handover"
+LATE_ANSWER_KEY = "dispatcher.late_answer"
+"""Of a request that the async layer makes itself: it reads the job that a submit made and waited for."""
 WAIT_HEADER = "x-dispatcher-wait"
 FOLLOW_HEADER = "x-dispatcher-follow"
 PULSE_HEADER = "x-dispatcher-pulse"
@@ -55,3 +57,8 @@ class Follow:
 def offered(environ: Mapping[str, Any]) -> bool:
     """Whether this request came through the async layer. A client can't pretend: it is no header."""
     return bool(environ.get("asgi.scope", {}).get(SCOPE_KEY))
+
+
+def answers_submit(environ: Mapping[str, Any]) -> bool:
+    """Whether this read is the late answer to a submit."""
+    return bool(environ.get("asgi.scope", {}).get(LATE_ANSWER_KEY))

@@ -1,7 +1,7 @@
 """One task per process that turns announcements into news for any number of listeners.
 
 An announcement marks a job dirty; the dirty ones are read together, in one thread, and the news handed to
-each listener's queue. No listener polls. While Redis is away all watched jobs are marked dirty every
+each listener. No listener polls. While Redis is away all watched jobs are marked dirty every
 `poll_seconds`; while it is there, every `check_seconds`, because an announcement may be lost.
 """
 
@@ -32,11 +32,27 @@ _RECONNECT_SECONDS = 1.0
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One listener. cursor: number of the last event it was given. gone: the job was removed."""
+    """One listener. cursor: number of the last event it was given. It is given more when it has taken that:
+    of one that is slower than its job no more than one read waits in memory."""
 
     job_id: str
     cursor: int
-    news: asyncio.Queue[JobNews | None] = field(default_factory=asyncio.Queue)
+    read_on: Callable[[list[str]], None]
+    passed_over: bool = False
+    given: asyncio.Queue[JobNews | None] = field(default_factory=lambda: asyncio.Queue(1))
+
+    async def news(self) -> JobNews | None:
+        """None: the job is gone."""
+        news = await self.given.get()
+        if self.passed_over:
+            self.passed_over = False
+            self.read_on([self.job_id])
+        return news
+
+    def is_ready(self) -> bool:
+        """Whether it can be given something; if not, it asks for it when it can."""
+        self.passed_over = self.given.full()
+        return not self.passed_over
 
 
 class EventHub:
@@ -73,10 +89,9 @@ class EventHub:
 
     @asynccontextmanager
     async def watch(self, job_id: str, after: int = FROM_NOW_ON) -> AsyncIterator[Watch]:
-        """News of this job from event `after` on; what there is already comes at once.
-        None in the queue: the job is gone."""
+        """News of this job from event `after` on; what there is already comes at once."""
         self._start()
-        watch = Watch(job_id, after)
+        watch = Watch(job_id, after, self._mark)
         self._watches.setdefault(job_id, set()).add(watch)
         self._mark([job_id])
         try:
@@ -103,7 +118,7 @@ class EventHub:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self.watch(job_id) as watch:
                 while True:
-                    news = await watch.news.get()
+                    news = await watch.news()
                     if news is None or news.is_over:
                         return True
         return False
@@ -167,9 +182,9 @@ class EventHub:
             self._some_dirty.clear()
             dirty, self._dirty = self._dirty, set()
             cursors = {
-                job_id: min(watch.cursor for watch in watches)
+                job_id: min(watch.cursor for watch in ready)
                 for job_id in dirty
-                if (watches := self._watches.get(job_id))
+                if (ready := [watch for watch in self._watches.get(job_id, ()) if watch.is_ready()])
             }
             ids = list(cursors)
             for start in range(0, len(ids), _CHUNK):
@@ -196,11 +211,13 @@ class EventHub:
         for watch in self._watches.get(job_id, ()):
             if watch.cursor < asked_after:
                 continue  # it came while this was read, and is dirty again: it must not miss events
+            if not watch.is_ready():
+                continue
             if news is None:
-                watch.news.put_nowait(None)
+                watch.given.put_nowait(None)
                 continue
             events = tuple(event for event in news.events if event.seq > watch.cursor)
             if events or news.is_over:
-                watch.news.put_nowait(replace(news, after=watch.cursor, events=events))
+                watch.given.put_nowait(replace(news, after=watch.cursor, events=events))
             if events:
                 watch.cursor = events[-1].seq

@@ -33,7 +33,7 @@ async def stream_events(hub: EventHub, follow: Follow, receive: Receive, send: S
     try:
         async with hub.watch(follow.job_id, follow.after) as watch:
             while True:
-                comes = asyncio.ensure_future(watch.news.get())
+                comes = asyncio.ensure_future(watch.news())
                 await asyncio.wait(
                     {comes, leaves}, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jobs.explain.reasons import HELD, Reason
+from jobs.explain.limits import held_back, refused_at_the_door
+from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
 from jobs.states import JobState, is_final
 
@@ -26,12 +27,12 @@ def explain(now: Snapshot) -> list[Reason]:
     """Never empty."""
     if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
-    found = [*_later(now), *_index(now)]
+    found = [*refused_at_the_door(now), *_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
         return [Reason("starting", "A worker has a slot for it: it starts now.", "Nothing needs to change.")]
     found += [*_pauses(now), *_nowhere(now)]
     if now.index is Index.WHOLE:
-        found += [*_model_circuit(now), *_tenant_held(now), *_capacity(now)]
+        found += [*_model_circuit(now), *held_back(now), *_capacity(now)]
     return found or [
         Reason(
             "next",
@@ -135,6 +136,13 @@ def _nowhere(now: Snapshot) -> Iterator[Reason]:
             "An operator gives them slots.",
             evidence,
         )
+    elif not servers.fit:
+        yield Reason(
+            "no_healthy_server",
+            f"No server of {now.model} that is on passed its last look at its health.",
+            "One of them answers again, or another server is registered.",
+            evidence | {"unfit": servers.unfit},
+        )
 
 
 def _model_circuit(now: Snapshot) -> Iterator[Reason]:
@@ -155,19 +163,9 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
     )
 
 
-def _tenant_held(now: Snapshot) -> Iterator[Reason]:
-    for letter in now.outlook.parked:
-        if letter == "p" and now.tenant_paused_seconds is not None:
-            continue
-        code, message, change = HELD.get(
-            letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
-        )
-        yield Reason(code, message, change, {"reason": letter})
-
-
 def _capacity(now: Snapshot) -> Iterator[Reason]:
     line, slots = now.outlook, now.outlook.slots
-    if not now.servers.on or not now.servers.slots or line.model_circuit == "open" or line.parked:
+    if not now.servers.fit or line.model_circuit == "open" or line.parked:
         return
     if _is_paused(now):
         return
@@ -272,7 +270,7 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
             "lower_share",
             "Its tenant got more than its share lately: others have their turn first.",
             "The others catch up, or an operator raises its weight.",
-            {"gpu_seconds_ahead_of_turn": round(line.lead_seconds, 1), "tenants": line.tenants},
+            {"gpu_seconds_ahead_of_turn": round(line.lead_seconds, 1)},
         )
     yield Reason(
         "behind",

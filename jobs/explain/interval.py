@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from gpus.leasing.values import StartsIn
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Snapshot
 
@@ -24,33 +24,28 @@ UNKNOWABLE = frozenset(
         "draining",
         "servers_off",
         "no_slots",
+        "no_healthy_server",
         "no_worker",
         "tenant_cap",
         "quota",
-        "rate",
         "tenant_held",
         "quarantined",
     }
 )
-"""Nobody knows when these end; as the first reason they leave no forecast."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartsIn:
-    """Seconds from now. seen: real starts that the factors were learnt from."""
-
-    p50_seconds: float
-    p90_seconds: float
-    seen: int
+"""Nobody knows when these end; as the first reason they leave no forecast. A quota does not where its day is
+known: it ends with that."""
 
 
 def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
-    """None where the job does not wait, or nobody can know."""
-    first = reasons[0].code
-    if now.index is not Index.WHOLE or first in UNKNOWABLE or first in _NOT_WAITING:
+    """None where the job does not wait, would be refused, or nobody can know."""
+    day = now.quota if any(reason.code == "quota" for reason in reasons) else None
+    first = next((reason.code for reason in reasons if day is None or reason.code != "quota"), "")
+    if now.refusals or now.index is not Index.WHOLE or first in UNKNOWABLE or first in _NOT_WAITING:
         return None
     line = now.outlook
     before = max(0.0, now.due_in_seconds or 0.0)
+    if day is not None and day.is_exhausted:
+        before = max(before, day.left_seconds)
     if line.model_circuit == "open":
         before += line.model_circuit_seconds
     p50 = before + line.guess_seconds * math.exp(line.p50_log)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpus.leasing.outlook import Outlook
+from jobs.errors import Refused
 from jobs.states import JobState
 
 
@@ -25,22 +26,43 @@ class Index(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Those that the model is registered on, as the registry has them. slots: of those that are on."""
+    """Those that the model is registered on, as the registry has them. slots: of those that are on; unfit: of
+    those, they that have none or failed their last look at their health."""
 
     on: int = 0
     draining: int = 0
     off: int = 0
     slots: int = 0
+    unfit: int = 0
 
     @property
     def total(self) -> int:
         return self.on + self.draining + self.off
 
+    @property
+    def fit(self) -> int:
+        """Could run it, for all the registry knows."""
+        return self.on - self.unfit if self.slots else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """GPU-seconds of a tenant's UTC day. left_seconds: of the day."""
+
+    used: float
+    limit: float
+    left_seconds: float
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.used >= self.limit
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """state: None for a job that is only thought of. due_in_seconds: until it may stand in line. server,
-    slot: where it runs. …_paused_seconds: since when; None where nothing is paused."""
+    """state: None for a job that is only thought of. refusals: what a submit of that one would be refused
+    with. due_in_seconds: until it may stand in line. server, slot: where it runs. …_paused_seconds: since
+    when; None where nothing is paused. quota: where it is known."""
 
     state: JobState | None
     model: str
@@ -55,6 +77,8 @@ class Snapshot:
     system_paused_seconds: float | None = None
     model_paused_seconds: float | None = None
     tenant_paused_seconds: float | None = None
+    refusals: tuple[Refused, ...] = ()
+    quota: Quota | None = None
     servers: Servers = field(default_factory=Servers)
     index: Index = Index.WHOLE
     outlook: Outlook = field(default_factory=Outlook)

@@ -14,6 +14,7 @@ class Attempt(models.Model):
     epoch: raised by each takeover; results count only with the current one.
     server, slot: by name, so that history outlives the registry.
     counted: used one try of the budget. slot_freed: the GPU was proven free of it when it ended.
+    evidence: what proved it, then or later, where a proof was needed; always of a cancelled one.
     usage: what its server counted for it, such as tokens.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 
@@ -29,12 +29,14 @@ log = structlog.get_logger()
 
 class Gate:
     """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction, and
-    made before it: none must be held while the day's GPU-seconds are summed up."""
+    made before it: none must be held while the day's GPU-seconds are summed up. models: one per job."""
 
-    def __init__(self, tenant_id: int, now: datetime, capacity: Capacity | None) -> None:
+    def __init__(
+        self, tenant_id: int, now: datetime, capacity: Capacity | None, models: Iterable[str]
+    ) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
-        self._room = Room(tenant_id, now)
+        self._room = Room(tenant_id, now, models)
         self._quota = quota_refusal(tenant_id, now)
 
     def refusal(self, request: SubmitRequest) -> Refused | None:

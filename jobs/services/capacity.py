@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from copy import copy
 
 from gpus import queries as registry
-from jobs.errors import Busy, CapacityUnknown, NoCapacity, Refused
+from jobs.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
 from jobs.services import slow_redis
 from jobs.services.paces import seconds_until_one_ends
 from jobs.services.ports import Ports
@@ -29,6 +29,7 @@ class Capacity:
     def __init__(self, requests: Iterable[SubmitRequest], tenant_id: int, ports: Ports) -> None:
         self._ports, self._tenant_id, self._looked_at = ports, tenant_id, ports.clock.now()
         self._spare: dict[str, int] = {}
+        self._failing: set[str] = set()
         self._most: dict[str, int] = {}
         """By fleet: how many more jobs of the tenant may run there, in all its pools."""
         pools: dict[str, list[str]] = defaultdict(list)
@@ -48,6 +49,7 @@ class Capacity:
             if found is None:
                 continue
             self._spare |= dict(zip(names, found.by_model, strict=True))
+            self._failing |= found.failing
             if found.most is not None:
                 self._most[fleet] = found.most
 
@@ -62,13 +64,13 @@ class Capacity:
         if not self._is_asked(request):
             return None
         model = request.model
-        if not registry.has_capacity(model):
+        if model in self._failing or not registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
             return CapacityUnknown(retry_after_seconds=UNKNOWN_SECONDS)
         now = self._ports.clock.now()
         if self._most.get(_fleet_of(model), 1) <= 0:
-            return Busy(
+            return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",
                 retry_after_seconds=seconds_until_one_ends(now, tenant_id=self._tenant_id),
             )

@@ -1,4 +1,5 @@
-"""Why does my job wait? One call to Redis and three bounded queries; deciding is pure (`jobs.explain`)."""
+"""Why does my job wait? One call to Redis and three bounded queries, and what a tenant with limits is asked
+for beside those; deciding is pure (`jobs.explain`)."""
 
 from __future__ import annotations
 
@@ -10,14 +11,18 @@ from django.db.models import Count, Q, Sum
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.outlook import Outlook
+from gpus.leasing.values import ParkedFor, StartsIn
 from gpus.models import Pause, Placement
 from gpus.protocol import DesiredState, Ticket
 from jobs.explain.decide import WAITING, explain
-from jobs.explain.interval import StartsIn, starts_in
+from jobs.explain.interval import starts_in
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Servers, Snapshot
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
+from jobs.services.quotas import quota_of, quota_refusal
+from jobs.services.rates import rate_refusal
+from jobs.services.room import Room
 from jobs.states import JobState
 
 
@@ -51,25 +56,41 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
 def estimate_job(
     model: str, tenant_id: int, priority: int, ports: Ports, *, run_at: datetime | None = None
 ) -> Explanation:
-    """The same for a job that was not submitted; the model is registered. Nothing is stored."""
+    """The same for a job that was not submitted; the model is registered. Nothing is stored, and no token is
+    taken. What a submit would be refused with comes first."""
     now = ports.clock.now()
+    asked = (
+        rate_refusal(tenant_id, ports),
+        quota_refusal(tenant_id, now),
+        Room(tenant_id, now, [model]).refusal(model),
+    )
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model
     ticket = Ticket("", model, str(tenant_id), priority, int(now.timestamp() * 1_000_000))
     around = _around(registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
-    return _answer(replace(around, due_in_seconds=_seconds_to(run_at, now), later=Later.RUN_AT))
+    return _answer(
+        replace(
+            around,
+            refusals=tuple(refused for refused in asked if refused is not None),
+            due_in_seconds=_seconds_to(run_at, now),
+            later=Later.RUN_AT,
+        )
+    )
 
 
 def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool) -> Snapshot:
     """What holds for any job of the ticket's model and tenant at its place."""
     index, outlook = _outlook(fleet, pool, ticket, ports, is_waiting=is_waiting)
-    paused = _paused(ticket.model, ticket.tenant, ports.clock.now())
+    now = ports.clock.now()
+    paused = _paused(ticket.model, ticket.tenant, now)
+    is_asked = not is_waiting or ParkedFor.QUOTA.value in outlook.parked
     return Snapshot(
         state=None,
         model=ticket.model,
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
         tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
+        quota=quota_of(int(ticket.tenant), now) if is_asked else None,
         servers=_servers(ticket.model),
         index=index,
         outlook=outlook,
@@ -86,7 +107,8 @@ def _seconds_to(at: datetime | None, now: datetime) -> float | None:
 
 def _answer(snapshot: Snapshot) -> Explanation:
     reasons = tuple(explain(snapshot))
-    is_placed = snapshot.index is Index.WHOLE and (snapshot.state is None or snapshot.outlook.in_line)
+    comes = snapshot.state is None and not snapshot.refusals
+    is_placed = snapshot.index is Index.WHOLE and (comes or snapshot.outlook.in_line)
     return Explanation(
         reasons, starts_in(snapshot, reasons), snapshot.outlook.position if is_placed else None
     )
@@ -130,12 +152,14 @@ def _servers(model: str) -> Servers:
         Placement.objects.filter(model=model)
         .order_by()
         .values_list("server__desired")
-        .annotate(Count("pk"), Sum("server__slots"))
+        .annotate(Count("pk"), Sum("server__slots"), fit=Count("pk", filter=registry.FIT))
     )
-    found = {desired: (count, slots or 0) for desired, count, slots in rows}
+    found = {desired: (count, slots or 0, fit) for desired, count, slots, fit in rows}
+    on, slots, fit = found.get(DesiredState.ON.value, (0, 0, 0))
     return Servers(
-        on=found.get(DesiredState.ON.value, (0, 0))[0],
-        draining=found.get(DesiredState.DRAINING.value, (0, 0))[0],
-        off=found.get(DesiredState.OFF.value, (0, 0))[0],
-        slots=found.get(DesiredState.ON.value, (0, 0))[1],
+        on=on,
+        draining=found.get(DesiredState.DRAINING.value, (0, 0, 0))[0],
+        off=found.get(DesiredState.OFF.value, (0, 0, 0))[0],
+        slots=slots,
+        unfit=on - fit,
     )

@@ -10,13 +10,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from gpus.services.audit import record
-from jobs.errors import ExpiresInPast, KeyNotActive, ScopeNeedsOperator, UnknownScope
+from jobs.errors import ExpiresInPast, ExpiresTooFar, KeyNotActive, ScopeNeedsOperator, UnknownScope
 from jobs.models import ApiKey, Tenant
 from jobs.scopes import Scope
 
 OVERLAP_SECONDS = 86_400.0
 """How long a replaced key goes on by default."""
 MAX_OVERLAP_SECONDS = 90 * 86_400.0
+LONGEST_LIFE = timedelta(days=36_525)
+"""A hundred years: there is always a time that is as far from now again."""
 
 
 def create_key(
@@ -57,6 +59,8 @@ def check_key(kind: str, *, scopes: Sequence[str] | None, expires_at: datetime |
         raise ScopeNeedsOperator(pointer="/scopes")
     if expires_at is not None and expires_at <= timezone.now():
         raise ExpiresInPast(pointer="/expires_at")
+    if expires_at is not None and expires_at > timezone.now() + LONGEST_LIFE:
+        raise ExpiresTooFar(pointer="/expires_at")
 
 
 def rotate_key(
@@ -70,7 +74,8 @@ def rotate_key(
         old = ApiKey.objects.select_for_update().select_related("tenant").get(pk=key.pk)
         if old.revoked or old.has_expired or old.rotated_to_id is not None:
             raise KeyNotActive()
-        lives = old.expiry_date - old.created if old.expiry_date else None
+        # one that was made before there was a longest life may have more
+        lives = min(old.expiry_date - old.created, LONGEST_LIFE) if old.expiry_date else None
         row, plaintext = create_key(
             old.tenant,
             ApiKey.Kind(old.kind),

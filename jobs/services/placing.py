@@ -7,14 +7,14 @@ what was not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import structlog
 
 from gpus import queries as registry
-from gpus.leasing.values import Pushed, Wakes
-from gpus.protocol import PushOutcome, PushResult
+from gpus.leasing.values import Pushed, PushResult, Wakes
+from gpus.protocol import PushOutcome
 from jobs.errors import Refused
 from jobs.models import Job
 from jobs.services import slow_redis
@@ -38,6 +38,7 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
     began = ports.clock.monotonic()
     results: dict[str, PushResult] = {}
     wakes: list[Wakes] = []
+    failing: set[str] = set()
     for (fleet, pool), jobs in waiting.items():
         if ports.clock.monotonic() - began > _SLOW_SECONDS:
             log.warning("tickets_not_pushed", pool=pool, jobs=len(jobs), error="Redis is slow")
@@ -48,9 +49,10 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
             push_later(fleet, pool, [job.ticket for job in jobs.values()], ports)
         results |= zip(jobs, pushed.results, strict=False)
         wakes += pushed.wakes
+        failing |= pushed.failing
     if wakes and ports.clock.monotonic() - began <= _SLOW_SECONDS:
         ports.send_wakes(wakes)
-    return tuple(_with_place(item, results) for item in items)
+    return tuple(_with_place(item, results, failing) for item in items)
 
 
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
@@ -65,7 +67,7 @@ def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
         return _NOTHING
 
 
-def _with_place(item: Item, results: dict[str, PushResult]) -> Item:
+def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str]) -> Item:
     if isinstance(item, Refused):
         return item
     if item.job.state == JobState.SCHEDULED:
@@ -75,8 +77,9 @@ def _with_place(item: Item, results: dict[str, PushResult]) -> Item:
     result = results.get(item.job.id)
     if result is not None and result.outcome in (PushOutcome.LEASED, PushOutcome.HELD):
         return replace(item, outcome=Outcome.LEASED, position=None)
-    if not registry.has_capacity(item.job.model):
-        reason: WaitReason | None = WaitReason.NO_CAPACITY
-    else:
-        reason = None if result is None else WaitReason.BUSY
-    return replace(item, position=result.position if result else None, wait_reason=reason)
+    position = result.position if result else None
+    if item.job.model in failing or not registry.has_capacity(item.job.model):
+        return replace(item, position=position, wait_reason=WaitReason.NO_CAPACITY)
+    if result is None:
+        return item
+    return replace(item, position=position, starts=result.starts, wait_reason=WaitReason.BUSY)

@@ -13,6 +13,7 @@ from gpus.leasing.values import ParkedFor, Wakes
 from gpus.models import prepared
 from gpus.remember import Remembered
 from jobs.errors import QuotaExhausted
+from jobs.explain.snapshot import Quota
 from jobs.models import Tenant
 from jobs.services.limits import limits_of
 from jobs.services.spent import day_of, used_seconds
@@ -34,18 +35,23 @@ def exhausted(now: datetime) -> Mapping[int, float]:
     return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
 
 
-def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:
-    """None while there is something left of the day; what was used is remembered for two seconds."""
+def quota_of(tenant_id: int, now: datetime) -> Quota | None:
+    """None: it has none; what was used is remembered for two seconds."""
     limit = limits_of(tenant_id).daily_gpu_seconds
     if limit is None:
         return None
-    used = _recently_used(tenant_id, now)
-    if used < limit:
-        return None
     left = (day_of(now) + timedelta(days=1) - now).total_seconds()
+    return Quota(used=_recently_used(tenant_id, now), limit=limit, left_seconds=left)
+
+
+def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:
+    """None while there is something left of the day."""
+    quota = quota_of(tenant_id, now)
+    if quota is None or not quota.is_exhausted:
+        return None
     return QuotaExhausted(
-        f"The tenant has used {used:.0f} of its {limit:g} GPU-seconds of this UTC day.",
-        retry_after_seconds=left,
+        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
+        retry_after_seconds=quota.left_seconds,
     )
 
 

@@ -3,11 +3,13 @@ promise that a submit is answered stands above the limit, and what the database 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from gpus.leasing.values import Tokens
 from jobs.errors import BatchExceedsBurst, RateLimited, Refused
 from jobs.services import slow_redis
-from jobs.services.limits import limits_of
+from jobs.services.limits import Limits, limits_of
 from jobs.services.ports import Ports
 
 HOME_FLEET = "main"
@@ -33,6 +35,19 @@ class Admission:
     refused: Refused | None = None
 
 
+def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
+    """What a submit of one job would be refused with now; takes no token."""
+    limits = limits_of(tenant_id)
+    if limits.submits_per_second is None:
+        return None
+    tokens = _take(tenant_id, 0, limits, ports)
+    if tokens is None or tokens.left >= 1:
+        return None
+    # the bucket lacks burst - 1 tokens less to one than to all
+    wait = tokens.full_seconds - (limits.burst - 1) / limits.submits_per_second
+    return _limited(limits, max(0.0, wait))
+
+
 def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
     """Takes a token per job, or none. Not remembered under any key: who comes again is asked again."""
     limits = limits_of(tenant_id)
@@ -42,17 +57,27 @@ def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
     if jobs > burst:
         rate = Rate(per_second, burst, burst, 0.0)
         return Admission(rate, BatchExceedsBurst(f"The tenant may submit {burst} jobs at once, not {jobs}."))
-    tokens = slow_redis.ask(
-        "rate_not_checked",
-        lambda: ports.leases(HOME_FLEET).take_tokens(
-            str(tenant_id), jobs, per_second=per_second, burst=burst
-        ),
-        ports,
-    )
+    tokens = _take(tenant_id, jobs, limits, ports)
     if tokens is None:
         return Admission()
     rate = Rate(per_second, burst, tokens.left, tokens.full_seconds)
     if tokens.taken:
         return Admission(rate)
-    detail = f"The tenant may submit {per_second:g} jobs per second, {burst} at once."
-    return Admission(rate, RateLimited(detail, retry_after_seconds=tokens.wait_seconds))
+    return Admission(rate, _limited(limits, tokens.wait_seconds))
+
+
+def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
+    """None: nobody could ask."""
+    per_second = limits.submits_per_second or math.inf
+    return slow_redis.ask(
+        "rate_not_checked",
+        lambda: ports.leases(HOME_FLEET).take_tokens(
+            str(tenant_id), jobs, per_second=per_second, burst=limits.burst
+        ),
+        ports,
+    )
+
+
+def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
+    detail = f"The tenant may submit {limits.submits_per_second:g} jobs per second, {limits.burst} at once."
+    return RateLimited(detail, retry_after_seconds=wait_seconds)

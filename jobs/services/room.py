@@ -2,17 +2,26 @@
 is over: in line, between two attempts, or ahead of its time.
 
 The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the count
-is right while Redis is away. It is taken inside the transaction that inserts the jobs. On SQLite, which
-writes one transaction at a time, the limit is exact; on PostgreSQL requests that commit at the same moment
-don't see each other's jobs and may go over it by those. That is all right: the limit keeps the line from
-growing without end, it is no licence that is sold by the piece, and a lock per tenant would cost every submit
-a turn in a line.
+is right while Redis is away. It is taken inside the transaction that inserts the jobs.
+
+On PostgreSQL transactions don't see each other's jobs until they commit. So those that come near a limit go
+one after the other: they take its lock and count again. A few jobs far from it go in without: what they see
+free holds all that may be under way, the largest batch and a hundred times a few. Only one that stands still
+between its count and its commit while others fill all this would go over. SQLite writes one transaction at a
+time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
+
+from django.conf import settings
+from django.db import connection
 
 from gpus import queries as registry
 from jobs.errors import ModelQueueFull, Refused, TenantQueueFull
@@ -21,41 +30,97 @@ from jobs.services.limits import limits_of
 from jobs.services.paces import seconds_until_one_ends
 from jobs.transitions import WAITING
 
+FEW = 10
+"""Jobs of one transaction that need no turn; a batch takes one."""
 _STATES = [state.value for state in WAITING]
 
 
-class Room:
-    """The room of one transaction, counted at the first job that asks for it and then by its own jobs."""
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """most: jobs that may wait. asking: jobs of this transaction. rows: which count."""
 
-    def __init__(self, tenant_id: int, now: datetime) -> None:
-        self._tenant_id, self._now = tenant_id, now
-        self._left: dict[str, int] = {}
+    name: str
+    most: int
+    asking: int
+    rows: Mapping[str, Any]
+
+    @property
+    def lock(self) -> int:
+        return int.from_bytes(blake2b(self.name.encode(), digest_size=8).digest(), "big", signed=True)
+
+    def places(self) -> int:
+        # only the state is read: so the index alone has all that the count needs
+        rows = Job.objects.filter(state__in=_STATES, **self.rows).order_by().values("state")
+        return self.most - rows[: self.most].count()
+
+
+class Room:
+    """The room of one transaction, counted when the first of its jobs asks, and then by its own jobs. models:
+    one for each job that may ask."""
+
+    def __init__(self, tenant_id: int, now: datetime, models: Iterable[str]) -> None:
+        self._tenant_id, self._now, self._models = tenant_id, now, Counter(models)
+        self._limits: dict[str, _Limit] = {}
+        self._left: dict[str, int] | None = None
 
     def refusal(self, model: str) -> Refused | None:
         """None: there is room, and this job has taken it."""
-        spec = registry.model_spec(model)
-        of_model = spec.max_queued if spec else None
-        of_tenant = limits_of(self._tenant_id).max_queued
-        # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
-        mine = {"tenant_id": self._tenant_id, "finished_at": None}
-        if of_tenant is not None and self._room("", of_tenant, **mine) <= 0:
+        if self._left is None:
+            self._limits = {limit.name: limit for limit in self._of_all()}
+            self._left = _places(self._limits.values())
+        of_tenant, of_model = f"tenant {self._tenant_id}", f"model {model}"
+        if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
-                f"{of_tenant} jobs of the tenant wait, and no more may.",
+                f"{self._limits[of_tenant].most} jobs of the tenant wait, and no more may.",
                 retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=self._tenant_id),
             )
-        if of_model is not None and self._room(model, of_model, model=model) <= 0:
+        if self._left.get(of_model, 1) <= 0:
             return ModelQueueFull(
-                f"{of_model} jobs wait for {model!r}, and no more may.",
+                f"{self._limits[of_model].most} jobs wait for {model!r}, and no more may.",
                 retry_after_seconds=seconds_until_one_ends(self._now, model=model),
             )
-        for name in ("", model):
+        for name in (of_tenant, of_model):
             if name in self._left:
                 self._left[name] -= 1
         return None
 
-    def _room(self, name: str, limit: int, **of: Any) -> int:
-        if name not in self._left:
-            # only the state is read: so the index alone has all that the count needs
-            rows = Job.objects.filter(state__in=_STATES, **of).order_by().values("state")
-            self._left[name] = limit - rows[:limit].count()
-        return self._left[name]
+    def _of_all(self) -> Iterator[_Limit]:
+        """The limits of all jobs that may ask."""
+        most = limits_of(self._tenant_id).max_queued
+        if most is not None:
+            # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
+            rows = {"tenant_id": self._tenant_id, "finished_at": None}
+            yield _Limit(f"tenant {self._tenant_id}", most, self._models.total(), rows)
+        for model, asking in self._models.items():
+            spec = registry.model_spec(model)
+            if spec is not None and spec.max_queued is not None:
+                yield _Limit(f"model {model}", spec.max_queued, asking, {"model": model})
+
+
+def _places(limits: Iterable[_Limit]) -> dict[str, int]:
+    """What is free, by name of the limit."""
+    takes_turns = connection.vendor == "postgresql" and connection.in_atomic_block  # else nothing is inserted
+    found: dict[str, int] = {}
+    near: list[_Limit] = []
+    for limit in limits:
+        if takes_turns and limit.asking > FEW:
+            near.append(limit)
+            continue
+        found[limit.name] = limit.places()
+        if takes_turns and found[limit.name] < _far():
+            near.append(limit)
+    if near:
+        _take_turn(near)
+        found |= {limit.name: limit.places() for limit in near}
+    return found
+
+
+def _far() -> int:
+    return settings.DISPATCHER.max_batch_jobs + 100 * FEW
+
+
+def _take_turn(limits: Iterable[_Limit]) -> None:
+    """Until the transaction ends. All at once and in one order: two batches never wait for each other."""
+    locks = sorted(limit.lock for limit in limits)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.conf import settings
 from django.db import IntegrityError
 
 from gpus import queries as registry
-from jobs.callbacks.guard import check_callback_url
-from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
+from jobs.callbacks.guard import LookUps, check_callback_url
+from jobs.errors import IdempotencyConflict, ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
 from jobs.models import IdempotencyKey, Tenant
 from jobs.services.accept import Gate, complete, store
 from jobs.services.capacity import Capacity
@@ -59,6 +59,8 @@ def submit_batch(
     key may submit to; None: all of the tenant's. idempotency_key and fingerprint: of the batch as a whole.
     Raises IdempotencyConflict for it, and OperationalError."""
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
+    if idempotency_key is not None:
+        requests = [_under_its_own_key(request, idempotency_key) for request in requests]
     may = _Allowed(limits_of(tenant_id).allowed_models, key_models)
     capacity: Capacity | None = None
     for race in range(_RACES):
@@ -67,7 +69,8 @@ def submit_batch(
             known = known_keys(tenant_id, requests)
             checked = [_checked_unless_known(request, known, may, now) for request in requests]
             capacity = capacity or _capacity(checked, known, tenant_id, ports)
-            gate = Gate(tenant_id, now, capacity)
+            models = [one.model for one in checked if isinstance(one, SubmitRequest)]
+            gate = Gate(tenant_id, now, capacity, models)
             earlier = None
             if idempotency_key is not None:
                 earlier = earlier_batch(tenant_id, idempotency_key, fingerprint)
@@ -86,16 +89,24 @@ def submit_batch(
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Names of models; None: all."""
+    """Names of models; None: all. look_ups: of the names in callback URLs."""
 
     of_tenant: frozenset[str] | None
     of_key: frozenset[str] | None
+    look_ups: LookUps = field(default_factory=LookUps)
 
     def check(self, model: str) -> None:
         """Raises ModelNotAllowed."""
         for who, names in (("tenant", self.of_tenant), ("key", self.of_key)):
             if names is not None and model not in names:
                 raise ModelNotAllowed(f"This {who} may not submit to {model!r}.", pointer="/model")
+
+
+def _under_its_own_key(request: SubmitRequest | Refused, of_batch: str) -> SubmitRequest | Refused:
+    """A key means one thing: the batch, or one of its jobs."""
+    if isinstance(request, SubmitRequest) and request.idempotency_key == of_batch:
+        return IdempotencyConflict("This is the batch's own key.", pointer="/idempotency_key")
+    return request
 
 
 def _checked_unless_known(
@@ -124,7 +135,7 @@ def _checked(request: SubmitRequest, may: _Allowed, now: datetime) -> SubmitRequ
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
         check_payload(spec.payload_schema, request.payload)
         if request.callback_url:
-            check_callback_url(request.callback_url)
+            check_callback_url(request.callback_url, may.look_ups)
     except Refused as refused:
         return refused
     return request

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpus.leasing.values import StartsIn
 from jobs.errors import Refused
 from jobs.models import Job
 from jobs.states import JobState, is_final
@@ -26,20 +27,22 @@ class WaitReason(StrEnum):
     BUSY = "busy"
     """Its slots are taken, or others go first."""
     NO_CAPACITY = "no_capacity"
-    """No healthy server runs its model."""
+    """No healthy server runs its model, or circuits keep it from all of them."""
     LATER_START = "later_start"
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it.
-    wait_reason: None where it does not wait, or nobody knows why."""
+    wait_reason: None where it does not wait, or nobody knows why. starts: None where it starts now, or nobody
+    can know when."""
 
     job: Job
     outcome: Outcome
     position: int | None
     replayed: bool
     wait_reason: WaitReason | None = None
+    starts: StartsIn | None = None
 
 
 Item = Submitted | Refused

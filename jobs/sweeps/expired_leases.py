@@ -13,6 +13,8 @@ Expiry never frees a slot by itself. The database says how far the attempt came,
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 from django.db import transaction
 
@@ -74,6 +76,8 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
 def _settle(expired: ExpiredLease, attempt: Attempt | None, leases: Leases, ports: Ports) -> bool:
     suspect = _was_let_go(expired.ref, leases)
     loss = _loss(expired, "Its worker died before the end of the run was written.", suspect=suspect)
+    if not suspect:
+        loss = replace(loss, evidence="its worker had released the slot")
     ended = Ended(won=False)
     if attempt is None:
         outcome, ended = lose_unwritten(loss, expired.worker, ports)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from django.db.models import Q
-
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import Ticket
 from jobs.models import Job
 from jobs.states import JobState
@@ -13,6 +13,20 @@ PAGE = 1000
 Place = tuple[int, str]
 """(place_us, job id): where a page ended."""
 START: Place = (-1, "")
+_NEVER = 2**63 - 1
+_page = prepared.Read(
+    lambda: (
+        Job.objects.filter(
+            state=JobState.QUEUED.value,
+            pool=value(Job, "pool"),
+            place_us__gte=value(Job, "place_us"),
+            place_us__lte=value(Job, "place_us", "before"),
+        )
+        .exclude(place_us=value(Job, "place_us"), id__lte=value(Job, "id"))
+        .order_by("place_us", "id")
+        .values_list("id", "model", "tenant_id", "priority", "place_us", "avoid_server")[:PAGE]
+    )
+)
 
 
 def waiting_tickets(
@@ -21,14 +35,10 @@ def waiting_tickets(
     """One page of QUEUED jobs, and where the next one begins (None: this was the last). before_us: only
     places up to here, microseconds since the epoch."""
     place_us, job_id = after
-    jobs = Job.objects.filter(state=JobState.QUEUED.value, pool=pool, place_us__gte=place_us)
-    if before_us is not None:
-        jobs = jobs.filter(place_us__lte=before_us)
-    jobs = jobs.exclude(Q(place_us=place_us) & Q(id__lte=job_id)).order_by("place_us", "id")
-    fields = ("id", "model", "tenant_id", "priority", "place_us", "avoid_server")
+    rows = _page(pool=pool, place_us=place_us, id=job_id, before=_NEVER if before_us is None else before_us)
     tickets = [
         Ticket(job, model, str(tenant), priority, place, avoid or None)
-        for job, model, tenant, priority, place, avoid in jobs.values_list(*fields)[:PAGE]
+        for job, model, tenant, priority, place, avoid in rows
     ]
     if len(tickets) < PAGE:
         return tickets, None

@@ -98,21 +98,26 @@ _placed = prepared.Read(
     )
 )
 
-
-def _read(fleet: str, generation: str) -> _Known:
-    servers = _servers(fleet=fleet)
-    tenants = Tenant.objects.aggregate(
-        Count("pk"),
-        Max("pk"),
-        Sum("weight"),
-        Count("max_running"),
+_last_deed = prepared.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
+_tenants = prepared.Read(
+    lambda: prepared.summed(
+        Tenant.objects.all(),
+        rows=Count("pk"),
+        last=Max("pk"),
+        weights=Sum("weight"),
+        limited=Count("max_running"),
         mixed=Sum(F("pk") * F("weight")),
         limits=Sum(F("pk") * F("max_running")),
         **{band: Sum("pk", filter=Q(highest_band=band)) for band in BANDS},
     )
+)
+
+
+def _read(fleet: str, generation: str) -> _Known:
+    servers = _servers(fleet=fleet)
     return _Known(
         generation,
-        AuditEntry.objects.aggregate(last=Max("pk"))["last"],
+        _last_deed.first(),
         frozenset(
             [
                 *(("pool", *row) for row in _pools(fleet=fleet)),
@@ -125,5 +130,5 @@ def _read(fleet: str, generation: str) -> _Known:
             ]
         ),
         frozenset(row[0] for row in servers),
-        tuple(sorted(tenants.items())),
+        tuple(sorted(_tenants.first().items())),
     )

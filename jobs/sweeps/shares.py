@@ -9,6 +9,8 @@ from datetime import datetime
 
 from django.db.models import Max, Sum
 
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import BANDS, standing_band
 from jobs.ids import lowest_id
 from jobs.models import Attempt, Job, Tenant
@@ -26,20 +28,32 @@ class Share:
     seconds: float
 
 
-def recent_shares(pool: str, now: datetime) -> list[Share]:
-    """Of the tenants that were served in the last ten minutes, band by band."""
-    since = lowest_id(now.timestamp() - RECENT_SECONDS)  # ids sort by time: the primary key finds them
-    ran = Attempt.objects.filter(id__gte=since, job__pool=pool, gpu_seconds__gt=0)
-    rows = ran.values_list("job__priority", "job__tenant_id").annotate(Sum("gpu_seconds"), Max("gpu_seconds"))
-    got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
-    longest = [0.0 for _ in BANDS]
-    served = list(rows.order_by())
-    queued = list(
-        Job.objects.filter(pool=pool, state=JobState.QUEUED.value)
+_served = prepared.Read(  # ids sort by time: the primary key finds the recent ones
+    lambda: (
+        Attempt.objects.filter(id__gte=value(Attempt, "id"), job__pool=value(Job, "pool"), gpu_seconds__gt=0)
+        .order_by()
+        .values_list("job__priority", "job__tenant_id")
+        .annotate(Sum("gpu_seconds"), Max("gpu_seconds"))
+    )
+)
+_queued = prepared.Read(
+    lambda: (
+        Job.objects.filter(pool=value(Job, "pool"), state=JobState.QUEUED.value)
         .order_by()
         .values_list("priority", "tenant_id")
         .distinct()
     )
+)
+
+
+def recent_shares(pool: str, now: datetime) -> list[Share]:
+    """Of the tenants that were served in the last ten minutes, band by band."""
+    served = _served(pool=pool, id=lowest_id(now.timestamp() - RECENT_SECONDS))
+    if not served:
+        return []
+    got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
+    longest = [0.0 for _ in BANDS]
+    queued = _queued(pool=pool)
     granted = dict(Tenant.objects.values_list("pk", "highest_band"))  # last: one may be new
     for priority, tenant, seconds, most in served:
         band = standing_band(priority, granted[tenant])

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from gpus.errors import GpuError
+from gpus.errors import ConnectFailed, GpuError
 from gpus.models import prepared
 from gpus.protocol import LeaseRef, split_slot
 from jobs.models import Attempt, Event, Job
@@ -191,6 +191,8 @@ def end_attempt(end: End) -> Ended:
     attempt.counted = decision.counted
     attempt.slot_freed = not end.ending.suspect
     attempt.evidence = end.evidence
+    if decision.job is JobState.CANCELLED:
+        attempt.evidence = attempt.evidence or _own_proof(end.ending)
     attempt.finished_at = end.at
     attempt.gpu_seconds = end.gpu_seconds
     if end.usage is None:
@@ -209,7 +211,7 @@ def end_attempt(end: End) -> Ended:
     )
     data: dict[str, Any] = {"attempt": attempt.number}
     if decision.job is JobState.CANCELLED:
-        data["evidence"] = end.evidence
+        data["evidence"] = attempt.evidence
     if job.due_at is not None:
         data["due_at"] = job.due_at.isoformat()
     fields = ["live_attempt", "tries", "free_connects", "deaths", "avoid_server", "due_at"]
@@ -229,6 +231,16 @@ def end_attempt(end: End) -> Ended:
 def _told(error: GpuError) -> str:
     """With its traceback, where it has one: only the attempt keeps it, jobs are grouped by their message."""
     return (f"{error.message}\n\n{error.detail}" if error.detail else error.message)[:4000]
+
+
+def _own_proof(ending: Ending) -> str:
+    """What the end itself proves of a run that was over before the cancel reached it."""
+    error = ending.error
+    if error is None or not ending.sent or error.code == ConnectFailed.code:
+        return "never sent"
+    if ending.process_died:
+        return "its process ended"
+    return f"the server reported: {error.code}"
 
 
 def _is_taken(slot: str) -> bool:

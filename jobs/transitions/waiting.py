@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpus.models import prepared
 from jobs.errors import CANCELLED
-from jobs.models import DEAD_LETTER, Event, Job, JobTag
+from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
 from jobs.retry import Decision
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, lock_job, log_event, move_job
@@ -96,10 +96,11 @@ def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, messag
 
 
 def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
-    """CANCELLING → CANCELLED: what its attempt left behind on the GPU is proven gone."""
+    """CANCELLING → CANCELLED: what its last attempt left behind on the GPU is proven gone."""
     job = lock_job(job_id)
     if job is None or job.state != JobState.CANCELLING:
         return Ended(won=False, job=job)
+    Attempt.objects.filter(job_id=job.id, number=job.attempts_made).update(evidence=evidence[:200])
     job.error_code, job.error_message = CANCELLED, "Cancelled on request."
     move_job(job, JobState.CANCELLED, at, {"evidence": evidence}, "error_code", "error_message")
     return Ended(won=True, job=job, callback_id=call_back(job, at))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.suite.pinned import summary
+
 ABOUT = {
     "at": "2026-01-01 00:00 UTC", "commit": "abc", "python": "3.11", "cores": 2, "load_before": 0.1,
     "nice": 0, "database": "PostgreSQL", "rounds": 2, "peers": {},
@@ -60,6 +62,8 @@ def results(**contenders: Any) -> dict[str, Any]:
             "idle_mb": 70.0, "jobs": 5000, "first_mb": 80.0, "last_mb": 81.0, "most_mb": 82.0, "flat": True,
             "samples": [(0, 70.0), (5000, 81.0)], "wrong": [],
         },
+        "idle": {"mb": 600.0, "core_percent": 2.0, "processes": {"web": [100.0, 140.0, 0.01]}},
+        "pinned": summary([18.0, 19.0], [0.2, 0.3]),
         "cost": {
             "jobs": 10,
             "single": {"redis commands": 4.0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.suite.goals import Goal, goals, wrongs
+from benchmarks.suite.pinned import summary
 from tests.benchmarks.made import measured, results
 
 
@@ -17,7 +18,8 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
     found = goals({})
     assert {goal.met for goal in found} == {None}
     assert {goal.benchmark for goal in found} == {
-        "utilisation", "submit", "end-to-end", "claim", "fleet", "polling", "memory", "startup",
+        "utilisation", "submit", "end-to-end", "claim", "fleet", "polling", "memory", "startup", "idle",
+        "pinned",
     }  # fmt: skip
 
 
@@ -48,6 +50,16 @@ def test_fewer_jobs_than_the_goal_speaks_of_can_miss_it_and_not_meet_it(jobs, sh
     assert of({"polling": {"jobs": jobs, "core_share": share}}, "200 async jobs").met is met
     few = {"memory": {"jobs": 500, "first_mb": 80.0, "last_mb": 99.0, "most_mb": 99.0, "flat": False}}
     assert of(few, "flat over 100,000 jobs").met is False
+
+
+def test_what_rest_and_a_pinned_worker_may_cost():
+    found = {
+        "idle": {"mb": 651.0, "core_percent": 5.2},
+        "pinned": summary([18.0, 25.5, 19.0], [0.2, 0.9, 0.3]),
+    }
+    assert [(goal.measured, goal.met) for goal in goals(found) if goal.met is not None] == [
+        ("651 MB", True), ("5.2 %", False), ("25.5 s", False), ("0.9 s", True),
+    ]  # fmt: skip
 
 
 def test_ahead_of_the_best_peer_at_20_ms_and_hardly_behind_at_100():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.suite.claim import GROWING, flatness, sizes
+from benchmarks.claim import GROWING
+from benchmarks.suite.claim import flatness, sizes
 from benchmarks.suite.cost import carried, per_job
 from benchmarks.suite.end_to_end import figures
 from benchmarks.suite.memory import growth

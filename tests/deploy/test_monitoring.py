@@ -30,7 +30,7 @@ def served(db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     leases: Any = FakeLeases()
     monkeypatch.setattr(wiring, "production_ports", lambda: make_ports(leases))
     found: dict[str, set[str]] = {}
-    for family in DispatcherCollector().collect():
+    for family in DispatcherCollector(name_tenants=True).collect():
         labels = set(getattr(family, "_labelnames", ()))
         if family.type == "histogram":  # the sum of the values is not kept, and so neither is their count
             found[f"{family.name}_bucket"] = labels | {"le"}

@@ -111,7 +111,13 @@ class Scripted:
 def behave(handler: Handler, asked: Asked) -> None:
     if asked.path.startswith("/queue/submit"):
         job_id = handler.script.commit(asked)
-        job = {"job_id": job_id, "status": "queued", "outcome": "queued", "position": 1}
+        job = {
+            "job_id": job_id,
+            "status": "queued",
+            "outcome": "queued",
+            "position": 1,
+            "starts_in": {"p50_seconds": 1.5, "p90_seconds": 6.0, "seen": 9},
+        }
         batch = [job | {"job_id": f"{job_id}.{n}"} for n in range(len(asked.body.get("jobs", ())))]
         handler.say(202, {"jobs": batch} if asked.path.endswith("batch") else job)
     elif asked.path.endswith("/cancel"):

@@ -40,6 +40,7 @@ from .scripted import (
 def test_what_is_sent_and_what_comes_back(server: Scripted, client: Client) -> None:
     job = client.submit("flux", {"n": 1}, priority=2, tags=("a",), deadline_seconds=60, max_retries=0)
     assert (job.job_id, job.status, job.outcome, job.position) == ("JOB0", "queued", "queued", 1)
+    assert job.starts_in == {"p50_seconds": 1.5, "p90_seconds": 6.0, "seen": 9}
     assert not job.is_over
     asked = server.asked[0]
     assert (asked.method, asked.path) == ("POST", "/queue/submit")
@@ -234,9 +235,11 @@ def test_the_newer_fields_are_sent_as_the_api_has_them(server: Scripted, client:
         client.submit("flux", {}, run_at=datetime(2026, 2, 1))
 
 
-@pytest.mark.parametrize("code", ["busy", "no_capacity"])
-def test_who_would_not_wait_is_told_at_once(server: Scripted, client: Client, code: str) -> None:
-    server.will(problem(503, code, retryable=True, Retry_After="1"))
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "busy"), (503, "no_capacity"), (429, "tenant_running_full")]
+)
+def test_who_would_not_wait_is_told_at_once(server: Scripted, client: Client, status: int, code: str) -> None:
+    server.will(problem(status, code, retryable=True, Retry_After="1"))
     with pytest.raises(Busy) as refused:
         client.submit("flux", {}, if_busy="reject")
     assert (refused.value.code, refused.value.retry_after_seconds) == (code, 1.0)

@@ -1,14 +1,21 @@
-"""What the pages of docs/ point to exists."""
+"""What the pages of docs/ point to exists, and the commands that they name take what they are given there."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands, load_command_class
 
 from dispatcher_project.supervisor.data_folder import ROOT
 
+_COMMAND = re.compile(
+    r"(?:manage\.py|dispatcher-manage|run --rm migrate) ([a-z_]+)((?: +(?!#|&&|\|)[^\s`]+)*)"
+)
+_WITHOUT_PARSER = {"help", "test"}
+"""Django's own; what hands its arguments to pytest."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -16,5 +23,27 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     links = [page.parent / link for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text)]
-    paths = [ROOT / path for path in re.findall(r"`((?:tests|deploy|docs)/[\w/.-]+)`", text)]
+    # *.env is what operators write for themselves
+    paths = [ROOT / path for path in re.findall(r"`((?:tests|deploy|docs)/[\w/.-]+(?<!\.env))`", text)]
     assert [str(target) for target in links + paths if not target.exists()] == []
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """Each `manage.py NAME …`, however it is started, with its arguments, those in brackets too."""
+    found = _COMMAND.findall(text.replace("\\\n", " "))
+    return [(name, shlex.split(re.sub(r"[][]", "", words))) for name, words in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_take_what_the_pages_give_them(page: Path) -> None:
+    for name, words in commands(page.read_text()):
+        if name not in _WITHOUT_PARSER:
+            command = load_command_class(get_commands()[name], name)
+            command.create_parser("manage.py", name).parse_args(words)
+
+
+def test_commands_are_found_in_blocks_and_in_sentences() -> None:
+    text = (
+        "`manage.py up --no-demo`, or\n```\nmanage.py keys [--tenant acme]   # all\ndispatcher-manage x && y"
+    )
+    assert commands(text) == [("up", ["--no-demo"]), ("keys", ["--tenant", "acme"]), ("x", [])]

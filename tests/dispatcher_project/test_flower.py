@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ class Flower:
                 stderr=log,
             )
 
+    @staticmethod
+    def login(password: str = PASSWORD) -> str:
+        return f"Basic {b64encode(password.encode()).decode()}"
+
     def ask(self, path: str, *, password: str = PASSWORD, method: str = "GET") -> tuple[int, str]:
         """Status (0: nobody there yet) and body. password: empty for none."""
         request = urllib.request.Request(
@@ -52,7 +57,7 @@ class Flower:
             method=method,
         )
         if password:
-            request.add_header("Authorization", f"Basic {b64encode(password.encode()).decode()}")
+            request.add_header("Authorization", self.login(password))
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -129,6 +134,21 @@ def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) ->
     controls = [path for path, status in without.items() if status == 405]
     assert {flower.ask(path, method="POST")[0] for path in controls} == {403}, "read-only"
     assert {"/api/worker/shutdown/x", "/api/task/revoke/x", "/api/task/apply/x"} <= set(controls)
+
+
+def test_its_bare_address_leads_to_its_pages_behind_the_same_password(flower: Flower) -> None:
+    """What up.json calls flower_url. The answer itself is looked at, not where it leads."""
+    connection = HTTPConnection("127.0.0.1", flower.port, timeout=10)
+    answers = {}
+    for name, headers in (("nobody", {}), ("who knows it", {"Authorization": flower.login()})):
+        connection.request("GET", f"/{FLOWER_PREFIX}", headers=headers)
+        answer = connection.getresponse()
+        answer.read()
+        answers[name] = (answer.status, answer.getheader("Location"))
+    connection.close()
+    assert answers == {"nobody": (401, None), "who knows it": (302, f"/{FLOWER_PREFIX}/")}
+    assert flower.ask("")[0] == 200, "followed"
+    assert flower.ask("/nowhere")[0] == 404
 
 
 def test_flower_shows_who_runs_what_also_after_its_broker_died(

@@ -45,7 +45,10 @@ def test_a_key_is_made_with_less_than_all() -> None:
     assert keys("list", "--tenant", "nobody") == []
 
 
-@pytest.mark.parametrize("arguments", [("--scope", "operate"), ("--expires-days", "-1")])
+@pytest.mark.parametrize("arguments", [
+    ("--scope", "operate"), ("--expires-days", "-1"), ("--expires-days", "1e9"), ("--expires-days", "nan"),
+    ("--expires-days", "99999"),
+])  # fmt: skip
 def test_a_key_that_makes_no_sense_is_said_to(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
         made(*arguments)

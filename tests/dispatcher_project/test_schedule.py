@@ -1,13 +1,27 @@
-"""Beat ticks by the monotonic clock, whatever the wall clock does."""
+"""Beat ticks by the monotonic clock, whatever the wall clock does; one that is stuck ends itself."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
 
 from dispatcher_project.celery import app
 from dispatcher_project.schedule import TickScheduler
+from dispatcher_project.supervisor.data_folder import ROOT
+
+_STUCK = """
+import re, sys, time
+import django
+django.setup()
+from dispatcher_project import schedule
+from dispatcher_project.celery import app
+schedule.STUCK_SECONDS = 1.0
+hang = {"waits": lambda: time.sleep(60), "holds the interpreter": lambda: re.match("(a+)+$", "a" * 60 + "b")}
+schedule.TickScheduler(app, send=hang[sys.argv[1]], say=lambda: None).tick()
+"""
 
 
 class Bench:
@@ -15,8 +29,13 @@ class Bench:
         self.at = 100.0
         self.sent: list[float] = []
         self.said = 0
+        self.promised: list[float] = []
         self.scheduler = TickScheduler(
-            app, send=lambda: self.sent.append(self.at), say=self._say, clock=lambda: self.at
+            app,
+            send=lambda: self.sent.append(self.at),
+            say=self._say,
+            promise=lambda: self.promised.append(self.at),
+            clock=lambda: self.at,
         )
 
     def _say(self) -> None:
@@ -59,6 +78,29 @@ def test_every_tick_says_that_beat_is_alive_even_if_it_could_not_be_sent(bench: 
     bench.scheduler._send = lambda: False
     bench.run(1.5)
     assert bench.said == 2
+
+
+@pytest.mark.parametrize("way", ["waits", "holds the interpreter"])
+def test_a_beat_whose_send_does_not_come_back_ends_and_says_where_it_was(way: str) -> None:
+    """In a process of its own: what restarts it (compose, systemd, `up`) needs its end, not its word."""
+    stuck = subprocess.run(
+        [sys.executable, "-c", _STUCK, way], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert stuck.returncode == 1, stuck.stderr
+    assert "in tick" in stuck.stderr
+
+
+def test_every_tick_promises_the_next_one_before_anything_can_hang(bench: Bench) -> None:
+    bench.run(1.5)
+    assert bench.promised == [100.0, 101.0]
+
+    def hangs() -> None:
+        raise TimeoutError
+
+    bench.scheduler._send = bench.scheduler._say = hangs
+    with pytest.raises(TimeoutError):
+        bench.run(1.0)
+    assert len(bench.promised) == 3
 
 
 def test_celery_is_told_to_use_it_and_nothing_else_is_scheduled() -> None:

@@ -10,25 +10,29 @@ from gpus.leasing.outlook import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,
+    Measured,
     ParkedFor,
     PoolDepth,
     Pushed,
+    PushResult,
     SlotView,
     SpareSlots,
+    StartsIn,
     Tokens,
     Wakes,
 )
-from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, PushResult, ServerSpec, TenantSpec, Ticket
+from gpus.protocol import CircuitKind, PoolSpec, PushOutcome, ServerSpec, TenantSpec, Ticket
 
 
 class FakeLeases:
     """away: Redis does not answer. free_slots: so many pushed tickets are `leased`. views: what
-    `slots` answers, as states by server."""
+    `slots` answers, as states by server. failing: models of which all circuits are open."""
 
     def __init__(self) -> None:
         self.away = False
         self.free_slots = 0
         self.most_running: int | None = None
+        self.failing: frozenset[str] = frozenset()
         self.line: list[Ticket] = []
         self.pools: dict[str, PoolSpec] = {}
         self.servers: dict[str, ServerSpec] = {}
@@ -38,12 +42,14 @@ class FakeLeases:
         self.tenants: dict[str, TenantSpec] = {}
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Beat] = {}
+        self.measured: dict[str, list[Measured]] = {}
         self.broken = Circuits()
         self.resets: list[tuple[str, str, str]] = []
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         self._answer()
-        return Pushed(tuple(self._push(ticket) for ticket in tickets), (Wakes(pool, None, len(tickets)),))
+        results = tuple(self._push(ticket) for ticket in tickets)
+        return Pushed(results, (Wakes(pool, None, len(tickets)),), self.failing)
 
     def remove(self, pool: str, ticket: Ticket) -> bool:
         self._answer()
@@ -76,10 +82,16 @@ class FakeLeases:
     def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
         self._answer()
         self.heard[server] = Beat(0.0, said)
+        if telemetry is not None:
+            self.measured.setdefault(server, []).insert(0, Measured(0.0, telemetry))
 
     def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
         self._answer()
         return {name: beat for name, beat in self.heard.items() if name in servers}
+
+    def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
+        self._answer()
+        return [one for one in self.measured.get(server, []) if one.age_seconds <= within_seconds]
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
@@ -101,18 +113,21 @@ class FakeLeases:
 
     def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
         self._answer()
-        return SpareSlots([self.free_slots for _ in models], self.most_running)
+        return SpareSlots([self.free_slots for _ in models], self.most_running, self.failing)
 
     def fill(self) -> tuple[Wakes, ...]:
         self._answer()
         return (Wakes("filled", None, 1),)
 
     def slots(self, server: str) -> list[SlotView]:
+        return self.slots_of([server])
+
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
         self._answer()
-        states = self.views.get(server, [])
         return [
             SlotView(f"{server}/{at}", "", state, False, None, None, None, 0, None, 0.0, None)
-            for at, state in enumerate(states)
+            for server in servers
+            for at, state in enumerate(self.views.get(server, []))
         ]
 
     def generation(self) -> str | None:
@@ -158,12 +173,13 @@ class FakeLeases:
 
     def _push(self, ticket: Ticket) -> PushResult:
         if ticket.job_id in [other.job_id for other in self.line]:
-            return PushResult(PushOutcome.DUPLICATE, 1)
+            return PushResult(PushOutcome.DUPLICATE, 1, StartsIn(2.0, 4.0, 0))
         self.line.append(ticket)
         if self.free_slots:
             self.free_slots -= 1
             return PushResult(PushOutcome.LEASED, 1)
-        return PushResult(PushOutcome.QUEUED, len(self.line))
+        at = len(self.line)
+        return PushResult(PushOutcome.QUEUED, at, StartsIn(at * 2.0, at * 4.0, 0))
 
     def _answer(self) -> None:
         if self.away:

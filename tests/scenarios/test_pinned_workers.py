@@ -144,7 +144,7 @@ def test_off_interrupts_at_no_cost_frees_the_memory_and_touches_no_other(
     kept = other.model_process()
     _switch(system, worker.name, "off")
     wait_for(lambda: not worker.model_process(), what="its memory back")
-    assert workers.states(first) == ["lost"]
+    wait_for(lambda: workers.states(first) == ["lost"], what="the end of its run in the database")
     assert system.tenant.job(first)["status"] == "queued"
     assert (workers.states(second), other.model_process()) == (["sent"], kept)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ KEYS = {
     "url", "api_key", "tenant_key", "admin_user", "admin_password", "flower_url", "redis_url", "database_url",
     "pids",
 }  # fmt: skip
+LEFT_SECONDS = 10.0
+"""After SIGKILL nothing of a run lives longer than this."""
 PROCESSES = {
     "valkey", "demo", "web", "gpu_worker", "sweeps", "callbacks", "beat", "flower", "guard", "up",
 }  # fmt: skip
@@ -66,18 +68,35 @@ class Up:
         """Processes of this run that live."""
         return [pid for pid in marked_processes(f"{self.folder}#") if is_alive(pid)]
 
+    def kill(self, *others: int) -> None:
+        """SIGKILL; fails if one of its processes, or of the others, outlives it."""
+        pids = {*self.facts()["pids"].values(), *others}
+        self.process.kill()
+        self.process.wait()
+        wait_until(lambda: not self.left() and not any(map(is_alive, pids)), seconds=LEFT_SECONDS)
+        assert not (self.folder / "up.json").exists()
+
 
 @pytest.fixture
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    running = Up(tmp_path_factory.mktemp("u") / "var")
-    yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.wait()
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def start(*options: str) -> Up:
+        started.append(Up(tmp_path_factory.mktemp("u") / "var", *options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
 
 
-def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_ctrl_c(up: Up) -> None:
+def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_ctrl_c(
+    start: Callable[..., Up],
+) -> None:
     """The second start, on the folder of the first, knows its keys and its jobs."""
+    up = start()
     facts = up.facts()
     assert set(facts) == KEYS
     assert set(facts["pids"]) == PROCESSES
@@ -92,11 +111,7 @@ def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_
     assert f"runs on {up.folder} already (process {up.process.pid})" in _second_up(up)
 
     job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
-    up.process.kill()
-    up.process.wait()
-    wait_until(lambda: not any(is_alive(pid) for pid in facts["pids"].values()), seconds=30)
-    assert up.left() == []
-    assert not (up.folder / "up.json").exists()
+    up.kill()
 
     again = Up(up.folder)
     try:
@@ -111,6 +126,23 @@ def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_
     assert not any(is_alive(pid) for pid in later["pids"].values())
     assert again.left() == []
     assert not (up.folder / "up.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds their processes through /proc")
+def test_a_job_runs_on_the_models_that_up_holds_itself_and_they_are_left_by_nobody(
+    start: Callable[..., Up],
+) -> None:
+    up = start("--no-demo", "--local")
+    facts = up.facts()
+    assert set(facts["pids"]) == PROCESSES - {"demo"} | {"local"}
+    job = _ask(facts, "/api/v1/queue/submit", {"model": "shout", "payload": {"text": "so it is"}})
+    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+    assert (finished["status"], finished["result"]) == ("completed", {"text": "SO IT IS"})
+
+    holding = _descendants(facts["pids"]["local"])
+    assert len(holding) >= 2, "the model process and its warden"
+    assert holding <= set(up.left()), "whoever looks for what is left finds them"
+    up.kill(*holding)
 
 
 def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -130,6 +162,15 @@ def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def _descendants(pid: int) -> set[int]:
+    """Where there is /proc."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found |= {child} | _descendants(child)
+    return found
+
+
 def _second_up(up: Up) -> str:
     second = Up(up.folder)
     assert second.process.wait(30) == 1
@@ -147,13 +188,17 @@ def _ask(facts: dict[str, Any], path: str, body: dict[str, Any] | None = None) -
 
 
 def _flower_workers(facts: dict[str, Any]) -> set[str]:
-    """The names before the dash and the host, such as gpu; refused without the password."""
+    """The names before the dash and the host, such as gpu; refused without the password. The bare
+    address leads to a page."""
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{facts['flower_url']}/workers?json=1", timeout=10)
     passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     passwords.add_password(None, facts["flower_url"], facts["admin_user"], facts["admin_password"])
     opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(passwords))
     names: set[str] = set()
+
+    with opener.open(facts["flower_url"], timeout=10) as response:
+        assert response.url == f"{facts['flower_url']}/"
 
     def look() -> bool:
         with opener.open(f"{facts['flower_url']}/workers?json=1", timeout=10) as response:

@@ -37,7 +37,8 @@ class Command(BaseCommand):
         from gpus.local.check import check
         from gpus.local.device import NoSuchDevice
         from gpus.local.memory import Gauge, machine_gauge
-        from gpus.local.nvml import NvmlError, VramGauge
+        from gpus.local.nvml import NvmlError
+        from gpus.local.vram import VramGauge
 
         try:
             device, nvml = find_device(options["gpu"])

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.arguments import positive
 
-from ._arguments import names
+from ._arguments import name, names
 
 
 class Command(BaseCommand):
@@ -48,6 +48,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--budget-mb", type=positive, help="With --gpu: use at most so much of its memory."
         )
+        parser.add_argument(
+            "--machine",
+            type=name,
+            help="With --gpu: what it is part of; default: the host's name.",
+        )
         parser.add_argument("--fleet", help="With --gpu: of a pool that is new.")
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
 
@@ -85,6 +90,7 @@ def _pinned(options: dict[str, Any]) -> int:
             name=options["name"],
             pool=pools[0],
             fleet=options["fleet"],
+            machine=options["machine"] or "",
             slots=options["slots"],
             budget_mb=options["budget_mb"],
             ready_file=options["ready_file"],

@@ -17,6 +17,7 @@ from dispatcher_project.simulation.nemesis import FAULTS as KINDS
 from dispatcher_project.simulation.run import Verdict
 from dispatcher_project.simulation.size import Size
 
+PROGRESS_SECONDS = 30.0
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 
 
@@ -51,9 +52,13 @@ class Command(BaseCommand):
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
         processes = min(options["processes"], len(seeds))
         began, cost, broken = time.monotonic(), Counter[str](), list[int]()
+        told = began
         try:
-            for verdict in verdicts(seeds, size, processes=processes):
+            for played, verdict in enumerate(verdicts(seeds, size, processes=processes), 1):
                 cost.update(verdict.cost)
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self._progress(played, len(seeds), told - began, len(broken))
                 if verdict.broken:
                     broken.append(verdict.seed)
                     self._show(verdict, size, options["history"])
@@ -72,6 +77,10 @@ class Command(BaseCommand):
         )
         if broken:
             sys.exit(1)
+
+    def _progress(self, played: int, of: int, seconds: float, broken: int) -> None:
+        self.stdout.write(f"{played} of {of} seeds, {played / seconds:.1f} a second, {broken} broke a law")
+        self.stdout.flush()
 
     def _show(self, verdict: Verdict, size: Size, history: Path | None) -> None:
         self.stdout.write(f"seed {verdict.seed}: {'BROKEN' if verdict.broken else 'good'}, {verdict.cost}")

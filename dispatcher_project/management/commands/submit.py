@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
 from dispatcher_project.terminal.paint import plain
 from dispatcher_project.terminal.submitting import read_payload, submit, tenant_named, wait_for_end
+from jobs.api.representations import starts_json
 from jobs.services.submitted import Submitted
 from jobs.states import JobState, is_final
 
@@ -63,7 +64,7 @@ class Command(TerminalCommand):
     def _show(self, submitted: Submitted) -> None:
         job = submitted.job
         told = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
-                "replayed": submitted.replayed}  # fmt: skip
+                "starts_in": starts_json(submitted.starts), "replayed": submitted.replayed}  # fmt: skip
         if self.as_json:
             self.tell(told)
             return

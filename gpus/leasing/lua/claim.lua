@@ -2,7 +2,8 @@
 --   wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs
--- Returns: the lease as an array (lease_reply), or nil
+-- Returns: the lease as an array (lease_reply), or nil; or 'again': this call did what one call may, and the next
+--   one goes on from there
 -- include: gate
 -- include: give
 -- include: adoptable
@@ -13,6 +14,7 @@ local lease_us = tonumber(ARGV[6])
 
 local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
 local RESTS_AT_ONCE = 8
+local ASK_AGAIN = 'again'
 
 if not is_whole() then return refuse() end
 local known = find_lease(attempt)
@@ -42,13 +44,13 @@ local function claim_free()
   for _, class in ipairs(read_classes(pool_name)) do
     if redis.call('EXISTS', key('free', pool_name, class[1], host)) == 1 then
       open[#open + 1] = class
-      local ticket, place = best_ticket(pool, class[2])
+      local ticket, place = best_ticket(pool, class)
       if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
         best, best_place = ticket, place
       end
     end
   end
-  if not best then return nil end
+  if not best or is_unsure() then return nil end
 
   local avoided = avoided_server(pool, best)
   local function first_elsewhere(list)
@@ -73,7 +75,7 @@ local function claim_free()
     local name = first_elsewhere(key('free', pool_name, class[1], host))
     if name then
       local slot, server = read_slot(name), read_server((split_slot(name)))
-      local ticket = prefer_warm(pool, best, slot.warm, class[2], server.name)
+      local ticket = prefer_warm(pool, best, slot.warm, class, server.name)
       return give(slot, server, pool, ticket, attempt, worker, lease_us)
     end
   end
@@ -81,7 +83,7 @@ local function claim_free()
   -- Only the server it avoids is free: that slot goes to the next one.
   local name = redis.call('ZRANGE', key('free', pool_name, fitting[1][1], host), 0, 0)[1]
   local server = read_server((split_slot(name)))
-  local ticket = best_ticket(pool, server.models, server.name)
+  local ticket = best_ticket(pool, fitting[1], server.name)
   if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
   save_pool(pool)
   return nil
@@ -89,4 +91,4 @@ end
 
 local lease, again
 repeat lease, again = claim_free() until not again
-return lease
+return not lease and is_unsure() and ASK_AGAIN or lease

@@ -3,6 +3,7 @@
 -- Args: clock, server, pool, slots, desired state, host or '', models as ',a,b,' (sorted)
 -- Returns: wakes for slots that became free, flat: pool, host, count, …
 -- include: gate
+-- include: enlist
 -- include: room
 -- include: wakes
 local name, pool, count, desired, host, models = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
@@ -35,6 +36,7 @@ local server = {
 redis.call('SADD', key('pools'), pool)
 save_server(server)
 enlist_server(server)
+if old and not old.gone then leave_class(old.pool, old.class) end
 if server.opens > 0 then  -- whatever became of its entry: without one nobody would look for who tries
   redis.call('ZADD', key('resting'), math.max(server.rests_until, now), server.name)
 end

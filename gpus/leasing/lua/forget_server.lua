@@ -3,7 +3,7 @@
 -- Args: clock, server
 -- Returns: 1
 -- include: gate
--- include: classes
+-- include: enlist
 -- include: idle
 -- include: rest
 if not is_open() then return refuse() end
@@ -18,6 +18,7 @@ each_slot(server, function(slot)
   end
 end)
 withdraw_server(server)
+leave_class(server.pool, server.class)
 server.gone, server.desired, server.slots = true, 'off', 0
 save_server(server)
 bury_server(server)

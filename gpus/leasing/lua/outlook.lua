@@ -1,6 +1,6 @@
 -- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, job ('' for one that is not in line), model, tenant, priority, most servers to look at
+-- Args: clock, pool, job ('' for one that is not in line), model, tenant, priority, place µs, most servers to look at
 -- Returns: a JSON object, see gpus/leasing/outlook.py; {"rebuilding": true} while the index is not whole
 -- include: gate
 -- include: circuit
@@ -8,7 +8,8 @@
 -- include: position
 -- include: forecast
 local pool_name, job, model, tenant = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local priority, most = tonumber(ARGV[6]), tonumber(ARGV[7])
+local priority, place, most = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local MOST = { tenants = 32, lines = 16 }  -- to look at for its position
 
 if not is_whole() then return cjson.encode({ rebuilding = true }) end
 local pool = load_pool(pool_name)
@@ -48,23 +49,20 @@ end
 local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
 -- one that is only thought of would be parked when it came
 if job == '' and not reasons:find(FULL, 1, true) and is_full(tenant) then reasons = reasons .. FULL end
-local rank = job ~= '' and redis.call('ZRANK', line, member)
-local score = rank and tonumber(redis.call('ZSCORE', line, member)) or now + level_of(member) * pool.head_start
-local own = own_place(pool, queue, asked, model, tenant, rank or redis.call('ZCARD', line), score)
-local at = position(pool, queue, own, reasons ~= '', not rank and reasons == '' and tenant or nil)
+local rank = job ~= '' and redis.call('ZRANK', line, member) or nil
+local score = rank and tonumber(redis.call('ZSCORE', line, member)) or place + level_of(member) * pool.head_start
+local at, own = position(pool, queue, read_classes(pool_name), {
+  name = asked .. model, model = model, tenant = tenant, score = score, rank = rank, parked = reasons ~= '',
+  comes_last = not rank,
+}, MOST)
 local higher = 0
 for band = 1, queue.band do higher = higher + pool.queues[band].waiting end
 
 -- Its tenant's turn: how far its start tag is ahead of who goes next, in GPU-seconds.
 local first = redis.call('ZRANGE', key('turn', queue.at), 0, 0, 'WITHSCORES')
-local tag = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
-  or math.max(queue.virtual, tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or 0)
-local lead = first[1] and math.max(0, tag - tonumber(first[2])) or 0
+local lead = first[1] and math.max(0, start_tag(queue, tenant) - tonumber(first[2])) or 0
 
-local per_ticket, mean, working = pace(pool_name)
-local guess = math.max(SHORTEST, at * per_ticket)
-if slots.free >= at then guess = SHORTEST end
-local factors = read_factors(pool_name, decade(guess))
+local guess, factors = guess_start(pool_name, slots.free >= at and 0 or at)
 local circuit = read_circuit(pool, model)
 local kept_us = circuit and tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0
 local attempt = job ~= '' and redis.call('HGET', key('held'), job) or false
@@ -73,7 +71,9 @@ local function seconds(us) return us < math.huge and us / 1000000 or 0 end
 return cjson.encode({
   rebuilding = false, held = attempt, in_line = rank and true or false, parked = reasons, fifo = pool.fifo,
   position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', key('turn', queue.at)),
-  lead_seconds = lead, estimate_seconds = estimated_seconds(model, tenant), mean_seconds = mean, working_slots = working,
+  lead_seconds = lead, estimate_seconds = estimated_seconds(model, tenant),
+  mean_seconds = pace(pool_name).mean, working_slots = pace(pool_name).slots,
+  running = redis.call('SCARD', key('running', tenant)), most_running = rules_of(tenant).cap,
   servers = redis.call('SCARD', key('serving', pool_name, model)), looked_at = #names, slots = slots,
   rest_seconds = seconds(rest_us), circuit_seconds = seconds(circuit_us),
   model_circuit = circuit and circuit.opens > 0 and

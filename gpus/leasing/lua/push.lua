@@ -3,15 +3,19 @@
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, then per ticket: job, model, tenant, priority, place µs,
 --   server to avoid or ''
--- Returns: {{outcome, position, …}, {pool, host, count, …}}; outcomes: 1 leased (a forecast), 2 queued,
---   3 duplicate, 4 held
+-- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, {pool, host, count, …}, {model that nothing can run
+--   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until it
+--   starts are -1 where it starts now, or nobody can know
 -- include: gate
+-- include: able
 -- include: arrivals
 -- include: position
 -- include: forecast
 local pool_name = ARGV[2]
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
-local FIELDS = 6
+local FIELDS, NOT_KNOWN = 6, -1
+local MOST = { tenants = 8, lines = 4 }  -- to look at for a ticket's position
+local NEW_US = 10000000  -- in a fifo line who came so lately stands behind all others, about
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
@@ -31,32 +35,60 @@ local function free_slots(model)
   return count
 end
 
+local able_for, failing = {}, {}
+local function able(model)
+  if able_for[model] then return able_for[model] end
+  able_for[model] = able_to_run(pool_name, model)
+  if able_for[model] == FAILING then failing[#failing + 1] = model end
+  return able_for[model]
+end
+
+local function add_start(reply, model, at, waits, parked)
+  local p50, p90, seen = NOT_KNOWN, NOT_KNOWN, 0
+  if waits and able(model) == SOMEBODY and not parked and pace(pool_name).slots > 0 then
+    local guess, factors = guess_start(pool_name, at)
+    p50 = guess * 1000000 * math.exp(factors[2])
+    p90, seen = math.max(p50, guess * 1000000 * math.exp(factors[3])), factors[1]
+  end
+  reply[#reply + 1] = p50
+  reply[#reply + 1] = p90
+  reply[#reply + 1] = seen
+end
+
 local results, added = {}, {}
 for i = 3, #ARGV, FIELDS do
   local job, model, tenant, priority, place, avoid =
     ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
   local asked, member = asked_band(priority), member_of(job, priority)
-  local outcome, at = HELD, 1
+  local outcome, at, parked = HELD, 1, false
   if redis.call('HEXISTS', key('held'), job) == 0 then
     local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
     local stands = add_ticket(pool, model, tenant, priority, member, score)
-    local parked = is_parked(pool, tenant)
+    parked = is_parked(pool, tenant)
     if stands then
       outcome = QUEUED
       if avoid ~= '' then set_mark(pool, member, 0, 0, avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    local queue, rank = queue_of(pool, tenant, asked), redis.call('ZRANK', line_of(pool, asked, model, tenant), member)
-    at = position(pool, queue, own_place(pool, queue, asked, model, tenant, rank, score), parked)
+    local queue = queue_of(pool, tenant, asked)
+    at = math.max(1, queue.waiting)  -- while the index is filled nobody asks
+    if whole or is_foretold(job) then
+      at = position(pool, queue, classes, {
+        name = asked .. model, model = model, tenant = tenant, score = score, parked = parked,
+        rank = redis.call('ZRANK', line_of(pool, asked, model, tenant), member),
+        comes_last = stands and (not whole or place > now - NEW_US),
+      }, MOST)
+    end
     local is_next = not parked and at <= free_slots(model)
     if outcome == QUEUED and is_foretold(job) and not parked then foretell(pool, job, is_next and 0 or at) end
     if outcome == QUEUED and is_next then outcome = LEASED end
   end
   results[#results + 1] = outcome
   results[#results + 1] = at
+  add_start(results, model, at, whole and (outcome == QUEUED or outcome == DUPLICATE), parked)
 end
 save_pool(pool)
-if not whole then return { results, {} } end
+if not whole then return { results, {}, failing } end
 
-return { results, wakes_for_tickets(pool_name, classes, added) }
+return { results, wakes_for_tickets(pool_name, classes, added), failing }

@@ -45,12 +45,13 @@ end
 if real > 0 then learn_seconds(slot.model, slot.tenant, real) end
 if next_attempt ~= '' and whole and has_room(server, index) and server.pool == slot.pool
   and server.host == slot.host and server.rests_until <= now then
-  local ticket = best_ticket(pool, server.models, server_name)
+  local class = { server.class, server.models }
+  local ticket = best_ticket(pool, class, server_name)
   while ticket do
-    ticket = prefer_warm(pool, ticket, slot.warm, server.models, server_name)
+    ticket = prefer_warm(pool, ticket, slot.warm, class, server_name)
     local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us, attempt)
     if not again then return lease end
-    ticket = best_ticket(pool, server.models, server_name)
+    ticket = best_ticket(pool, class, server_name)
   end
 end
 extend_lease(attempt, lease_us)

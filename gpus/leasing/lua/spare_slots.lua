@@ -1,16 +1,18 @@
 -- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, tenant, then models
--- Returns: per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
---   jobs as it may; then how many more jobs of any model it may run, -1: no limit
+-- Returns: {{per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
+--   jobs as it may}, how many more jobs of any model it may run, -1: no limit, {model that nothing can run because
+--   circuits are open, …}}
 -- include: gate
+-- include: able
 -- include: line
 -- include: pick
 -- include: wakes
 local pool_name, tenant = ARGV[2], ARGV[3]
 
 if not is_whole() then return refuse() end
-local pool, classes, spare = load_pool(pool_name), read_classes(pool_name), {}
+local pool, classes, spare, failing = load_pool(pool_name), read_classes(pool_name), {}, {}
 -- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
 local parked = is_parked(pool, tenant) or is_full(tenant)
 
@@ -28,7 +30,8 @@ for i = 4, #ARGV do
     end
   end
   spare[#spare + 1] = count
+  if count == 0 and able_to_run(pool_name, ARGV[i]) == FAILING then failing[#failing + 1] = ARGV[i] end
 end
 local cap = rules_of(tenant).cap
-spare[#spare + 1] = cap and math.max(0, cap - redis.call('SCARD', key('running', tenant))) or -1
-return spare
+local more = cap and math.max(0, cap - redis.call('SCARD', key('running', tenant))) or -1
+return { spare, more, failing }

@@ -2,7 +2,7 @@
 --   the index and asks for no generation: it counts while the index is made anew. A bucket that is not there is full,
 --   so it may have a time to live, which is what it needs to be full again: nothing else has to remove it.
 -- Keys: KEYS[1] prefix
--- Args: clock, tenant, tokens wanted, tokens per second, burst, the request's id
+-- Args: clock, tenant, tokens wanted (0: only a look, which changes nothing), tokens per second, burst, the request's id
 -- Returns: {1 taken or 0 not, whole tokens left, µs until as many as wanted are there, µs until it is full}; a bucket
 --   that is asked twice by the same request answers what it answered
 -- include: keys
@@ -18,6 +18,7 @@ local taken = tokens >= wanted
 if taken then tokens = tokens - wanted end
 local function wait_for(level) return math.ceil(math.max(0, level - tokens) / per_second * 1000000) end
 answer = { taken and 1 or 0, math.floor(tokens), taken and 0 or wait_for(wanted), wait_for(burst) }
+if wanted == 0 then return answer end
 redis.call('SET', key('rate', tenant), cmsgpack.pack(tokens, math.max(at, now), request, answer),
   'PX', math.ceil(wait_for(burst) / 1000) + 1000)
 return answer

@@ -1,6 +1,15 @@
--- Why: an operator sees how a GPU did lately.
+-- Why: an operator sees how a GPU did lately. How long ago each was told is by one clock, as with beats.
 -- Keys: KEYS[1] prefix
--- Args: clock, server, how many at most
--- Returns: JSON texts, the newest first
+-- Args: clock, server, of the last so many µs
+-- Returns: flat, the newest first: µs since it was told, and what was measured (JSON)
 -- include: keys
-return redis.call('LRANGE', key('telemetry', ARGV[2]), 0, tonumber(ARGV[3]) - 1)
+local server, within, found = ARGV[2], tonumber(ARGV[3]), {}
+for _, packed in ipairs(redis.call('LRANGE', key('telemetry', server), 0, -1)) do
+  if packed:sub(1, 1) ~= '{' then -- what the version before this one wrote says no time
+    local since, measured = cmsgpack.unpack(packed)
+    if now - since > within then break end
+    found[#found + 1] = tostring(now - since)
+    found[#found + 1] = measured
+  end
+end
+return found

@@ -53,6 +53,7 @@ local function drop_class(pool, class, models)
     for model in models:gmatch('[^,]+') do drop(key('warm', pool, class, model, host)) end
   end
   for model in models:gmatch('[^,]+') do drop(key('serving', pool, model)) end
+  for band = 0, 2 do drop(key('class_turn', pool .. ':' .. band, class)) end
   drop(key('open', pool, class))
   drop(key('class_servers', pool, class))
 end

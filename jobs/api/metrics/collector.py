@@ -24,7 +24,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if refusal is not None:
         return answer(refusal)
     collectors = CollectorRegistry(auto_describe=False)
-    collectors.register(DispatcherCollector())
+    # tenants are named only to who has sent the token: without one set, anybody may ask
+    collectors.register(DispatcherCollector(name_tenants=bool(settings.DISPATCHER.metrics_token)))
     return HttpResponse(generate_latest(collectors), content_type=CONTENT_TYPE_LATEST)
 
 
@@ -45,6 +46,11 @@ def _refusal(request: HttpRequest) -> Problem | None:
 
 
 class DispatcherCollector(Collector):
+    """name_tenants: else what is counted by tenant is summed up."""
+
+    def __init__(self, *, name_tenants: bool) -> None:
+        self._name_tenants = name_tenants
+
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("dispatcher_up", "1 if this part answered.", labels=["part"])
         ports = wiring.production_ports()
@@ -53,7 +59,12 @@ class DispatcherCollector(Collector):
         pools: list[line.PoolOf] = []
         pinned: list[Server] = []
         try:
-            found = [*work.collect(now), *fleet.collect(now), *upkeep.collect(now), fleet.circuits(ports)]
+            found = [
+                *work.collect(now, name_tenants=self._name_tenants),
+                *fleet.collect(now, name_tenants=self._name_tenants),
+                *upkeep.collect(now),
+                fleet.circuits(ports),
+            ]
             pools, pinned = line.pools(), machines.pinned()
             up.add_metric(["database"], 1)
         except (DatabaseError, InterfaceError):

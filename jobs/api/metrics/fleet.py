@@ -9,16 +9,16 @@ from django.db.models import Count, Min
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus import queries as registry
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Pause, QuarantinedSlot, Server
 from gpus.services.circuits import all_circuits
 from jobs.queries import named
 from jobs.services.ports import Ports
 
 
-def collect(now: datetime) -> Iterator[Metric]:
+def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     yield from _servers()
     yield from _quarantine(now)
-    yield _pauses()
+    yield _pauses(name_tenants)
 
 
 def _servers() -> Iterator[Metric]:
@@ -65,10 +65,14 @@ def circuits(ports: Ports) -> Metric:
     return found
 
 
-def _pauses() -> Metric:
+def _pauses(name_tenants: bool) -> Metric:
     paused = GaugeMetricFamily(
         "dispatcher_paused", "1 for what is paused; system has no name.", labels=["kind", "name"]
     )
-    for pause, name in named(registry.pauses()):
-        paused.add_metric([pause.kind, name], 1)
+    found = {
+        (one.kind, name if name_tenants or one.kind != Pause.Kind.TENANT else "")
+        for one, name in named(registry.pauses())
+    }
+    for labels in sorted(found):
+        paused.add_metric(labels, 1)
     return paused

@@ -17,6 +17,7 @@ _OF_GPU = {
     "total_mb": ("dispatcher_gpu_memory_total_mb", "The GPU's memory."),
     "temperature": ("dispatcher_gpu_temperature_celsius", "The GPU's temperature."),
     "power": ("dispatcher_gpu_power_watts", "What the GPU draws."),
+    "ecc_errors": ("dispatcher_gpu_ecc_errors", "Uncorrected ones since the GPU's driver was loaded."),
 }
 _OF_MACHINE = {
     "cpu_percent": ("dispatcher_machine_cpu_percent", "How busy the machine's CPUs are."),
@@ -38,6 +39,12 @@ def collect(servers: Sequence[Server], ports: Ports) -> list[Metric]:
         labels=["server"],
     )
     warm = GaugeMetricFamily("dispatcher_warm_models", "1: the model is loaded.", labels=["server", "model"])
+    processes = GaugeMetricFamily(
+        "dispatcher_gpu_processes", "How many hold the GPU's memory.", labels=["server"]
+    )
+    xids = GaugeMetricFamily(
+        "dispatcher_gpu_xids", "Errors that the driver told since the worker began.", labels=["server", "xid"]
+    )
     gauges = {
         name: GaugeMetricFamily(name, text, labels=["server"])
         for name, text in (*_OF_GPU.values(), *_OF_MACHINE.values())
@@ -51,8 +58,13 @@ def collect(servers: Sequence[Server], ports: Ports) -> list[Metric]:
         for model in found.get("warm", ()):
             warm.add_metric([server, model], 1)
         _add(gauges, _OF_MACHINE, server, found)
-        _add(gauges, _OF_GPU, server, found.get("gpu") or {})
-    return [age, warm, *gauges.values()]
+        gpu = found.get("gpu") or {}
+        _add(gauges, _OF_GPU, server, gpu)
+        if gpu:
+            processes.add_metric([server], len(gpu.get("processes", ())))
+        for xid, times in gpu.get("xids", {}).items():
+            xids.add_metric([server, xid], times)
+    return [age, warm, processes, xids, *gauges.values()]
 
 
 def _add(

@@ -20,9 +20,9 @@ _EVERYTHING = Principal(None, is_operator=True, name="metrics")
 _FINAL = ("completed", "failed", "cancelled")
 
 
-def collect(now: datetime) -> Iterator[Metric]:
+def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     yield from _unfinished(now)
-    yield from _finished()
+    yield from _finished(name_tenants)
     yield _attempts()
     yield _dead_letters()
 
@@ -48,7 +48,7 @@ def _unfinished(now: datetime) -> Iterator[Metric]:
     yield from (jobs, oldest)
 
 
-def _finished() -> Iterator[Metric]:
+def _finished(name_tenants: bool) -> Iterator[Metric]:
     finished = CounterMetricFamily(
         "dispatcher_jobs_finished",
         "Jobs that ended; one per round of a retried job.",
@@ -63,14 +63,17 @@ def _finished() -> Iterator[Metric]:
     runs = HistogramMetricFamily(
         "dispatcher_run_seconds", "From the first start to the end.", labels=["model"]
     )
-    tenants = dict(Tenant.objects.values_list("pk", "name"))
+    tenants = dict(Tenant.objects.values_list("pk", "name")) if name_tenants else {}
     totals: dict[str, Sums] = defaultdict(Sums)
+    seconds: Counter[tuple[str, str]] = Counter()
     rows = Rollup.objects.filter(span_seconds=EVER).order_by("model", "tenant_id")
     fields = ("model", "tenant_id", *_FINAL, "gpu_seconds", "waits", "runs")
     for model, tenant, *values in rows.values_list(*fields):
         one = Sums(*values)
         totals[model].add(one)
-        held.add_metric([model, tenants.get(tenant, "")], one.gpu_seconds)
+        seconds[model, tenants.get(tenant, "")] += one.gpu_seconds  # type: ignore[assignment]
+    for labels, value in seconds.items():
+        held.add_metric(labels, value)
     for model, total in totals.items():
         for state in _FINAL:
             finished.add_metric([model, state], getattr(total, state))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -52,7 +52,6 @@ class Command(BaseCommand):
                 raise CommandError("; ".join(error.messages)) from None
             self.stdout.write(f"webhook secret: {secret}")
         kind = ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT
-        days = options["expires_days"]
         try:
             _, plaintext = create_key(
                 tenant,
@@ -60,9 +59,18 @@ class Command(BaseCommand):
                 name=options["name"],
                 scopes=options["scope"],
                 allowed_models=options["model"],
-                expires_at=None if days is None else timezone.now() + timedelta(days=days),
+                expires_at=_in_days(options["expires_days"]),
                 by=cli_actor(),
             )
         except Refused as refused:
             raise CommandError(str(refused)) from None
         self.stdout.write(f"api key: {plaintext}")
+
+
+def _in_days(days: float | None) -> datetime | None:
+    if days is None:
+        return None
+    try:
+        return timezone.now() + timedelta(days=days)
+    except (OverflowError, ValueError):
+        raise CommandError(f"--expires-days {days:g} is beyond the calendar") from None

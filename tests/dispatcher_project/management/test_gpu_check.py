@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from django.core.management import call_command
 
+from gpus.local.check import Residues
 from gpus.local.nvml import Nvml, NvmlError
+
+ROOT = Path(__file__).parents[3]
 
 
 def checked(capsys: pytest.CaptureFixture[str], **options) -> tuple[int, str]:
@@ -30,3 +38,34 @@ def test_on_the_cpu_it_swaps_three_models_and_survives_an_error(capsys):
     assert "well      swaps: 6 loads in" in said
     assert "in a new process" in said
     assert "unloads whose memory did not come back: 0" in said
+    assert "well      largest residue after each model's first cycle: " in said
+
+
+def test_it_needs_no_secret_and_no_setting():
+    """As on a fresh clone: whatever GPUs there are, the last of ten thousand is not."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPYCACHEPREFIX") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "gpu_check", "--gpu", "9999"],
+        cwd=ROOT,
+        env={**kept, "DISPATCHER_NO_BOOTSTRAP": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("There is no GPU to check: ")
+
+
+def test_a_residue_is_well_up_to_100_mb_once_each_model_was_loaded_and_unloaded():
+    residues = Residues()
+    residues("unload_measured", models=["a"], residue_mb=640, first=True)
+    residues("model_unloaded", model="a")
+    assert [found.well for found in residues.findings()] == [None, None]
+    residues("unload_measured", models=["a"], residue_mb=100, first=False)
+    residues("unload_measured", models=["a"], residue_mb=-3, first=False)
+    kept, later = residues.findings()
+    assert (kept.said, kept.well) == ("640 MB at most, by libraries", None)
+    assert (later.said, later.well) == ("100 MB", True)
+    residues("unload_measured", models=["a"], residue_mb=101, first=False)
+    assert [found.well for found in residues.findings()] == [None, False]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,9 +19,10 @@ from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.models import Attempt, Job
-from jobs.services import claims, commits
+from jobs.services import claims, commits, quotas, spent
 from jobs.states import AttemptState, JobState
-from jobs.sweeps import due_starts
+from jobs.sweeps import due_starts, rebuild
+from jobs.sweeps import quotas as sweeps_quotas
 from jobs.sweeps.registry import sweeps
 
 Sabotage = Callable[[], Any]
@@ -195,6 +196,29 @@ def later_starts() -> Iterator[None]:
         yield
 
 
+def quota_in_the_rebuild() -> Any:
+    """An index that is made anew is not told whose day is used up."""
+    return patch.object(rebuild, "park_exhausted", lambda *_: ())
+
+
+def ends_in_the_quota() -> Any:
+    """What ended counts once it is summed up, which happens here never."""
+    return patch.object(spent, "_ended_since", lambda *_: {})
+
+
+@contextmanager
+def end_of_the_quota() -> Iterator[None]:
+    """Who was held back once is held back for ever."""
+    held: set[int] = set()
+
+    def park_exhausted(fleet: str, leases: Any, tenants: Iterable[int]) -> Any:
+        held.update(tenants)
+        return quotas.park_exhausted(fleet, leases, held)
+
+    with patch.object(sweeps_quotas, "park_exhausted", park_exhausted):
+        yield
+
+
 MECHANISMS: dict[str, Sabotage] = {
     "result fence": result_fence,
     "look at the row": look_at_the_row,
@@ -207,4 +231,8 @@ MECHANISMS: dict[str, Sabotage] = {
     "generation marker": generation_marker,
     "idempotent requests": idempotent_requests,
     "later starts": later_starts,
+    "quota's sweep": lambda: without_sweeps("quotas"),
+    "quota in the rebuild": quota_in_the_rebuild,
+    "ends in the quota": ends_in_the_quota,
+    "end of the quota": end_of_the_quota,
 }

@@ -25,12 +25,16 @@ pytestmark = [
         ("generation marker", "redis_fails_over", "oversubscribed:", 24),
         ("idempotent requests", "redis_calls_doubled", "lost:", 24),
         ("later starts", "kill", "early:", 12),
+        ("quota's sweep", "quota_cut", "quota:", 24),
+        ("quota in the rebuild", "quota_cut,redis_flushed", "quota:", 24),
+        ("ends in the quota", "quota_cut", "quota:", 24),
+        ("end of the quota", "quota_cut", "quota:", 24),
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", 12),
     ],
 )
 def test_a_law_breaks_without(player: Player, mechanism: str, faults: str, law: str, jobs: int) -> None:
     """jobs: as few as show it soon."""
-    broken = player.play(30, without=mechanism, faults=faults, jobs=jobs, faults_each=jobs // 2)["broken"]
+    broken = player.play(60, without=mechanism, faults=faults, jobs=jobs, faults_each=jobs // 2)["broken"]
     assert any(one.startswith(law) for one in broken), broken
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher_project.supervisor.guard import marked_processes
+from dispatcher_project.supervisor.guard import MARKER_VARIABLE, marked_processes
+from gpus.local.environment import for_models
 
 from .conftest import Run, child, is_alive, wait_until
 
@@ -57,3 +58,7 @@ def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
     run.process.kill()
     run.process.wait()
     wait_until(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=10)
+
+
+def test_processes_that_hold_models_carry_the_mark_too() -> None:
+    assert for_models({MARKER_VARIABLE: "folder#run"}) == {MARKER_VARIABLE: "folder#run"}

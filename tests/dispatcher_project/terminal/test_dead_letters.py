@@ -138,6 +138,12 @@ def test_what_fails_anew_meanwhile_is_not_taken_again(
     assert terminal("dlq", "retry", "--all", "--yes", "--json").json["done"] == 3
 
 
+@pytest.mark.parametrize("what", ["list", "groups", "retry"])
+def test_a_tenant_that_does_not_exist_is_said_to(terminal: Terminal, what: str) -> None:
+    told = terminal("dlq", what, "--tenant", "nobody")
+    assert (told.status, told.said) == (2, "no tenant is named nobody")
+
+
 def test_a_bar_is_drawn_in_place_and_taken_away() -> None:
     class Screen(StringIO):
         def isatty(self) -> bool:

@@ -30,7 +30,7 @@ def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, te
 def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) -> None:
     world.server("gpu-1")
     world.server("gpu-2")
-    assert terminal("off").said == "name at least one server, or say --all"
+    assert terminal("off").said == "name servers, or say --machine or --all: one of these"
     assert terminal("off", "gpu-1", "--all").status == 2
     unknown = terminal("off", "gpu-1", "gpu-3")
     assert unknown.said == "no server is named gpu-3; there are gpu-1, gpu-2"
@@ -48,6 +48,26 @@ def test_a_pattern_means_all_gpus_of_a_box_and_nobody_else(world: World, termina
     drained = Server.objects.filter(desired="draining").order_by("name").values_list("name", flat=True)
     assert list(drained) == ["box-gpu0", "box-gpu1"]
     assert terminal("drain", "none-*").said.startswith("no server is named none-*;")
+
+
+def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Terminal) -> None:
+    for name, machine in (("box-gpu0", "box"), ("llm", "box"), ("box-gpu1", "other"), ("alone", None)):
+        world.server(name)
+        Server.objects.filter(name=name).update(machine=machine)
+    assert terminal("off", "--machine", "box").said == "box-gpu0 is to be off\nllm is to be off\n"
+    off = Server.objects.filter(desired="off").order_by("name").values_list("name", flat=True)
+    assert list(off) == ["box-gpu0", "llm"]
+    world.wakes.clear()
+    told = terminal("on", "--machine", "box", "--json").json
+    assert (told["servers"], told["desired"], told["mirrored"]) == (["box-gpu0", "llm"], "on", True)
+    assert AuditEntry.objects.filter(action="switch_machine", target="machine:box").count() == 2
+    assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
+    unknown = terminal("drain", "--machine", "boxes")
+    assert (unknown.status, unknown.said) == (
+        2,
+        "no server is part of a machine boxes; there are box, other",
+    )
+    assert terminal("drain", "llm", "--machine", "box").said.startswith("name servers, or say --machine")
 
 
 def test_waiting_shows_what_still_runs_until_nothing_does(

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from dispatcher_project.worker.pinned import Wishes, _hear, run_pinned_worker
+from dispatcher_project.worker import pinned
+from dispatcher_project.worker.pinned import Wishes, _hear, find_device, run_pinned_worker
+from gpus.handlers.declared import Declared
+from gpus.local.device import NoSuchDevice
+from gpus.local.nvml import Nvml, NvmlError
 from gpus.local.orders import Order
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, RunRequest
 from gpus.runners.local import LocalRunner
+from gpus.services.model_fields import RegistryRefused
+from tests.gpus.local.fake_nvml import Card, FakeNvml
 
 
 class Gpu:
@@ -57,3 +63,64 @@ def test_a_file_of_servers_that_cannot_be_read_is_said_in_one_line(
     assert status == 2
     assert said.startswith("gpu_worker: ")
     assert said.count("\n") == 1
+
+
+def test_a_worker_says_what_machine_its_server_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def register(**values: Any) -> None:
+        said.append(values["machine"])
+        raise RegistryRefused("seen", "seen", pointer="")
+
+    class NoModels:
+        def start(self) -> dict[str, Any]:
+            return {"m": Declared("m")}
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(pinned, "make_gpu", lambda *_: NoModels())
+    monkeypatch.setattr(pinned, "register_pinned", register)
+    monkeypatch.setattr(pinned, "_sign_off", lambda *_: None)
+    monkeypatch.setattr(pinned.socket, "gethostname", lambda: "-gpu_worker.pool-" + "x" * 60 + ".example")
+    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box"))
+    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box", machine="rack-7"))
+    assert said == ["gpu_worker.pool-" + "x" * 48, "rack-7"]
+
+
+def test_a_machine_that_has_no_name_is_refused() -> None:
+    with pytest.raises(CommandError, match="is not a name"):
+        call_command("gpu_worker", "--gpu", "none", "--models", "m", "--machine", "a b")
+
+
+@pytest.fixture
+def half_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose first card fell off the bus."""
+    cards = [Card("GPU-aaaa1111-x"), Card("GPU-bbbb2222-x", parts=[Card("MIG-cccc3333-x")])]
+    cards[0].lost = True
+    monkeypatch.setattr(pinned, "Nvml", lambda: Nvml(FakeNvml(*cards)))
+
+
+@pytest.mark.usefixtures("half_lost")
+@pytest.mark.parametrize("said", ["1", "GPU-bbbb2222-x", "GPU-bbbb", "MIG-cccc3333-x"])
+def test_a_lost_card_stops_no_worker_of_another(said: str) -> None:
+    device, nvml = find_device(said)
+    assert device.uuid == ("MIG-cccc3333-x" if said.startswith("MIG") else "GPU-bbbb2222-x")
+    assert nvml is not None
+    assert nvml.read(device.uuid).total_mb == 16_000
+
+
+@pytest.mark.usefixtures("half_lost")
+@pytest.mark.parametrize("said", ["0", "GPU-aaaa1111-x"])
+def test_a_worker_of_the_lost_card_does_not_start(said: str) -> None:
+    with pytest.raises(NoSuchDevice):
+        find_device(said)
+
+
+@pytest.mark.usefixtures("half_lost")
+def test_a_gpu_named_by_its_whole_uuid_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Nvml) -> list[str]:
+        raise NvmlError("no count")
+
+    monkeypatch.setattr(Nvml, "uuids", broken)
+    assert find_device("GPU-bbbb2222-x")[0].label == "gpu-bbbb2222"

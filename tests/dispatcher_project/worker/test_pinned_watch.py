@@ -9,10 +9,13 @@ import pytest
 
 from dispatcher_project.worker import pinned_watch
 from dispatcher_project.worker.pinned_watch import PinnedWatch
-from gpus.local.device import CPU
+from gpus.local.device import CPU, Device
 from gpus.local.gpu import LocalGpu
 from gpus.local.memory import RamGauge
+from gpus.local.nvml import Nvml
 from gpus.services.pinned import GONE_SECONDS
+from tests.gpus.local.fake_nvml import Card, FakeNvml
+from tests.gpus.node.caller import eventually
 
 
 class Leases:
@@ -70,3 +73,28 @@ def test_it_beats_by_the_last_reading_and_does_not_read_the_driver(
     watch._measured_at -= GONE_SECONDS + 1
     watch.beat()
     assert beats(watch)[1]["telemetry"] is None, "too old to be shown as what is"
+
+
+def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(gpu: LocalGpu):
+    library = FakeNvml(Card("GPU-a"))
+    nvml = Nvml(library, answer_seconds=0.2)
+    ports: Any = Ports()
+    watch = PinnedWatch(
+        gpu,
+        server="box",
+        host="box.1",
+        fleet="main",
+        device=Device("GPU-a", "gpu0"),
+        nvml=nvml,
+        ports=ports,
+    )
+    watch.measure()
+    watch.beat()
+    library.answers.clear()
+    watch.measure()
+    watch.beat()
+    library.answers.set()
+    eventually(lambda: watch.measure() or "gpu" in (watch._telemetry or {}))
+    watch.beat()
+    silent = "the GPU can't be read: the driver does not answer"
+    assert [said["why"] for said in beats(watch)] == ["", silent, ""]

@@ -25,6 +25,7 @@ class Box:
         self.folder, self.log = folder, folder / "server.log"
         self.log.touch()
         self.told: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.gpu: LocalGpu | None = None
 
     def command(self, port: int, mib: int, *does: str) -> list[str]:
@@ -58,6 +59,7 @@ class Box:
             output_root=self.folder / "output",
             knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=3.0, sample_seconds=0.0),
             hear=lambda order, kind, value: self.told.append((kind, value)),
+            happened=lambda event, **fields: self.events.append((event, fields)),
         )
         self.gpu.start()
         return self.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpus.errors import DoesNotFit
+from gpus.local.gpu import LocalGpu
 from gpus.local.memory import Memory, RamGauge, held_by
 from tests.gpus.cotenants.box import CHAT, Box, free_port
+from tests.gpus.node.caller import eventually
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
 
 
@@ -67,6 +70,54 @@ def test_a_unit_is_stopped_before_its_process_ends(box: Box, unit: Unit, do: str
         else:
             gpu.rest() if do == "drain" else gpu.stop()
         assert unit.said.read_text().splitlines()[:2] == ["start llama.service", "stop llama.service"]
+
+
+@pytest.mark.parametrize("do", ["off", "stop"])
+def test_a_unit_that_outlived_its_process_is_stopped_all_the_same(box: Box, unit: Unit, do: str) -> None:
+    with LlmServer(Behaviour(models=("llama",))) as server:
+        gpu = box.open(command="", unit="llama.service", url=f"{server.url}/v1")
+        box.run("llama", CHAT)
+        end_by_itself(gpu)
+        assert unit.said.read_text() == "start llama.service\n", "it goes on"
+        gpu.rest() if do == "off" else gpu.stop()
+        assert unit.said.read_text().splitlines() == ["start llama.service", "stop llama.service"]
+        assert gpu.session is None
+        spawned = gpu.spawned
+        gpu.rest()
+        assert gpu.spawned == spawned, "once is enough"
+        box.run("llama", CHAT)
+
+
+def test_who_can_not_be_reached_any_more_is_not_tried_for_ever(box: Box, unit: Unit, tmp_path: Path) -> None:
+    unit.hold(10)
+    gpu = box.open(command="", unit="llama.service")
+    end_by_itself(gpu)
+    (tmp_path / "llms.toml").write_text("no file of servers any more")
+    assert gpu.rest()
+    assert gpu.spawned == 2
+    assert gpu.rest()
+    assert gpu.spawned == 2
+    assert [event for event, _ in box.events][-1] == "not_unloaded"
+
+
+def test_without_such_servers_a_process_that_ended_is_left_alone(tmp_path: Path) -> None:
+    gpu = LocalGpu(
+        ["tests.gpus.local.models"],
+        gauge=RamGauge(),
+        environment={"TEST_FOLDER": str(tmp_path)},
+        output_root=tmp_path / "output",
+    )
+    gpu.start()
+    end_by_itself(gpu)
+    assert gpu.rest()
+    assert gpu.spawned == 1
+
+
+def end_by_itself(gpu: LocalGpu) -> None:
+    """As a crash ends it."""
+    assert gpu.session is not None
+    os.killpg(gpu.session, signal.SIGKILL)
+    eventually(lambda: gpu.session is None)
 
 
 def test_what_a_unit_holds_from_before_is_no_part_of_the_process(box: Box, unit: Unit) -> None:

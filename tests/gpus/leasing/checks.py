@@ -73,17 +73,22 @@ class Checks:
             for orders in (turn, heads):
                 for queue in [queue for queue in orders if ":" in queue]:
                     del orders[queue]
-        broad: dict[str, dict[str, float]] = defaultdict(dict)
+        classes = self.rig.client.hgetall(f"{self.rig.prefix}classes:{POOL}")
+        by_class: dict[str, dict[str, float]] = defaultdict(dict)
         for queue in [queue for queue in turn if ":" not in queue]:
-            for tenant in [
-                one
-                for one in turn[queue]
-                if only == "," and len(models[f"{queue}:{one}"]) > self.most_ordered
-            ]:
-                broad[queue][tenant] = turn[queue][tenant]
-                for name in models[f"{queue}:{tenant}"]:
-                    turn[f"{queue}:{name[1:]}"].pop(tenant, None)
-        for kind, orders in (("turn", turn), ("broad", broad)):
+            broad = {
+                tenant: {name[1:] for name in models[f"{queue}:{tenant}"]}
+                for tenant in turn[queue]
+                if only == "," and len(models[f"{queue}:{tenant}"]) > self.most_ordered
+            }
+            for tenant, waits_for in broad.items():
+                for model in waits_for:
+                    turn[f"{queue}:{model}"].pop(tenant, None)
+                for name, served in classes.items():
+                    if waits_for & set(served.split(",")):
+                        by_class[f"{queue}:{name}"][tenant] = turn[queue][tenant]
+            assert self.rig.client.smembers(f"{self.rig.prefix}broad:{POOL}:{queue}") == set(broad)
+        for kind, orders in (("turn", turn), ("class_turn", by_class)):
             assert found.zsets(kind) == {
                 queue: pytest.approx(tags, rel=1e-12) for queue, tags in orders.items() if tags
             }
@@ -123,7 +128,7 @@ class Index:
     """The zsets of the pool, as they lie in Redis."""
 
     def __init__(self, rig: Rig) -> None:
-        kinds = ("line", "turn", "broad", "heads", "models", "free", "open")
+        kinds = ("line", "turn", "class_turn", "heads", "models", "free", "open")
         names = sorted(
             name for name in rig.all_keys() if name.startswith(tuple(f"{kind}:{POOL}:" for kind in kinds))
         )

@@ -9,13 +9,12 @@ from typing import Any
 from gpus.leasing import keys
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
-from gpus.leasing.values import Wakes
+from gpus.leasing.values import PushResult, Wakes
 from gpus.protocol import (
     DesiredState,
     Lease,
     LeaseRef,
     PoolSpec,
-    PushResult,
     QueueAlgorithm,
     ReleaseMode,
     ServerSpec,

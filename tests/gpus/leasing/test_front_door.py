@@ -56,6 +56,15 @@ def test_a_request_that_redis_carries_out_twice_pays_once(rig: Rig) -> None:
     assert rig.leases._scripts.run("take_tokens", *args[:-1], "another")[1] == 2
 
 
+def test_a_look_into_the_bucket_leaves_no_trace(rig: Rig) -> None:
+    assert take(rig, 0) == Tokens(True, 4, 0.0, 0.0)
+    assert not rig.client.exists(rig.prefix + "rate:t")
+    first = rig.leases._scripts.run("take_tokens", "", "t", 4, 1.0, 4, "one-request")
+    assert take(rig, 0, per_second=1.0) == Tokens(True, 0, 0.0, pytest.approx(4.0, abs=0.5))
+    again = rig.leases._scripts.run("take_tokens", "", "t", 4, 1.0, 4, "one-request")
+    assert again == first, "a request that is carried out twice still pays once"
+
+
 def test_a_bucket_lives_until_it_is_full_and_needs_no_index(client: Client, fleet: str) -> None:
     closed = Rig(client, fleet)
     assert take(closed, 4).taken, "no generation was ever opened"

@@ -103,16 +103,6 @@ def test_no_push_of_a_paused_tenant_forecasts_a_lease_or_wakes_anybody(rig: Rig)
     assert counts(pushed.wakes) == {(POOL, None): 1}
 
 
-def test_a_paused_tenants_place_is_that_which_it_would_have(rig: Rig) -> None:
-    rig.push("u1", priority=1, tenant="b")
-    rig.push(*(f"b{i}" for i in range(5)), tenant="b")
-    rig.leases.set_paused_tenants(POOL, ["a"])
-    assert [result.position for result in rig.push("a1", "a2", tenant="a")] == [3, 5]
-    rig.pool("fifo")
-    assert rig.push("a3", tenant="a")[0].position == 7
-    assert rig.push("b5", tenant="b")[0].position == 7
-
-
 def test_the_fill_wakes_nobody_for_parked_tickets(rig: Rig) -> None:
     rig.server(slots=3)
     rig.push("a1", "a2", tenant="a")

@@ -107,7 +107,8 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
         ("time", "now"),
         ("call", "run_id"),
         ("call", "prefix"),
-        ("call", "pools, rules, kept, open, paces"),
+        ("call", "pools, rules, kept, open, paces, class_lists"),
+        ("call", "set_asides"),
     }
 
 

@@ -26,6 +26,7 @@ class Card:
         self.session: int | None = None
         self.gpu: LocalGpu | None = None
         self.events: list[str] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []
 
     def read(self, session: int | None) -> Memory:
         if session != self.session:  # with its process all of it is gone
@@ -46,6 +47,7 @@ class Card:
         if event == "model_process_replaced":
             self.context = 0.0
         self.events.append(event)
+        self.told.append((event, fields))
 
 
 @pytest.fixture
@@ -102,6 +104,22 @@ def test_what_libraries_keep_is_granted_once_and_not_again_and_again(card: Card,
         card.more = kept
         card.gpu.tick()
         assert ("model_process_replaced" in card.events) is replaced
+
+
+def test_what_is_kept_at_a_later_unload_is_a_leak_however_little_libraries_took(card: Card, bench: Bench):
+    for kept, replaced in ((150.0, False), (300.0, True)):
+        run(card, bench, "keeps_context")
+        card.more = kept
+        card.gpu.tick()
+        assert ("model_process_replaced" in card.events) is replaced
+    assert [fields for event, fields in card.told if event == "unload_measured"] == [
+        {"models": ["keeps_context"], "residue_mb": 150, "first": True},
+        {"models": ["keeps_context"], "residue_mb": 150, "first": False},
+    ]
+    run(card, bench, "keeps_context")
+    card.more = 150.0
+    card.gpu.tick()
+    assert card.events.count("model_process_replaced") == 1, "in a new process it is the first again"
 
 
 def test_memory_that_our_process_keeps_is_taken_back_for_a_model_that_needs_it(card: Card, bench: Bench):

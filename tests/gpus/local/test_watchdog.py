@@ -58,6 +58,7 @@ def test_a_gpu_that_cannot_be_read_or_has_new_errors_is_sick():
     assert why_sick(well, "", ecc_at_start=3) == ""
     assert "2 uncorrected ECC errors" in why_sick(GpuReading(1, 1, ecc_errors=5), "", ecc_at_start=3)
     assert "GPU is lost" in why_sick(None, "GPU is lost", ecc_at_start=3)
+    assert "Xid 79" in why_sick(GpuReading(1, 1, xids={13: 4, 79: 1}), "", ecc_at_start=0)
 
 
 class Patient:
@@ -89,7 +90,13 @@ class Ward:
     def __init__(self, read: Callable[[], GpuReading] | None) -> None:
         self.patient, self.now = Patient(), 1000.0
         gpu: Any = self.patient
-        self.doctor = Doctor(gpu, read, clock=lambda: self.now)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.doctor = Doctor(
+            gpu,
+            read,
+            happened=lambda event, **fields: self.events.append((event, fields)),
+            clock=lambda: self.now,
+        )
 
     def look(self, after: float = 0.0) -> None:
         self.now += after
@@ -146,6 +153,72 @@ def test_a_lost_gpu_is_sick():
     ward = Ward(lost)
     ward.look()
     assert "GPU is lost" in ward.patient.sick
+
+
+class Unsteady:
+    """A GPU that can't be read while `lost`."""
+
+    def __init__(self, **values: Any) -> None:
+        self.lost, self.values = False, values
+
+    def __call__(self) -> GpuReading:
+        if self.lost:
+            raise OSError("GPU is lost")
+        return GpuReading(1, 1, **self.values)
+
+
+def test_no_kernel_is_tried_while_it_cannot_be_read_and_one_at_once_after_that():
+    gpu = Unsteady()
+    ward = Ward(gpu)
+    ward.look()
+    gpu.lost = True
+    ward.look(6.0)
+    gpu.lost = False
+    ward.look(6.0)
+    assert (ward.patient.probes, ward.patient.sick) == (2, "")
+    gpu.lost = True
+    ward.look(301.0)
+    assert ward.patient.probes == 2
+
+
+def test_nobody_knows_that_it_was_idle_while_it_could_not_be_read():
+    gpu = Unsteady(utilisation=0.0)
+    ward = Ward(gpu)
+    ward.patient.going = [run(last_sign=1000.0)]
+    ward.look()
+    gpu.lost = True
+    ward.look(30.0)
+    gpu.lost = False
+    ward.look(31.0)
+    ward.look(31.0)
+    assert ward.patient.stopped == []
+    ward.look(31.0)
+    assert len(ward.patient.stopped) == 1
+
+
+def test_an_xid_is_told_and_a_kernel_tried_and_a_grave_one_stays_a_sickness():
+    gpu = Unsteady(utilisation=50.0, xids={})
+    ward = Ward(gpu)
+    ward.look()
+    gpu.values["xids"] = {13: 2}
+    ward.look(6.0)
+    ward.look(6.0)
+    assert (ward.patient.probes, ward.patient.sick) == (2, "")
+    assert ward.events == [("gpu_xid", {"xid": 13, "times": 2, "sick": False})]
+    gpu.values["xids"] = {13: 2, 95: 1}
+    ward.look(6.0)
+    ward.look(301.0)
+    assert ward.events[1:] == [("gpu_xid", {"xid": 95, "times": 1, "sick": True})]
+    assert "Xid 95 (an uncontained memory error)" in ward.patient.sick
+
+
+def test_a_gpu_that_tells_no_utilisation_kills_no_silent_run_and_says_so_once():
+    ward = Ward(lambda: GpuReading(1, 1, utilisation=None))
+    ward.patient.going = [run(last_sign=0.0)]
+    for _ in range(20):
+        ward.look(30.0)
+    assert ward.patient.stopped == []
+    assert ward.events == [("hangs_not_seen", {"why": "this GPU tells no utilisation", "models": ["m"]})]
 
 
 def test_without_a_gpu_nothing_is_asked_of_one():

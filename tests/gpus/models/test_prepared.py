@@ -13,7 +13,7 @@ from django.db import (
     connection,
     transaction,
 )
-from django.db.models import QuerySet
+from django.db.models import Count, Q, QuerySet, Sum
 from django.test.utils import CaptureQueriesContext
 
 from gpus.models import prepared
@@ -66,6 +66,16 @@ def test_columns_come_as_the_queryset_gives_them(columns) -> None:
         return columns(Job.objects.filter(id=job_id))
 
     assert prepared.Read(lambda: rows(value(Job, "id")))(id=job.id) == list(rows(job.id))
+
+
+def test_sums_over_all_rows_are_one_row_even_of_none() -> None:
+    sums = {"rows": Count("pk"), "urgent": Count("pk", filter=Q(priority=1)), "places": Sum("place_us")}
+    read = prepared.Read(lambda: prepared.summed(Job.objects.filter(model=value(Job, "model")), **sums))
+    assert read(model="none") == [{"rows": 0, "urgent": 0, "places": None}]
+    jobs = [make_job(priority=priority) for priority in (1, 5, 5)]
+    [found] = read(model=jobs[0].model)
+    assert found == Job.objects.filter(model=jobs[0].model).aggregate(**sums)
+    assert (found["rows"], found["urgent"]) == (3, 1)
 
 
 def test_what_it_can_not_build_is_refused_at_once() -> None:

@@ -38,6 +38,23 @@ def not_a_number(payload: Any) -> Any:
     return float("nan")
 
 
+def exits(payload: Any) -> Any:
+    if payload == "stay":
+        return "stayed"
+    raise {"exit": SystemExit(1), "interrupt": KeyboardInterrupt()}[payload]
+
+
+def says(payload: Any, ctx: RunContext) -> Any:
+    """All that a run may say of itself and leave behind; fails if it is told to."""
+    ctx.log("half\ndone", step=1)
+    ctx.report(0.5)
+    ctx.partial("tok")
+    (ctx.output_dir / "image.png").write_bytes(b"png")
+    if payload == "fail":
+        raise ValueError("deep inside")
+    return str(ctx.output_dir)
+
+
 def stubborn(payload: Any) -> Any:
     """Does not look whether it was cancelled."""
     release.wait(30)

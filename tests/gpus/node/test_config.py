@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from gpus.node.config import ConfigError, NodeConfig, read_handlers
-from gpus.node.handlers import load_handler
+from gpus.node.handlers import load_handlers
 from gpus.node.server import Node
 
 SIMULATOR = "gpus.node.simulator:run"
@@ -47,11 +47,17 @@ def test_handlers_are_read_from_the_command_line():
         "gpus.node.simulator:nothing",
         ":run",
         "tests.gpus.node.custom_handlers:not_a_function",
+        "tests.gpus.node.badly_named",
     ],
 )
 def test_a_handler_that_cannot_be_loaded_says_why(path):
     with pytest.raises(ConfigError, match=r"handler"):
-        load_handler(path)
+        load_handlers(path)
+
+
+def test_a_module_that_names_its_models_is_given_no_other_name():
+    with pytest.raises(ConfigError, match="leave out flux="):
+        load_handlers("tests.gpus.node.many_models", model="flux")
 
 
 def test_a_taken_port_is_an_error():

@@ -61,7 +61,31 @@ def test_a_polled_slot_is_free_before_its_result_is_out(start):
 )
 def test_a_handlers_end_is_the_answer(start, handler, answer):
     node = start(handler=f"{CUSTOM}:{handler}")
-    assert node.dispatch({"x": 1}, X_Job_Id="j", Idempotency_Key="a").body == answer
+    said = node.dispatch({"x": 1}, X_Job_Id="j", Idempotency_Key="a").body
+    trace = said.pop("traceback", "")
+    assert said == answer
+    assert ("custom_handlers.py" in trace) is (answer["status"] == "failed")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "auto"])
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+def test_a_handler_that_ends_its_thread_ends_its_run_alone(start, mode, how):
+    node = start(handler=f"{CUSTOM}:exits", mode=mode, slots=1)
+    for payload, outcome in ((how, "failed"), (how, "failed"), ("stay", "success")):
+        answer = node.dispatch(payload)
+        if mode == "async":
+            path = f"/status/{answer.body['job_id']}"
+            eventually(lambda path=path: node.ask("GET", path).body["status"] != "processing")
+            answer = node.ask("GET", path)
+        assert (answer.status, answer.body["status"]) == (200, outcome)
+    assert node.health()["active_jobs"] == 0
+
+
+def test_a_module_may_name_several_models(start):
+    node = start(handler="tests.gpus.node.many_models")
+    assert node.direct({"x": 1}, "/plain/generate").body["result"] == {"got": {"x": 1}}
+    assert node.direct({}, "/counting").body["result"] == {"runs": 1, "is_handle": True}
+    assert node.direct({}, "/generate").status == 404
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpus.errors import BadInput, GpuFault, RunFailed
+from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
 from gpus.protocol import ModelSpec, ModelType
 from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
 from gpus.runners.base import Accepted, Finished, PollFailed, Response, StillRunning
@@ -103,6 +103,20 @@ def test_a_failure_has_the_price_of_its_cause(body, error):
     with pytest.raises(error) as raised:
         read_news({"status": "failed", **body})
     assert type(raised.value) is error
+
+
+@pytest.mark.parametrize(
+    "body", [{"error": "hm"}, {"error": "hm", "error_code": "bad_input"}, {"error": "Xid 79"}]
+)
+def test_a_failures_traceback_is_kept_apart_from_its_text(body):
+    with pytest.raises(GpuError) as raised:
+        read_news({"status": "failed", "traceback": "x" * 9000 + "Traceback: deep inside", **body})
+    assert "deep inside" not in raised.value.message
+    assert raised.value.detail.endswith("xTraceback: deep inside")
+    assert len(raised.value.detail) == 3000
+    with pytest.raises(GpuError) as raised:
+        read_news({"status": "failed", "traceback": {"not": "a text"}, **body})
+    assert raised.value.detail == ""
 
 
 def test_a_poll_tells_the_progress():

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, connection, models
+from django.db.transaction import atomic
 
 from gpus.models import AuditEntry
 from gpus.services.audit import record
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def kept_by_the_database(db: None) -> None:
+    """As the migration leaves it: the tests' database has let go of a part (`tests.emptying`)."""
+    (keeping,) = import_module("gpus.migrations.0006_audit_append_only").Migration.operations
+    keeping.database_forwards("gpus", SimpleNamespace(connection=connection, execute=sql), None, None)
+
+
+def sql(text: str, *values: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text, values)
 
 
 @pytest.mark.parametrize("deed", [
@@ -26,12 +42,32 @@ pytestmark = pytest.mark.django_db
         [entry], update_conflicts=True, update_fields=["actor"], unique_fields=["id"]
     ),
     lambda entry: entry.save(),
+    lambda entry: AuditEntry(pk=entry.pk, at=entry.at, actor="nobody").save_base(raw=True),  # as a fixture is
+    lambda entry: models.QuerySet(AuditEntry).update(actor="nobody"),
+    lambda entry: sql("UPDATE gpus_auditentry SET actor = 'nobody' WHERE id = %s", entry.pk),
+    lambda entry: sql("DELETE FROM gpus_auditentry WHERE id = %s", entry.pk),
+    lambda entry: models.QuerySet(AuditEntry)._raw_delete("default"),
     lambda entry: entry.delete(),
 ])  # fmt: skip
-def test_nothing_changes_or_removes_an_entry(deed: Callable[[Any], Any]) -> None:
+def test_nothing_changes_or_removes_an_entry(kept_by_the_database: None, deed: Callable[[Any], Any]) -> None:
     record("key:abc", "revoke_key", "key:def", tenant="acme")
     entry = AuditEntry.objects.get()
     entry.actor = "nobody"
-    with pytest.raises(TypeError, match="never"):
+    with pytest.raises((TypeError, IntegrityError), match="never"), atomic():
         deed(entry)
     assert list(AuditEntry.objects.values_list("actor", "detail")) == [("key:abc", {"tenant": "acme"})]
+
+
+def test_an_entry_with_the_key_of_another_one_is_refused() -> None:
+    record("key:abc", "revoke_key", "key:def")
+    entry = AuditEntry.objects.get()
+    with pytest.raises(IntegrityError, match=r"(?i)unique"), atomic():
+        AuditEntry(pk=entry.pk, at=entry.at, actor="nobody").save()
+    assert AuditEntry.objects.get().actor == "key:abc"
+
+
+def test_what_the_tests_let_go_of_is_only_the_deleting() -> None:
+    """After all migrations: one that makes the table anew on SQLite would lose the triggers."""
+    record("key:abc", "revoke_key", "key:def")
+    with pytest.raises(IntegrityError, match="never changed"), atomic():
+        sql("UPDATE gpus_auditentry SET actor = 'nobody'")

@@ -48,7 +48,13 @@ ROUTES = sorted(routes())
 
 
 def filled(path: str, job_id: str) -> str:
-    names = {"<str:job_id>": job_id, "<str:model>": "zimg", "<str:server>": "s1", "<str:tenant>": "acme"}
+    names = {
+        "<str:job_id>": job_id,
+        "<str:model>": "zimg",
+        "<str:server>": "s1",
+        "<str:machine>": "box",
+        "<str:tenant>": "acme",
+    }
     for place, name in names.items():
         path = path.replace(place, name)
     return path

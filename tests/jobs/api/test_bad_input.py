@@ -95,6 +95,7 @@ MALFORMED = [
     '{"model": "zimg", "payload": {"x": Infinity}}',
     '{"model": "zimg", "payload": {"x": 1e999}}',
     '{"n": ' + "9" * 5000 + "}",
+    '{"model": "zimg", "payload": {"x": ' + "9" * 309 + "}}",
     "[" * 100_000,
     b"\xff\xfe",
 ]

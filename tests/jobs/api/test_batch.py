@@ -8,7 +8,9 @@ import pytest
 from django.db import connections
 
 from gpus.models import ModelConfig
+from jobs.callbacks import addresses, guard
 from jobs.models import IdempotencyKey, Job
+from tests.builders import make_server
 
 from .conftest import Account, World, account, make_model
 from .test_bad_input import problem
@@ -18,6 +20,7 @@ JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
 
 
 def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig, world: World) -> None:
+    make_server(model=zimg)
     jobs = [
         JOB,
         {"model": "nope", "payload": {}},
@@ -40,6 +43,7 @@ def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig
     assert told[1]["errors"][0]["pointer"] == "/jobs/1/model"
     assert told[2]["errors"][0]["pointer"] == "/jobs/2/priority"
     assert [told[0]["position"], told[5]["position"]] == [1, 2]
+    assert [told[at]["starts_in"]["p90_seconds"] for at in (0, 5)] == [4.0, 8.0]
     assert [ticket.job_id for ticket in world.leases.line] == [told[0]["job_id"], told[5]["job_id"]]
 
 
@@ -133,3 +137,39 @@ def account_client(key: str) -> Any:
     client = APIClient(raise_request_exception=False)
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
     return client
+
+
+def test_a_job_can_not_have_its_batchs_own_key(acme: Account, zimg: ModelConfig) -> None:
+    body = {"jobs": [JOB, JOB | {"idempotency_key": "b"}, JOB | {"idempotency_key": "i"}]}
+    for _ in range(2):
+        answer = acme.client.post(URL, body, format="json", HTTP_IDEMPOTENCY_KEY="b")
+        assert answer.status_code == 202
+        told = answer.json()["jobs"]
+        assert [item.get("code") for item in told] == [None, "idempotency_conflict", None]
+        assert told[1]["status"] == 422
+        assert told[1]["errors"][0]["pointer"] == "/jobs/1/idempotency_key"
+    assert Job.objects.count() == 2
+    only = {"jobs": [JOB | {"idempotency_key": "c"}]}
+    told = acme.client.post(URL, only, format="json", HTTP_IDEMPOTENCY_KEY="c").json()["jobs"]
+    assert told[0]["code"] == "idempotency_conflict"
+
+
+def test_names_that_are_not_found_hold_up_a_batch_once(
+    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    asked: list[str] = []
+
+    def hang(host: str, port: int) -> list[Any]:
+        asked.append(host)
+        go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(addresses, "_resolve", hang)
+    monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.3)
+    jobs = [JOB | {"callback_url": f"https://hangs{n}.example.com/"} for n in range(200)]
+    jobs.append(JOB | {"callback_url": "http://10.0.0.1/"})
+    answer = acme.client.post(URL, {"jobs": jobs}, format="json")
+    go_on.set()
+    assert [item.get("code") for item in answer.json()["jobs"]] == [None] * 200 + ["callback_url_refused"]
+    assert len(asked) <= 2, "each of them would have had as long"

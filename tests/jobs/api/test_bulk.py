@@ -98,3 +98,10 @@ def test_a_wrong_filter_is_refused(
     problem(answer, 422, "validation_failed", pointer)
     assert answer.json()["errors"][0]["code"] == code
     assert Job.objects.get(id=job.id).state == "queued"
+
+
+@pytest.mark.parametrize("url", [CANCEL, RETRY, DISMISS])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_tenant_that_does_not_exist_is_no_filter(operator: Account, url: str, dry_run: bool) -> None:
+    body = {"filter": {"tenant": "nobody"}, "dry_run": dry_run}
+    problem(operator.client.post(url, body, format="json"), 422, "unknown_tenant", "/filter/tenant")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jobs.models import Job
@@ -40,6 +42,39 @@ def test_all_that_match_are_retried(acme: Account, operator: Account) -> None:
     answer = operator.client.post(f"{URL}/retry-all?error_code=timeout")
     assert (answer.status_code, answer.json()) == (200, {"retried": 2, "remaining": 0, "dry_run": False})
     assert Job.objects.filter(state="failed").count() == 1
+
+
+def test_which_are_retried_may_stand_in_the_body(acme: Account, other: Account, operator: Account) -> None:
+    mine, foreign = make_job(acme.tenant, "failed"), make_job(other.tenant, "failed", model="flux")
+    url = f"{URL}/retry-all"
+    dry = operator.client.post(url, {"model": "flux", "dry_run": True}, format="json")
+    assert dry.json() == {"retried": 0, "remaining": 1, "dry_run": True}
+    both = operator.client.post(f"{url}?tenant=acme", {"model": "flux"}, format="json")
+    assert both.json()["retried"] == 0, "no job is of this tenant and of this model"
+    assert operator.client.post(url, {"model": "flux"}, format="json").json()["retried"] == 1
+    assert [Job.objects.get(id=job.id).state for job in (mine, foreign)] == ["failed", "queued"]
+
+
+@pytest.mark.parametrize(("body", "query", "pointer"), [
+    ({"modle": "flux"}, "", "/modle"), ({"dry_run": "yes"}, "", "/dry_run"), ([], "", ""),
+    ({"fingerprint": "x"}, "", "/fingerprint"), ({"model": "flux"}, "?model=zimg", "/model"),
+])  # fmt: skip
+def test_a_body_that_can_not_be_meant_retries_nothing(
+    acme: Account, operator: Account, body: Any, query: str, pointer: str
+) -> None:
+    job = make_job(acme.tenant, "failed")
+    answer = operator.client.post(f"{URL}/retry-all{query}", body, format="json")
+    problem(answer, 422, "validation_failed", pointer)
+    assert Job.objects.get(id=job.id).state == "failed"
+
+
+@pytest.mark.parametrize(("method", "path"), [("get", ""), ("get", "/groups"), ("post", "/retry-all")])
+def test_a_tenant_that_does_not_exist_is_no_filter(operator: Account, method: str, path: str) -> None:
+    answer = getattr(operator.client, method)(f"{URL}{path}?tenant=nobody")
+    problem(answer, 400, "unknown_tenant", "/tenant")
+    if method == "post":
+        answer = operator.client.post(URL + path, {"tenant": "nobody"}, format="json")
+        problem(answer, 422, "unknown_tenant", "/tenant")
 
 
 def test_a_request_retries_no_more_than_it_can_answer_for(

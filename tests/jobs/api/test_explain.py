@@ -10,6 +10,10 @@ import pytest
 from jobs.models import Job
 from tests.builders import make_model, make_running, make_server
 
+from .test_limits import limit, nothing_remembered, used
+
+__all__ = ["nothing_remembered"]
+
 URL = "/api/v1/queue"
 
 
@@ -94,6 +98,62 @@ def test_an_estimate_stores_nothing(acme, model) -> None:
     assert set(found) == {"reasons", "position", "starts_in"}
     assert [reason["code"] for reason in found["reasons"]] == ["behind", "all_busy"]
     assert Job.objects.count() == 1
+
+
+def estimate(account):
+    answer = account.client.post(f"{URL}/estimate", {"model": "zimg", "payload": {}}, format="json")
+    assert answer.status_code == 200, answer.content
+    return answer.json()
+
+
+def refused(account, found, problem):
+    """A submit is refused with what the estimate said first, at the same time."""
+    first = found["reasons"][0]
+    assert first["evidence"]["refused_with"] == problem
+    assert (found["position"], found["starts_in"]) == (None, None), "it would not stand in line"
+    answer = account.client.post(f"{URL}/submit", {"model": "zimg", "payload": {}}, format="json")
+    told = answer.json()
+    assert (answer.status_code, told["code"], told["detail"]) == (429, problem, first["message"])
+    assert told["retry_after_seconds"] == pytest.approx(first["evidence"]["retry_after_seconds"], abs=1.0)
+    return first
+
+
+def test_an_estimate_looks_into_the_bucket_and_takes_nothing_out(acme, model) -> None:
+    limit(acme, submits_per_second=0.5, submit_burst=2)
+    for _ in range(5):
+        assert estimate(acme)["reasons"][0]["code"] == "all_busy"
+    submit(acme)
+    submit(acme)
+    first = refused(acme, estimate(acme), "rate_limited")
+    assert (first["code"], first["evidence"]["retry_after_seconds"]) == ("rate", 2.0)
+
+
+def test_an_estimate_of_a_full_queue_says_so(acme, model) -> None:
+    limit(acme, max_queued=1)
+    assert estimate(acme)["reasons"][0]["code"] == "all_busy"
+    submit(acme)
+    assert refused(acme, estimate(acme), "tenant_queue_full")["code"] == "queue_full"
+    limit(acme, max_queued=None)
+    model.max_queued = 1
+    model.save()
+    assert refused(acme, estimate(acme), "model_queue_full")["code"] == "queue_full"
+
+
+def test_an_estimate_of_a_used_up_day_says_so_once(acme, model, world) -> None:
+    limit(acme, daily_gpu_seconds=100.0)
+    used(acme, world.clock.now(), 150.0)
+    found = estimate(acme)
+    first = refused(acme, found, "quota_exhausted")
+    assert (first["code"], first["evidence"]["used_gpu_seconds"]) == ("quota", 150.0)
+    assert first["evidence"]["limit_gpu_seconds"] == 100.0
+    assert [reason["code"] for reason in found["reasons"]].count("quota") == 1
+
+
+def test_while_redis_is_away_no_rate_is_known(acme, model, world) -> None:
+    limit(acme, submits_per_second=0.001, submit_burst=1)
+    submit(acme)
+    world.leases.away = True
+    assert [reason["code"] for reason in estimate(acme)["reasons"]] == ["index_away"]
 
 
 def test_an_estimate_refuses_what_a_submit_refuses(acme, model) -> None:

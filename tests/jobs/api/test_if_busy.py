@@ -46,7 +46,16 @@ def test_no_server_is_another_answer_than_no_free_slot(
     server.save()
     problem(submit(acme, REJECT), 503, "no_capacity")
     told = submit(acme, JOB | {"if_busy": "queue"}).json()
-    assert (told["outcome"], told["wait_reason"]) == ("queued", "no_capacity")
+    assert (told["outcome"], told["wait_reason"], told["starts_in"]) == ("queued", "no_capacity", None)
+
+
+def test_circuits_that_keep_a_model_from_every_server_are_no_capacity(
+    acme: Account, server: Server, world: World
+) -> None:
+    world.leases.failing = frozenset({"zimg"})
+    problem(submit(acme, REJECT), 503, "no_capacity")
+    told = submit(acme).json()
+    assert (told["outcome"], told["wait_reason"], told["starts_in"]) == ("queued", "no_capacity", None)
 
 
 def test_a_server_that_was_not_looked_at_yet_is_no_missing_one(
@@ -80,7 +89,12 @@ def test_a_tenant_that_may_run_no_more_is_refused_whatever_is_free(
 ) -> None:
     world.leases.free_slots, world.leases.most_running = 9, 1
     answer = acme.client.post(BATCH, {"jobs": [REJECT] * 2}, format="json").json()["jobs"]
-    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "busy"]
+    assert [item.get("outcome", item.get("code")) for item in answer] == ["leased", "tenant_running_full"]
+    assert (answer[1]["status"], answer[1]["retry_after_seconds"]) == (429, 60)
+    world.leases.most_running = 0
+    refused = submit(acme, REJECT)
+    told = problem(refused, 429, "tenant_running_full")
+    assert (told["retryable"], refused["Retry-After"]) == (True, "60")
 
 
 def test_who_would_wait_takes_a_slot_from_who_would_not(acme: Account, server: Server, world: World) -> None:

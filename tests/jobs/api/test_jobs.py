@@ -4,15 +4,18 @@ import itertools
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from jobs.ids import new_id
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
+from jobs.services.keys import create_key
 
-from .conftest import Account, World, account
+from .conftest import Account, World, account, make_model
 from .test_bad_input import problem
 
-URL = "/api/v1/queue/jobs"
+URL, STATS = "/api/v1/queue/jobs", "/api/v1/queue/stats"
 NOW = timezone.now()
 _moments = itertools.count(1_700_000_000)
 
@@ -154,6 +157,43 @@ def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object
     world.leases.away = True
     (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
     assert (told["queued"], told["slots"], told["queued_gpu_seconds"]) == (2, None, None)
+
+
+def test_stats_ask_redis_once_per_model_however_many_tenants_wait(
+    operator: Account, zimg: object, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpus.protocol import ServerSpec
+
+    world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        world.leases, "estimate_seconds", lambda model, tenant: asked.append((model, tenant)) or 3.0
+    )
+    for number in range(4):
+        make_job(account(f"t{number}").tenant)
+    (told,) = operator.client.get(STATS).json()["models"]
+    assert (told["queued_gpu_seconds"], told["drain_seconds"]) == (12.0, 6.0)
+    assert asked == [("zimg", "")], "the model's mean"
+
+
+def test_stats_name_the_models_that_a_key_may_submit_to_and_those_of_its_jobs(
+    acme: Account, operator: Account
+) -> None:
+    for name in ("flux", "llama", "secret", "zimg"):
+        make_model(name)
+    acme.tenant.allowed_models = ["flux", "llama"]
+    acme.tenant.save()
+    make_job(acme.tenant)  # of zimg, from when it still might
+
+    def names(client: APIClient) -> list[str]:
+        return [model["model"] for model in client.get(STATS).json()["models"]]
+
+    assert names(acme.client) == ["flux", "llama", "zimg"]
+    narrow = APIClient()
+    _, key = create_key(acme.tenant, allowed_models=["flux", "secret"])
+    narrow.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    assert names(narrow) == ["flux", "zimg"]
+    assert names(operator.client) == ["flux", "llama", "secret", "zimg"]
 
 
 def test_without_the_async_layer_events_are_what_happened_so_far(acme: Account) -> None:

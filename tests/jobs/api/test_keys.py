@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from jobs.api import authentication
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Event, Job
 from jobs.services import limits
-from jobs.services.keys import create_key, rotate_key
+from jobs.services.keys import LONGEST_LIFE, create_key, rotate_key
 
 from .conftest import Account, make_model
 from .test_access import ROUTES, filled
@@ -236,10 +236,33 @@ def test_a_rotation_prolongs_nothing_and_is_done_once(acme: Account) -> None:
         rotate_key(old)
 
 
+def test_a_key_that_lives_longer_than_any_may_now_is_replaced(acme: Account) -> None:
+    old, _ = create_key(acme.tenant)
+    end = datetime(9999, 12, 31, tzinfo=UTC)
+    ApiKey.objects.filter(pk=old.pk).update(expiry_date=end, created=timezone.now() - timedelta(days=1))
+    new, _ = rotate_key(old, overlap_seconds=60)
+    assert new.expiry_date is not None
+    assert abs(new.expiry_date - timezone.now() - LONGEST_LIFE) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("path", ["keys", "keys/{prefix}/rotate", "webhook-secret"])
+@pytest.mark.parametrize("raw", ["[]", "false", "0", '""'])
+def test_what_is_no_object_is_no_empty_body(operator: Account, acme: Account, path: str, raw: str) -> None:
+    """An empty one makes a key that may do all its kind may."""
+    old, _ = create_key(acme.tenant)
+    before = ApiKey.objects.count()
+    url = f"/api/v1/admin/tenants/acme/{path.format(prefix=old.prefix)}"
+    answer = operator.client.generic("POST", url, raw, content_type="application/json")
+    problem(answer, 422, "validation_failed", "")
+    assert ApiKey.objects.count() == before
+    assert operator.client.generic("POST", url, "null", content_type="application/json").status_code == 201
+
+
 @pytest.mark.parametrize(("body", "code"), [
     ({"scopes": ["fly"]}, "validation_failed"), ({"scopes": []}, "validation_failed"),
     ({"scopes": ["operate"]}, "scope_needs_operator"), ({"kind": "root"}, "validation_failed"),
     ({"expires_at": "2001-01-01T00:00:00Z"}, "expires_in_past"),
+    ({"expires_at": "9999-12-31T00:00:00Z"}, "expires_too_far"),
     ({"expires_at": "tomorrow"}, "validation_failed"), ({"allowed_models": ["a b"]}, "validation_failed"),
     ({"name": "x" * 51}, "validation_failed"), ({"nope": 1}, "validation_failed"),
 ])  # fmt: skip

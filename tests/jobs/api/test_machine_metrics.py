@@ -25,8 +25,11 @@ TELEMETRY: dict[str, Any] = {
     "ram_used_mb": 2048,
     "ram_total_mb": 4096,
     "models_ram_mb": 700,
-    "gpu": {"utilisation": 87.0, "used_mb": 8192.0, "total_mb": 16384.0, "temperature": 61, "power": 250.0},
-}
+    "gpu": {
+        "utilisation": 87.0, "used_mb": 8192.0, "total_mb": 16384.0, "temperature": 61, "power": 250.0,
+        "ecc_errors": 1, "xids": {"79": 2}, "processes": {"4711": 8000.0, "4712": None},
+    },
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -50,6 +53,9 @@ def test_a_scrape_tells_the_gpu_the_machine_and_the_warm_models(
     assert found['dispatcher_warm_models{model="flux",server="box"}'] == 1
     assert found['dispatcher_gpu_utilisation_percent{server="box"}'] == 87
     assert found['dispatcher_gpu_memory_used_mb{server="box"}'] == 8192
+    assert found['dispatcher_gpu_ecc_errors{server="box"}'] == 1
+    assert found['dispatcher_gpu_processes{server="box"}'] == 2
+    assert found['dispatcher_gpu_xids{server="box",xid="79"}'] == 2
     assert found['dispatcher_machine_memory_used_mb{server="box"}'] == 2048
     assert found['dispatcher_models_memory_mb{server="box"}'] == 700
 

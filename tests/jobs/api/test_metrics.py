@@ -151,7 +151,7 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     assert 40 <= found["dispatcher_quarantine_oldest_seconds"] < 50
     assert found['dispatcher_server_healthy{server="gpu-1"}'] == 0
     assert found['dispatcher_server_slots{desired="on",pool="zimg",server="gpu-1"}'] == 1
-    assert found['dispatcher_paused{kind="tenant",name="acme"}'] == 1
+    assert found['dispatcher_paused{kind="tenant",name=""}'] == 1
     assert 600 <= found['dispatcher_sweep_age_seconds{sweep="fill"}'] < 660
     assert found['dispatcher_sweep_repairs_total{sweep="fill"}'] == 7
     assert found["dispatcher_results_refused_total"] == 2
@@ -194,7 +194,7 @@ def test_counting_never_breaks_who_counts() -> None:
 
 
 def families() -> Iterator[Metric]:
-    yield from DispatcherCollector().collect()
+    yield from DispatcherCollector(name_tenants=True).collect()
 
 
 def test_the_page_names_every_metric_with_its_labels_and_no_other() -> None:
@@ -227,6 +227,28 @@ def test_with_a_token_only_who_sends_it_is_told(anonymous: APIClient, settings: 
     right = anonymous.get("/metrics", HTTP_AUTHORIZATION="Bearer s3cret-token")
     assert right.status_code == 200
     assert b"dispatcher_up" in right.content
+
+
+def test_tenants_are_named_only_to_who_has_the_token(
+    anonymous: APIClient, played: Lives, world: World, settings: Any
+) -> None:
+    for name in ("acme", "globex"):
+        tenant = builders.make_tenant(name)
+        Pause.objects.create(kind="tenant", name=str(tenant.pk), since=world.clock.now(), actor="cli:x")
+    total = sum(one.gpu_seconds for one in played.closed if one.model == "zimg")
+    found = scrape(anonymous)
+    assert found['dispatcher_gpu_seconds_total{model="zimg",tenant=""}'] == pytest.approx(total)
+    assert found['dispatcher_paused{kind="tenant",name=""}'] == 1
+    assert not re.search("acme|globex|initech", anonymous.get("/metrics").content.decode())
+    settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token="s3cret-token")
+    anonymous.credentials(HTTP_AUTHORIZATION="Bearer s3cret-token")
+    found = scrape(anonymous)
+    by_tenant = [
+        found[f'dispatcher_gpu_seconds_total{{model="zimg",tenant="{name}"}}']
+        for name in ("acme", "globex", "initech")
+    ]
+    assert sum(by_tenant) == pytest.approx(total)
+    assert found['dispatcher_paused{kind="tenant",name="globex"}'] == 1
 
 
 @pytest.mark.parametrize("token", ["two words", "schlüssel", "line\nbreak"])

@@ -129,12 +129,13 @@ def test_a_long_upload_is_no_slow_answer() -> None:
     async def run() -> None:
         asked = Asked(parts=[b"x"] * 5)
         site = SiteInTime(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
+        front = AsyncFront(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
             await asyncio.sleep(SECONDS * 0.6)  # the slow client is the point
             return await asked.receive()
 
-        await site(asked.scope, slowly, asked.send)
+        await front(asked.scope, slowly, asked.send)
         assert asked.status == 202
 
     asyncio.run(run())

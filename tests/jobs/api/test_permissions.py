@@ -41,7 +41,7 @@ def session(*permissions: str, group: str = "") -> APIClient:
 
 @pytest.fixture
 def job_id(acme: Account, zimg: ModelConfig) -> str:
-    Server.objects.create(name="s1", pool=zimg.pool, slots=2)
+    Server.objects.create(name="s1", pool=zimg.pool, slots=2, machine="box")
     return make_job(acme.tenant, "failed").id
 
 

@@ -40,6 +40,9 @@ def test_a_registered_server_takes_jobs_and_the_rest_stand_in_line(
     assert {item["outcome"] for item in told} <= {"leased", "queued"}
     assert told[-1]["outcome"] == "queued"
     assert told[-1]["position"] > told[-3]["position"]
+    assert told[-1]["starts_in"] == {"p50_seconds": 5.5, "p90_seconds": 22.0, "seen": 0}
+    why = acme.client.get(f"/api/v1/queue/jobs/{told[-1]['job_id']}/explain").json()
+    assert (why["position"], why["starts_in"]) == (told[-1]["position"], told[-1]["starts_in"])
     assert world.wakes
     lease = leases.claim("flux", worker="w", attempt_id="a" * 26)
     assert lease is not None

@@ -8,7 +8,7 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
-from tests.builders import ManualClock
+from tests.builders import ManualClock, make_server
 
 from .conftest import Account, World, make_model
 
@@ -42,16 +42,20 @@ def test_a_submit_is_durable_before_it_is_accepted_and_says_where_the_job_is(
 
 
 def test_a_free_slot_with_nobody_ahead_is_a_forecast(acme: Account, zimg: ModelConfig, world: World) -> None:
+    make_server(model=zimg)
     world.leases.free_slots = 1
-    assert acme.client.post(URL, JOB, format="json").json()["outcome"] == "leased"
-    assert acme.client.post(URL, JOB, format="json").json()["outcome"] == "queued"
+    first, second = (acme.client.post(URL, JOB, format="json").json() for _ in range(2))
+    assert (first["outcome"], first["position"], first["starts_in"]) == ("leased", None, None)
+    assert (second["outcome"], second["position"]) == ("queued", 2)
+    assert second["starts_in"] == {"p50_seconds": 4.0, "p90_seconds": 8.0, "seen": 0}
 
 
 def test_without_redis_a_job_is_accepted_all_the_same(acme: Account, zimg: ModelConfig, world: World) -> None:
     world.leases.away = True
     answer = acme.client.post(URL, JOB, format="json")
     assert answer.status_code == 202
-    assert (answer.json()["outcome"], answer.json()["position"]) == ("queued", None)
+    told = answer.json()
+    assert (told["outcome"], told["position"], told["starts_in"]) == ("queued", None, None)
     assert Job.objects.count() == 1
 
 

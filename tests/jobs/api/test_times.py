@@ -37,7 +37,7 @@ def test_a_job_for_later_is_durable_and_not_in_the_line(
     assert answer.status_code == 202
     told = answer.json()
     assert (told["status"], told["outcome"], told["position"]) == ("scheduled", "scheduled", None)
-    assert told["wait_reason"] == "later_start"
+    assert (told["wait_reason"], told["starts_in"]) == ("later_start", None)
     assert told["run_at"] == later.isoformat()
     assert (world.leases.line, world.wakes) == ([], [])
     job = Job.objects.get()

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from jobs.services.keys import create_key
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import end_job, new_job
 from tests.jobs.events.test_stream import until
@@ -69,8 +70,25 @@ def test_a_submit_may_wait_for_its_job(web: Web, tenant: Account) -> None:
     thread.join()
     told = answer.json()
     assert (answer.status_code, told["status"], told["outcome"]) == (200, "failed", "finished")
+    assert (told["position"], told["wait_reason"], told["starts_in"]) == (None, None, None)
     assert answer.headers["Preference-Applied"] == "wait=30"
     assert answer.headers["Location"].endswith(told["job_id"])
+
+
+def test_who_may_only_submit_is_told_the_end_and_not_the_result(web: Web, tenant: Account) -> None:
+    from jobs.models import Job
+
+    _, key = create_key(tenant.tenant, scopes=["submit"])
+    thread = ends_once_watched(web, lambda: Job.objects.get().id)
+    headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "k"}
+    waited = requests.post(web.url + SUBMIT, json=JOB, headers=headers | {"Prefer": "wait=30"}, timeout=20)
+    thread.join()
+    repeated = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=20)
+    assert (waited.status_code, waited.json()) == (200, repeated.json())
+    told = waited.json()
+    assert (told["outcome"], told["result"], told["result_hidden"]) == ("finished", None, True)
+    read = requests.get(f"{web.url}/api/v1/queue/jobs/{told['job_id']}", headers=headers, timeout=20)
+    assert (read.status_code, read.json()["code"]) == (403, "scope_required")
 
 
 def test_a_submit_that_waited_in_vain_is_accepted(web: Web, tenant: Account, settings: Any) -> None:

@@ -96,7 +96,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
         return [ip_address(text) for text in (answers.pop(0) if len(answers) > 1 else answers[0])]
 
     monkeypatch.setattr(addresses, "_resolve", resolve)
-    guard._addresses_lately.cache_clear()
+    guard._lately.forget()
     return table
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -9,7 +10,7 @@ from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs.callbacks import addresses, guard
-from jobs.callbacks.guard import check_callback_url, resolve_allowed
+from jobs.callbacks.guard import LookUps, check_callback_url, resolve_allowed
 from jobs.errors import CallbackUrlRefused
 
 PRIVATE = [
@@ -100,6 +101,49 @@ def test_a_resolver_that_hangs_does_not_hold_up_submit(monkeypatch: pytest.Monke
     monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.01)
     check_callback_url("https://hangs.example.com/hook")
     go_on.set()
+
+
+def test_a_name_that_is_not_found_is_asked_for_once(
+    names: dict[str, list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int) -> list[addresses.Address]:
+        asked.append(host)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(addresses, "_resolve", resolve)
+    for _ in range(3):
+        check_callback_url("https://soon.example.com/hook")
+    assert asked == ["soon.example.com"]
+
+
+def test_all_look_ups_of_a_request_share_their_time(
+    names: dict[str, list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hundred names that hang the first takes it all; what needs no look-up is judged all the same."""
+    go_on, asked = threading.Event(), list[str]()
+
+    def hang(host: str, port: int) -> list[addresses.Address]:
+        asked.append(host)
+        go_on.wait(30)
+        return []
+
+    monkeypatch.setattr(addresses, "_resolve", hang)
+    monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.2)
+    look_ups, began = LookUps(), time.monotonic()
+    for number in range(100):
+        check_callback_url(f"https://hangs{number}.example.com/hook", look_ups)
+    assert time.monotonic() - began < 2.0
+    assert len(asked) <= 2, "the time that is left of the last one may round to a moment"
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url("http://0x7f000001/hook", look_ups)
+    go_on.set()
+    names["late.example.com"] = [["10.0.0.1"]]
+    monkeypatch.setattr(addresses, "_resolve", lambda host, port: [ip_address("10.0.0.1")])
+    check_callback_url("https://late.example.com/hook", look_ups)
+    with pytest.raises(CallbackUrlRefused):
+        check_callback_url("https://late.example.com/hook")  # another request has its own time
 
 
 def test_of_a_mixed_name_only_the_allowed_addresses_are_connected_to(

@@ -67,11 +67,11 @@ async def test_each_listener_continues_where_it_was() -> None:
     story.events["a"] = 3
     hub = hub_of(story)
     async with hub.watch("a", 0) as early, hub.watch("a", 2) as late:
-        assert seqs(await early.news.get()) == [1, 2, 3]
-        assert seqs(await late.news.get()) == [3]
+        assert seqs(await early.news()) == [1, 2, 3]
+        assert seqs(await late.news()) == [3]
         story.events["a"] = 4
-        assert seqs(await early.news.get()) == [4]
-        assert seqs(await late.news.get()) == [4]
+        assert seqs(await early.news()) == [4]
+        assert seqs(await late.news()) == [4]
     await hub.close()
 
 
@@ -82,10 +82,28 @@ async def test_what_is_too_much_for_one_read_comes_with_the_next_and_the_end_com
     story.over.add("a")
     hub = hub_of(story, poll_seconds=60)
     async with asyncio.timeout(20), hub.watch("a", 0) as watch:
-        told = [await watch.news.get() for _ in range(3)]
+        told = [await watch.news() for _ in range(3)]
     assert [seqs(news) for news in told] == [[1, 2, 3], [4, 5, 6], [7]]
     assert [news.is_over for news in told if news] == [False, False, True]
     assert [read["a"] for read in story.reads] == [0, 3, 6]
+    await hub.close()
+
+
+@on_a_loop
+async def test_one_that_is_slow_keeps_one_read_in_memory_and_misses_nothing() -> None:
+    story = Story()
+    story.events["a"] = 1
+    hub = hub_of(story)
+    async with asyncio.timeout(20), hub.watch("a", 0) as slow, hub.watch("a", 0) as quick:
+        for last in range(1, 6):
+            story.events["a"] = last
+            assert seqs(await quick.news()) == [last]
+        story.over.add("a")
+        assert slow.given.qsize() == 1
+        assert seqs(await slow.news()) == [1]
+        assert seqs(await slow.news()) == [2, 3, 4, 5]
+        del story.events["a"]
+        assert await slow.news() is None
     await hub.close()
 
 
@@ -129,8 +147,8 @@ async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> N
             await asyncio.sleep(0.01)
         async with hub.watch("a", 0) as second:  # its events are not in the read under way
             gate.set()
-            assert seqs(await first.news.get()) == [5]
-            assert seqs(await second.news.get()) == [1, 2, 3, 4, 5]
+            assert seqs(await first.news()) == [5]
+            assert seqs(await second.news()) == [1, 2, 3, 4, 5]
     await hub.close()
 
 

@@ -1,123 +1,22 @@
-"""A fleet in which one thing keeps a job waiting, made by the real services on a real line."""
+"""What keeps a job waiting, brought about by the real services on a real line."""
 
 from __future__ import annotations
 
-import random
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
-from gpus import queries
 from gpus.errors import Verdict
-from gpus.leasing.store import RedisLeases
-from gpus.leasing.values import CircuitRules
-from gpus.models import ModelConfig, Pause, Placement, Pool, Server
-from gpus.protocol import DesiredState, Lease, PoolSpec, QueueAlgorithm, ReleaseMode, Ticket
+from gpus.models import Pause
+from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
 from gpus.services.controls import pause, switch_server
-from gpus.services.mirror import mirror_registry
-from jobs.models import Job, Tenant
-from jobs.services.explaining import Explanation, explain_job
-from jobs.services.ports import Ports
-from tests.builders import AbsentLeases, ManualClock, make_job, make_ports, make_tenant
+from jobs.explain.reasons import Reason
+from jobs.models import Job
+from jobs.services import quotas
+from jobs.services.rates import admit
+from tests.builders import AbsentLeases
 
-RULES = CircuitRules(failures=3, rest_seconds=30.0)
-WORKER = "w"
-
-
-class Scene:
-    """One model on one to three servers, a tenant whose job is asked about, and others."""
-
-    def __init__(self, client: Any, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.name = f"x{uuid.uuid4().hex[:12]}"
-        self.clock = ManualClock()
-        self.leases = RedisLeases(client, self.name, now_ms=self._now_ms, circuit_rules=RULES)
-        self.ports: Ports = make_ports(self.leases, clock=self.clock)
-        self.numbers = 0
-        queries.forget()
-        self.pool = Pool.objects.create(name=self.name, fleet=self.name)
-        self.model = ModelConfig.objects.create(name=self.name, pool=self.pool)
-        self.other = ModelConfig.objects.create(name=f"{self.name}-b", pool=self.pool)
-        self.tenant, self.rival = make_tenant("mine"), make_tenant("rival")
-        self.servers = [self._server(number) for number in range(self.chance.randint(1, 3))]
-        assert self.leases.begin_rebuild("scene")
-        assert self.leases.wipe("scene")
-        mirror_registry(self.leases, fleet=self.name)
-        self.leases.open_generation("scene")
-        self.ask()
-
-    def _server(self, number: int) -> Server:
-        server = Server.objects.create(
-            name=f"{self.name}-{number}", pool=self.pool, slots=self.chance.randint(1, 3)
-        )
-        for model in (self.model, self.other):
-            Placement.objects.create(server=server, model=model, endpoint="http://127.0.0.1:9/")
-        return server
-
-    def _now_ms(self) -> int:
-        return int(self.clock.at.timestamp() * 1000)
-
-    @property
-    def slots(self) -> int:
-        return sum(server.slots for server in self.servers)
-
-    def number(self) -> int:
-        self.numbers += 1
-        return self.numbers
-
-    # -- what happens ------------------------------------------------------------------------------------
-
-    def ask(self) -> Lease | None:
-        """A worker asks for work."""
-        return self.leases.claim(self.pool.name, worker=WORKER, attempt_id=f"a{self.number()}")
-
-    def job(self, *, of: Tenant | None = None, priority: int | None = None, **values: Any) -> Job:
-        self.clock.move(0.01)
-        priority = priority or self.chance.randint(4, 6)
-        job = make_job(self.model, at=self.clock.now(), tenant=of or self.tenant, priority=priority, **values)
-        self.leases.push(self.pool.name, [job.ticket])
-        return job
-
-    def tickets(self, count: int, *, of: Tenant, model: str = "", priority: int = 5) -> None:
-        """Jobs of which only the line knows."""
-        for _ in range(count):
-            self.clock.move(0.01)
-            ticket = Ticket(
-                f"t{self.number()}", model or self.model.name, str(of.pk), priority, self._now_ms() * 1000
-            )
-            self.leases.push(self.pool.name, [ticket])
-
-    def fill_slots(self) -> list[Lease]:
-        """All of them run something; a worker asked lately."""
-        self.tickets(self.slots, of=self.chance.choice((self.tenant, self.rival)), model=self.other.name)
-        leases = [self.ask() for _ in range(self.slots)]
-        assert all(leases)
-        return [lease for lease in leases if lease]
-
-    def fill_slots_but_one(self) -> None:
-        self.tickets(self.slots - 1, of=self.rival, model=self.other.name)
-        for _ in range(self.slots - 1):
-            assert self.ask()
-
-    def forget(self) -> None:
-        """So that the next scene of the test finds no pause."""
-        Pause.objects.all().delete()
-
-    def end(self, lease: Lease, verdict: Verdict = Verdict.WELL, seconds: float = 1.0) -> None:
-        self.leases.release(
-            lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=seconds, verdict=verdict
-        )
-        self.leases.settled([lease.ref])
-
-    def some_ahead(self) -> None:
-        """Noise: now and then others stand before it."""
-        if self.chance.random() < 0.5:
-            self.tickets(self.chance.randint(1, 5), of=self.chance.choice((self.tenant, self.rival)))
-
-    def explain(self, job: Job) -> Explanation:
-        return explain_job(Job.objects.get(id=job.id), self.ports)
+from .scene import WORKER, Scene
 
 
 def no_server(scene: Scene) -> Job:
@@ -215,7 +114,7 @@ def all_busy(scene: Scene) -> Job:
 
 def behind(scene: Scene) -> Job:
     scene.fill_slots()
-    scene.tickets(scene.chance.randint(2, 30), of=scene.chance.choice((scene.tenant, scene.rival)))
+    scene.tickets(scene.chance.randint(2, 30), of=scene.tenant)
     return scene.job(priority=5)
 
 
@@ -237,15 +136,59 @@ def no_worker(scene: Scene) -> Job:
     return job
 
 
-def parked(letter: str) -> Callable[[Scene], Job]:
-    def inject(scene: Scene) -> Job:
-        if scene.chance.random() < 0.5:
-            scene.fill_slots()
-        client, prefix = scene.leases._scripts._client, scene.leases._scripts._prefix
-        client.hset(f"{prefix}parked:{scene.pool.name}", str(scene.tenant.pk), letter)
-        return scene.job()
+def capped(scene: Scene) -> Job:
+    """Its tenant runs as many as it may: so many of its jobs have a slot, or run on."""
+    scene.tickets(1, of=scene.tenant, model=scene.chance.choice((scene.model.name, scene.other.name)))
+    assert scene.ask()
+    if scene.chance.random() < 0.5:
+        scene.fill_slots_but_one()
+    scene.leases.set_tenants([TenantSpec(str(scene.tenant.pk), max_running=1)])
+    return scene.job()
 
-    return inject
+
+def over_quota(scene: Scene) -> Job:
+    """Its day is used up, and the sweep has told the line."""
+    scene.use_up_the_day()
+    if scene.chance.random() < 0.5:
+        scene.fill_slots()
+    exhausted = quotas.exhausted(scene.clock.now())
+    assert scene.tenant.pk in exhausted
+    quotas.park_exhausted(scene.name, scene.leases, exhausted)
+    return scene.job()
+
+
+def unhealthy(scene: Scene) -> Job:
+    """All failed their last look, and nobody took them out of the line."""
+    if scene.chance.random() < 0.5:
+        scene.some_ahead()
+    scene.pool.servers.update(healthy=False)
+    return scene.job()
+
+
+# -- thought of ------------------------------------------------------------------------------------------
+
+
+def over_quota_at_the_door(scene: Scene) -> None:
+    scene.use_up_the_day()
+    scene.some_ahead()
+
+
+def too_fast(scene: Scene) -> None:
+    scene.limit(submits_per_second=scene.chance.uniform(0.01, 2), submit_burst=scene.chance.randint(1, 5))
+    while admit(scene.tenant.pk, 1, scene.ports).refused is None:
+        pass
+    scene.some_ahead()
+
+
+def queue_full(scene: Scene) -> None:
+    count = scene.chance.randint(1, 9)
+    for _ in range(count):
+        scene.job()
+    if scene.chance.random() < 0.5:
+        scene.limit(max_queued=count)
+    else:
+        scene.model.max_queued = count
+        scene.model.save()
 
 
 def rebuilding(scene: Scene) -> Job:
@@ -267,7 +210,7 @@ def fifo_behind(scene: Scene) -> Job:
     return behind(scene)
 
 
-CAUSES: dict[str, tuple[str, Callable[[Scene], Job]]] = {
+CAUSES: dict[str, tuple[str, Callable[[Scene], Job | None]]] = {
     "no_server": ("no_server", no_server),
     "off": ("servers_off", switched(DesiredState.OFF)),
     "draining": ("draining", switched(DesiredState.DRAINING)),
@@ -285,9 +228,19 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job]]] = {
     "fifo_behind": ("behind", fifo_behind),
     "lower_share": ("lower_share", lower_share),
     "no_worker": ("no_worker", no_worker),
-    "tenant_cap": ("tenant_cap", parked("m")),
-    "quota": ("quota", parked("q")),
+    "tenant_cap": ("tenant_cap", capped),
+    "quota": ("quota", over_quota),
+    "unhealthy": ("no_healthy_server", unhealthy),
+    "quota_at_the_door": ("quota", over_quota_at_the_door),
+    "rate": ("rate", too_fast),
+    "queue_full": ("queue_full", queue_full),
     "index_rebuilding": ("index_rebuilding", rebuilding),
     "index_away": ("index_away", away),
 }
-"""By name: the code that must come first, and what brings it about."""
+"""By name: the code that must come first, and what brings it about; without a job: of one that is only
+thought of."""
+
+
+def first_reason(scene: Scene, inject: Callable[[Scene], Job | None]) -> Reason:
+    job = inject(scene)
+    return (scene.explain(job) if job is not None else scene.estimate()).reasons[0]

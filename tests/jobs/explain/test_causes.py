@@ -1,4 +1,4 @@
-"""Twenty causes, many cases each, on a real line: the first reason names the cause.
+"""Two dozen causes, many cases each, on a real line: the first reason names the cause.
 
 The gate plays a few of each; all: `python3 manage.py test -m by_hand tests/jobs/explain`.
 """
@@ -10,7 +10,8 @@ import redis
 
 from dispatcher_project.embedded import EmbeddedValkey
 
-from .injected import CAUSES, Scene
+from .injected import CAUSES, first_reason
+from .scene import Scene
 
 FEW, MANY = 8, 50
 RIGHT = 0.95
@@ -26,8 +27,7 @@ def test_the_first_reason_names_the_cause(valkey: EmbeddedValkey, cause: str, ca
     wrong = []
     for seed in range(cases):
         scene = Scene(client, seed)
-        job = inject(scene)
-        first = scene.explain(job).reasons[0]
+        first = first_reason(scene, inject)
         if first.code != code:
             wrong.append((seed, first.code, first.evidence))
         scene.forget()

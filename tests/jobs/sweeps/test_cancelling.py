@@ -47,6 +47,8 @@ def test_the_proof_ends_it_and_is_kept(world: World, lost: Lease) -> None:
     last = Event.objects.order_by("-seq").first()
     assert last is not None
     assert (last.type, last.data["evidence"]) == ("cancelled", "boot id changed")
+    attempt = Attempt.objects.get()
+    assert (attempt.evidence, attempt.slot_freed) == ("boot id changed", False), "proven, not by its end"
     assert job().callbacks.count() == 1
     assert cancelling.sweep(world.ports).looked == 0
 

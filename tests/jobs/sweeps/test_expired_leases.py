@@ -157,6 +157,7 @@ def test_an_unconfirmed_end_that_was_never_written_is_lost_but_its_gpu_had_answe
     assert expire(world).repaired == 1
     attempt = attempt_of(job_of(lease))
     assert (attempt.state, attempt.slot_freed) == (AttemptState.LOST, True)
+    assert attempt.evidence == "its worker had released the slot"
     assert job_of(lease).state == JobState.RETRYING
     assert not QuarantinedSlot.objects.exists()
     assert world.slot() == "free"

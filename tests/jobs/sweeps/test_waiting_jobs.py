@@ -207,6 +207,7 @@ def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
 
 def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "PAGE", 2)
+    monkeypatch.setattr(line._page, "_compiled", {})  # with that many rows
     monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
     world.server()
     place = int(world.clock.now().timestamp() * 1_000_000)

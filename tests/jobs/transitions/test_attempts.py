@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpus.errors import BadInput, GpuBusy, ServerFailed, ServerLost
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, LeaseLost, ProcessDied, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from gpus.protocol import LeaseRef
 from jobs import transitions
@@ -184,13 +184,29 @@ def test_a_job_that_lost_its_server_avoids_it_next_time():
     assert job.ticket.avoid_server == "gpu-1"
 
 
-def test_a_failure_after_a_requested_cancel_ends_cancelled():
+@pytest.mark.parametrize(("ending", "evidence"), [
+    (Ending(ServerFailed()), "the server reported: server_error"),
+    (Ending(GpuBusy()), "the server reported: busy"),
+    (Ending(ConnectFailed()), "never sent"),
+    (Ending(LeaseLost(), sent=False), "never sent"),
+    (Ending(ProcessDied(), process_died=True), "its process ended"),
+])  # fmt: skip
+def test_a_failure_after_a_requested_cancel_ends_cancelled_and_proves_the_slot_free(ending, evidence):
     job = make_job()
     attempt_id = make_running(job)
     assert transitions.request_cancel(job.id, START)
-    transitions.end_attempt(end(job, attempt_id, Ending(ServerFailed())))
+    transitions.end_attempt(end(job, attempt_id, ending))
     job.refresh_from_db()
-    assert job.state == JobState.CANCELLED
+    attempt = job.attempts.get()
+    assert (job.state, attempt.slot_freed, attempt.evidence) == (JobState.CANCELLED, True, evidence)
+    assert Event.objects.order_by("-seq")[0].data["evidence"] == evidence
+
+
+def test_a_failure_without_a_cancel_needs_no_proof():
+    job = make_job()
+    attempt_id = make_running(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(ServerFailed())))
+    assert job.attempts.get().evidence == ""
 
 
 def test_a_new_round_has_its_own_budget_and_keeps_the_history():

@@ -3,9 +3,10 @@
 -- include: time
 local run_id  -- of the server's process that this is; nil in one that nobody greeted (see gpus/leasing/scripts.py)
 local prefix  -- KEYS[1]
-local pools, rules, kept, open, paces  -- read in this call, each by name
+local pools, rules, kept, open, paces, class_lists  -- read in this call, each by name
+local set_asides  -- tenants that this call has set aside (turns.lua)
 
 local function begin_call(keys, args)
-  prefix, pools, rules, kept, open, paces = keys[1], {}, {}, {}, {}, {}
+  prefix, pools, rules, kept, open, paces, class_lists, set_asides = keys[1], {}, {}, {}, {}, {}, {}, 0
   ask_time(args[1])
 end

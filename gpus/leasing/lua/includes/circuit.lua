@@ -7,6 +7,7 @@
 -- opened say nothing about it. An open server rests (rest.lua); an open model is kept back (kept.lua).
 -- include: kept
 -- include: rest
+-- include: turns
 
 local function rest_us(rules, opens) return math.min(rules.rest * 2 ^ (opens - 1), rules.cap) end
 
@@ -64,8 +65,9 @@ end
 
 local function close_model(pool, model)
   pool.failing = pool.failing - redis.call('HDEL', key('circuits', pool.name), model)
-  redis.call('HDEL', key('kept', pool.name), model)
+  local was_open = redis.call('HDEL', key('kept', pool.name), model) == 1
   forget_kept(pool.name)
+  if was_open then end_aside(pool, model) end
 end
 
 local function open_model(pool, model, circuit, rules)

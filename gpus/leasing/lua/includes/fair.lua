@@ -1,50 +1,7 @@
 -- Start-time fair queueing in GPU-seconds (Goyal, Vin, Cheng 1996): a backlogged tenant's start tag stands in
--- `turn`, the finish tag of one that is not in `paid`, and the virtual time is the start tag that was served last.
--- `since` says when a tenant's backlog began. Tags move only here. They are kept per model too, because a server may
--- run some of a pool's models only.
--- include: tenants
-
-local MOST_ORDERED = 4  -- lines of a tenant that is named in the order of each of their models
-
--- The tenant's lines in the queue, their first tickets' order; of one that has more than MOST_ORDERED, one more.
-local function some_lines(queue, tenant) return redis.call('ZRANGE', key('models', queue.at, tenant), 0, MOST_ORDERED) end
-
--- A tenant in more lines than that is *broad*: an order of its own names those, so that a turn costs the same however
--- many models somebody waits for. lines: as above, or all.
-local function move_turn(queue, tenant, tag, lines)
-  redis.call('ZADD', key('turn', queue.at), tag, tenant)
-  if not queue.mixed then return end
-  if #lines > MOST_ORDERED then
-    redis.call('ZADD', key('broad', queue.at), tag, tenant)
-    return
-  end
-  for _, name in ipairs(lines) do redis.call('ZADD', key('turn', queue.at, name:sub(2)), tag, tenant) end
-end
-
--- The tenant, whose tag this is, waits in one line more, of this model.
-local function add_to_turn(queue, tenant, tag, model)
-  if not queue.mixed then return end
-  local lines = some_lines(queue, tenant)
-  if #lines <= MOST_ORDERED then
-    redis.call('ZADD', key('turn', queue.at, model), tag, tenant)
-  elseif redis.call('ZADD', key('broad', queue.at), tag, tenant) == 1 then
-    for _, name in ipairs(lines) do redis.call('ZREM', key('turn', queue.at, name:sub(2)), tenant) end
-  end
-end
-
--- The tenant waits in one line less, of this model. lines: what is left, as above.
-local function drop_from_turn(queue, tenant, model, lines)
-  if not queue.mixed or #lines > MOST_ORDERED then return end
-  if #lines == MOST_ORDERED then
-    redis.call('ZREM', key('broad', queue.at), tenant)
-    move_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant), lines)
-    return
-  end
-  for _, name in ipairs(lines) do
-    if name:sub(2) == model then return end
-  end
-  redis.call('ZREM', key('turn', queue.at, model), tenant)
-end
+-- `turn` (turns.lua), the finish tag of one that is not in `paid`, and the virtual time is the start tag that was
+-- served last. `since` says when a tenant's backlog began. Tags change only here.
+-- include: turns
 
 local function leave_turn(queue, tenant, tag)
   redis.call('ZREM', key('turn', queue.at), tenant)

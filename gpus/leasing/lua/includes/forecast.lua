@@ -10,21 +10,41 @@ local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
 local NEWEST_MOVES = 0.08
 local FIRST_P50, FIRST_P90 = 0, 1.3862943611198906  -- the logarithm of 4; there is no `math` while a library is loaded
 local ABOVE_P90 = 0.94  -- waits that go wrong are learnt from last: aimed a little higher than it shall hit
+local MOST_FIELDS = 1000  -- of one command; Lua's stack holds some thousands
 local WORKING = { 'free', 'leased', 'adoptable', 'settling' }
 
--- What a ticket of the line takes the pool, in seconds: mean GPU-seconds over slots that work; also these two.
-local function pace(pool_name)
-  local flat, tickets, seconds = redis.call('HGETALL', key('depth', pool_name)), 0, 0
+-- What `read` answers, asked once in a call. of: a pool or a queue.
+local function once(of, what, read)
+  local name = of .. ':' .. what
+  if paces[name] == nil then paces[name] = read() end
+  return paces[name]
+end
+
+-- {what a ticket takes the pool, in seconds: mean GPU-seconds ÷ slots that work; that mean; those slots; tickets by model;
+-- factors, as far as they were asked for}
+local function read_pace(pool_name)
+  local flat, models, depth, total = redis.call('HGETALL', key('depth', pool_name)), {}, {}, 0
   for i = 1, #flat, 2 do
     local count = tonumber(flat[i + 1])
-    tickets = tickets + count
-    if count > 0 then seconds = seconds + count * (tonumber(redis.call('HGET', key('estimates'), flat[i])) or 1) end
+    if count > 0 then models[#models + 1], depth[flat[i]], total = flat[i], count, total + count end
   end
-  local mean, slots = tickets > 0 and seconds / tickets or 1, 0
+  local seconds = 0
+  for from = 1, #models, MOST_FIELDS do
+    local to = math.min(#models, from + MOST_FIELDS - 1)
+    for i, known in ipairs(redis.call('HMGET', key('estimates'), unpack(models, from, to))) do
+      seconds = seconds + depth[models[from + i - 1]] * (tonumber(known) or 1)
+    end
+  end
+  local mean, slots = total > 0 and seconds / total or 1, 0
   for _, count in ipairs(redis.call('HMGET', key('states', pool_name), unpack(WORKING))) do
     slots = slots + math.max(0, tonumber(count or 0) or 0)
   end
-  return mean / math.max(1, slots), mean, slots
+  return { per_ticket = mean / math.max(1, slots), mean = mean, slots = slots, depth = depth, factors = {} }
+end
+
+local function pace(pool_name)
+  if not paces[pool_name] then paces[pool_name] = read_pace(pool_name) end
+  return paces[pool_name]
 end
 
 local function decade(guess) return math.max(-1, math.min(4, math.floor(math.log10(guess)))) end
@@ -36,11 +56,19 @@ local function read_factors(pool_name, at)
   return { cmsgpack.unpack(packed) }
 end
 
+-- The guess for a ticket at this position (0: it starts now), in seconds, and its factors.
+local function guess_start(pool_name, position)
+  local known = pace(pool_name)
+  local guess = math.max(SHORTEST, position * known.per_ticket)
+  local at = decade(guess)
+  known.factors[at] = known.factors[at] or read_factors(pool_name, at)
+  return guess, known.factors[at]
+end
+
 local function is_foretold(job) return job:byte(-1) % 4 == 0 end
 
 local function foretell(pool, job, position)
-  paces[pool.name] = paces[pool.name] or pace(pool.name)
-  local guess = math.max(SHORTEST, position * paces[pool.name])
+  local guess = guess_start(pool.name, position)
   redis.call('HSET', key('foretold', pool.name), job, cmsgpack.pack(guess, now))
 end
 

@@ -129,7 +129,7 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   local parked = is_parked(pool, tenant)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
-  if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), model) end
+  if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), name) end
   if is_first then seat(pool, queue, tenant, model, redis.call('ZRANGE', models, 0, 1, 'WITHSCORES')) end
   return true
 end
@@ -153,7 +153,7 @@ local function remove_ticket(pool, queue, name, tenant, member, parked, known)
     left = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
   end
   if not parked then
-    if not own then drop_from_turn(queue, tenant, model, names_of(left)) end
+    if not own then drop_from_turn(queue, tenant, name, names_of(left)) end
     seat(pool, queue, tenant, model, left)
   end
   if not left[1] then leave_pool(pool, tenant) end

@@ -16,14 +16,14 @@ local function leave_orders(pool, queue, tenant, models)
     redis.call('ZREM', key('heads', queue.at, models[i]:sub(2)), tenant)
   end
   redis.call('ZREM', key('heads', queue.at), tenant)
-  redis.call('ZREM', key('broad', queue.at), tenant)
+  unname_broad(queue, tenant)
   withdraw_turn(queue, tenant)
 end
 
 -- Like one that comes back from idle: not before the virtual time.
 local function enter_orders(pool, queue, tenant, models)
   for i = 1, #models, 2 do seat(pool, queue, tenant, models[i]:sub(2), models) end
-  move_turn(queue, tenant, enter_turn(queue, tenant), names_of(models))
+  come_back(queue, tenant, enter_turn(queue, tenant), names_of(models))
 end
 
 -- Counts the tenant's tickets of a line on the other side. Returns how many they are.

@@ -2,17 +2,16 @@
 -- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'.
 -- A ticket here is {queue, name, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
 -- `models`; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the last two: see
--- `remove_ticket`.
+-- `remove_ticket`. A class: {id, models}.
 -- include: keys
 -- include: line
 -- include: marks
--- include: kept
+-- include: classes
 
 local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
 local WALK = 8         -- how far behind the head to look for a ticket that does not avoid the server
-local WARM_TURNS = 16  -- turns of broad tenants among which a ticket for the warm model is looked for
-
-local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
+local MOST_ASIDE = 16  -- tenants set aside in one call
+local WARM_TURNS = 16  -- turns of the class's broad tenants among which a ticket for the warm model is looked for
 
 -- Whether a goes before b, in one queue. Ties go by tenant, and in a tenant by line, as in the zsets.
 local function precedes(a, b)
@@ -52,69 +51,75 @@ local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
   }
 end
 
--- The first one, in its tenant's own order, of the tenant's lines for these models.
-local function first_served(queue, tenant, models)
-  for _, name in ipairs(redis.call('ZRANGE', key('models', queue.at, tenant), 0, -1)) do
+-- The first one of these lines that is for one of the models.
+local function first_served(lines, models)
+  for _, name in ipairs(lines) do
     if serves(models, name:sub(2)) then return name end
   end
   return nil
 end
 
--- The first of the broad tenants that waits for one model, or for one of several, its tag and its line; nil if that
--- is behind the tenant `found`, whose tag is `best`. most: turns to look at.
-local function search_broad(queue, model, models, found, best, most)
-  for from = 0, most - 1, WALK do
-    local some = redis.call('ZRANGE', key('broad', queue.at), from, from + WALK - 1, 'WITHSCORES')
-    for i = 1, #some, 2 do
-      local tenant, tag = some[i], tonumber(some[i + 1])
-      if found and (best < tag or (best == tag and found < tenant)) then return nil end
-      local name
-      if model then name = first_of_model(queue, tenant, model) else name = first_served(queue, tenant, models) end
-      if name then return tenant, tag, name end
-    end
-    if #some < 2 * WALK then return nil end
+-- Of the broad tenants that the class's order names the first one that waits for its models, with its tag and its line;
+-- nil if there is none before the tenant `found`, whose tag is `best`, or if the call has set aside as many as it may.
+local function first_broad(queue, class, found, best)
+  while true do
+    local first = redis.call('ZRANGE', class_order(queue, class[1]), 0, 0, 'WITHSCORES')
+    local tenant, tag = first[1], tonumber(first[2])
+    if not tenant or (found and (best < tag or (best == tag and found < tenant))) then return nil end
+    local lines = all_lines(queue, tenant)
+    local name = first_served(lines, class[2])
+    if name then return tenant, tag, name end
+    set_asides = set_asides + 1
+    if set_asides > MOST_ASIDE then return nil end
+    set_aside(queue, class[1], tenant, tag, lines)
   end
-  return nil
 end
 
--- The first ticket for the models, of the first tenant that waits for one of them, or nil.
-local function search(pool, queue, models)
+-- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set aside.
+local function is_unsure() return set_asides > MOST_ASIDE end
+
+-- The first ticket for the class's models, of the first tenant that waits for one of them, or nil.
+local function search(pool, queue, class)
   local found, best, name
-  for model in models:gmatch('[^,]+') do
+  for model in class[2]:gmatch('[^,]+') do
     local first = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES')
     local rank = tonumber(first[2])
-    if rank and (not found or rank < best or (rank == best and first[1] < found)) then
-      found, best = first[1], rank
-    end
+    if rank and (not found or rank < best or (rank == best and first[1] < found)) then found, best = first[1], rank end
   end
   if queue.mixed and not pool.fifo then
-    local tenant, tag, line = search_broad(queue, nil, models, found, best, math.huge)
+    local tenant, tag, line = first_broad(queue, class, found, best)
     if tenant then found, best, name = tenant, tag, line end
   end
   if not found then return nil end
-  return ticket_at(pool, queue, name or first_served(queue, found, models), found, best, 0)
+  name = name or first_served(all_lines(queue, found), class[2])
+  return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- The same for one model that a slot would like; not looked for in all turns of broad tenants.
-local function search_warm(pool, queue, model)
-  local first, name = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES'), nil
-  local found, best = first[1], tonumber(first[2])
+-- The same for one model that a slot of the class would like; not looked for in all turns of broad tenants.
+local function search_warm(pool, queue, class, model)
+  local first = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES')
+  local found, best, name = first[1], tonumber(first[2]), nil
+  local broad = {}
   if queue.mixed and not pool.fifo then
-    local tenant, tag, line = search_broad(queue, model, nil, found, best, WARM_TURNS)
-    if tenant then found, best, name = tenant, tag, line end
+    broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WARM_TURNS - 1, 'WITHSCORES')
   end
-  if not found then return nil end
-  return ticket_at(pool, queue, name or first_of_model(queue, found, model), found, best, 0)
+  for i = 1, #broad, 2 do
+    local tenant, tag = broad[i], tonumber(broad[i + 1])
+    if name or (found and (best < tag or (best == tag and found < tenant))) then break end
+    name = first_of_model(queue, tenant, model)
+    if name then found, best = tenant, tag end
+  end
+  return found and ticket_at(pool, queue, name or first_of_model(queue, found, model), found, best, 0)
 end
 
--- The queue's head among tickets of these models, or nil. No tenant's own order is ever passed over for that.
-local function head_of(pool, queue, models)
+-- The queue's head among tickets of the class's models, or nil. No tenant's own order is ever passed over for that.
+local function head_of(pool, queue, class)
   local order = pool.fifo and key('heads', queue.at) or key('turn', queue.at)
   local first = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
   local tenant = first[1]
   if not tenant then return nil end
   local lines = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 1)
-  if not serves(models, lines[1]:sub(2)) then return search(pool, queue, models) end
+  if not serves(class[2], lines[1]:sub(2)) then return search(pool, queue, class) end
   return ticket_at(pool, queue, lines[1], tenant, tonumber(first[2]), 0, not lines[2])
 end
 
@@ -128,13 +133,13 @@ local function first_of_line(pool, queue, name, tenant, tag, server)
 end
 
 -- The next ticket behind a head that avoids this server.
-local function behind(pool, queue, models, server)
+local function behind(pool, queue, class, server)
   local found
   local function look(name, tenant, tag)
     local one = first_of_line(pool, queue, name, tenant, tag, server)
     if one and (not found or precedes(one, found)) then found = one end
   end
-  for model in models:gmatch('[^,]+') do
+  for model in class[2]:gmatch('[^,]+') do
     for _, tenant in ipairs(redis.call('ZRANGE', key_order_of(pool, queue, model), 0, WALK - 1)) do
       local tag = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
       for asked = 0, queue.band do
@@ -143,51 +148,51 @@ local function behind(pool, queue, models, server)
     end
   end
   if pool.fifo then return found end
-  local broad = redis.call('ZRANGE', key('broad', queue.at), 0, WALK - 1, 'WITHSCORES')
+  local broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WALK - 1, 'WITHSCORES')
   for i = 1, #broad, 2 do
     for _, name in ipairs(redis.call('ZRANGE', key('models', queue.at, broad[i]), 0, 2 * WALK - 1)) do
-      if serves(models, name:sub(2)) then look(name, broad[i], tonumber(broad[i + 1])) end
+      if serves(class[2], name:sub(2)) then look(name, broad[i], tonumber(broad[i + 1])) end
     end
   end
   return found
 end
 
--- Whether the ticket's queue, which is due, goes before a higher one that has a ticket for these models.
-local function overtakes(pool, ticket, models)
+-- Whether the ticket's queue, which is due, goes before a higher one that has a ticket for the class's models.
+local function overtakes(pool, ticket, class)
   if not is_due(ticket.queue) then return false end
   for _, queue in ipairs(pool.queues) do
-    if queue.band < ticket.queue.band and queue.waiting > 0 and head_of(pool, queue, models) then return true end
+    if queue.band < ticket.queue.band and queue.waiting > 0 and head_of(pool, queue, class) then return true end
   end
   return false
 end
 
--- The next ticket for a slot that runs these models; on a given server, one that does not avoid it. Also the
--- place of its queue in the order.
-local function best_ticket(pool, models, server)
-  models = without_kept(pool.name, models)
+-- The next ticket for a slot of the class; on a given server, one that does not avoid it. Also the place of its
+-- queue in the order. nil also if that `is_unsure`.
+local function best_ticket(pool, class, server)
+  class = { class[1], without_kept(pool.name, class[2]) }
   for place, queue in ipairs(queues_in_order(pool)) do
-    local ticket = head_of(pool, queue, models)
+    local ticket = head_of(pool, queue, class)
     if ticket and server and avoided_server(pool, ticket) == server then
-      local other = behind(pool, queue, models, server)
+      local other = behind(pool, queue, class, server)
       skip(pool, ticket)
       ticket = other
     end
-    if ticket then
-      ticket.overtakes = overtakes(pool, ticket, models)
-      return ticket, place
-    end
+    if ticket then ticket.overtakes = overtakes(pool, ticket, class) end
+    if is_unsure() then return nil end
+    if ticket then return ticket, place end
   end
   return nil
 end
 
 -- The ticket, or one of the same queue for the model that is warm on the slot: loading a model costs more than a
 -- turn, but what could go now is delayed by that only so long, and only so often.
-local function prefer_warm(pool, ticket, warm, models, server)
-  models = without_kept(pool.name, models)
-  if pool.patience <= 0 or not warm or warm == ticket.model or not serves(models, warm) then return ticket end
+local function prefer_warm(pool, ticket, warm, class, server)
+  if pool.patience <= 0 or not warm or warm == ticket.model or not serves(without_kept(pool.name, class[2]), warm) then
+    return ticket
+  end
   local skips, since_us = read_mark(pool, ticket.member)
   if skips >= MAX_SKIPS or (skips > 0 and now - since_us >= pool.patience) then return ticket end
-  local other = search_warm(pool, ticket.queue, warm)
+  local other = search_warm(pool, ticket.queue, class, warm)
   if not other or avoided_server(pool, other) == server then return ticket end
   other.overtakes = ticket.overtakes
   skip(pool, ticket)

@@ -5,14 +5,23 @@
 local DEFAULT_BAND = 1  -- normal
 
 -- {weight, band (0 to 2), cap (nil: none)}
-local function rules_of(tenant)
-  local found = rules[tenant]
-  if found then return found end
-  found = { weight = 1, band = DEFAULT_BAND }
-  local packed = redis.call('HGET', key('tenants'), tenant)
+local function keep_rules(tenant, packed)
+  local found = { weight = 1, band = DEFAULT_BAND }
   if packed then found.weight, found.band, found.cap = cmsgpack.unpack(packed) end
   rules[tenant] = found
   return found
+end
+
+local function rules_of(tenant) return rules[tenant] or keep_rules(tenant, redis.call('HGET', key('tenants'), tenant)) end
+
+-- Reads those of several at once, for whoever asks next. tenants: {{name}, …}.
+local function read_rules(tenants)
+  local names = {}
+  for _, one in ipairs(tenants) do
+    if not rules[one.name] then names[#names + 1] = one.name end
+  end
+  if not names[1] then return end
+  for i, packed in ipairs(redis.call('HMGET', key('tenants'), unpack(names))) do keep_rules(names[i], packed) end
 end
 
 local function save_rules(tenant, found)

@@ -1,0 +1,22 @@
+"""What the pinned workers of `pinned` hold: a model that needs nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpus.handlers import RunContext
+
+
+class Waits:
+    """``{"seconds": …}``, or until it is cancelled."""
+
+    vram_mb = 1
+    max_run_seconds = 600
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        ctx.wait(float(payload["seconds"]))
+        ctx.check()
+        return {}
+
+
+MODELS = {"waits": Waits}

@@ -1,0 +1,140 @@
+"""Tenants whose day has few GPU-seconds, and the books by which it is judged whether that was kept.
+
+The books are our own: what the attempts' rows add up to, what Redis was told and what it gave, as it carried
+it out. They are looked at between steps, so that no history depends on it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from dispatcher_project.simulation.operators import rule_tenant
+from dispatcher_project.simulation.scheduler import START, Process
+from dispatcher_project.simulation.size import Size
+from dispatcher_project.simulation.world import POOLS, World
+from gpus.leasing.values import ParkedFor
+from gpus.leasing.wire import read_lease
+from gpus.models import prepared
+from jobs.models import Attempt, Job, Tenant
+from jobs.services.explaining import explain_job
+from jobs.services.spent import day_of
+from jobs.states import JobState
+
+LOOK_SECONDS = 3.0
+GRACE_SECONDS = 15.0
+"""For the sweep, where nothing keeps it from its work: a tick or two, and ten seconds in which a process that
+stood still may have told what was true before."""
+HELD_SECONDS = 20.0
+"""From when all is mended until operators lift the quotas."""
+SHARE = 0.5
+"""Of histories in which a tenant has one from the start."""
+
+_limits = prepared.Read(
+    lambda: Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
+)
+_attempts = prepared.Read(
+    lambda: (
+        Attempt.objects.filter(job__tenant=prepared.value(Job, "tenant"))
+        .order_by()
+        .values_list("started_at", "finished_at", "gpu_seconds")
+    )
+)
+
+
+class Quotas:
+    """broken: laws. held: looks at which a tenant was held back whose jobs waited."""
+
+    def __init__(self, world: World, size: Size) -> None:
+        self.broken: list[str] = []
+        self.held = 0
+        self._world = world
+        self._told: dict[str, set[str]] = {pool: set() for pool in POOLS}
+        self._given: set[str] = set()
+        self._wrong_since: dict[tuple[int, bool], float] = {}
+        self._explained: set[int] = set()
+        chance = random.Random(f"{world.seed} quotas")
+        if chance.random() < SHARE:
+            seconds = chance.uniform(0.1, 0.7) * size.jobs
+            Tenant.objects.filter(pk=chance.choice(world.tenants)).update(daily_gpu_seconds=seconds)
+        world.redis.witness = self._carried_out
+
+    def lift(self) -> None:
+        """By an operator, after a while in which nothing but the quotas holds anybody back."""
+        self._world.scheduler.sleep(HELD_SECONDS)
+        for tenant in self._world.tenants:
+            self._world.operate(partial(rule_tenant, tenant, {"daily_gpu_seconds": None}))
+
+    def look(self) -> None:
+        """What must be so, and in calm weather is wrong for too long, breaks a law."""
+        limits: dict[int, float] = dict(_limits())
+        if not limits and not any(self._told.values()):
+            self._wrong_since.clear()
+            return
+        used = self._used(limits)
+        is_calm = self._world.is_calm()
+        for tenant in self._world.tenants:
+            is_used_up = tenant in limits and used[tenant] >= limits[tenant]
+            held = sum(str(tenant) in names for names in self._told.values())
+            if held == (len(POOLS) if is_used_up else 0) or not is_calm:
+                self._wrong_since.pop((tenant, is_used_up), None)
+            elif self._lasts((tenant, is_used_up)):
+                there = (
+                    f"used {used[tenant]:.1f} of {limits[tenant]:.1f} GPU-seconds"
+                    if is_used_up
+                    else "has some left"
+                )
+                self.broken.append(
+                    f"quota: tenant {tenant} {there}, and is held back in {held} pools of {len(POOLS)}"
+                )
+            self._wrong_since.pop((tenant, not is_used_up), None)
+            if held and is_used_up and is_calm:
+                self._explain(tenant)
+
+    def _lasts(self, what: tuple[int, bool]) -> bool:
+        now = self._world.scheduler.now
+        return now - self._wrong_since.setdefault(what, now) > GRACE_SECONDS
+
+    def _used(self, tenants: Iterable[int]) -> dict[int, float]:
+        """Of this UTC day: of what ended in it all, of what runs as much as ran in it."""
+        now = START + timedelta(seconds=self._world.scheduler.now)
+        day, used = day_of(now), dict.fromkeys(tenants, 0.0)
+        for tenant in used:
+            for began, ended, seconds in _attempts(tenant=tenant):
+                if ended is None:
+                    used[tenant] += max(0.0, (now - max(began, day)).total_seconds())
+                elif ended >= day:
+                    used[tenant] += seconds or 0.0
+        return used
+
+    def _explain(self, tenant: int) -> None:
+        """To whom a job of its waits: the quota is why."""
+        job = Job.objects.filter(tenant=tenant, state=JobState.QUEUED).order_by("id").first()
+        if job is None:
+            return
+        self.held += 1
+        if tenant in self._explained:
+            return
+        self._explained.add(tenant)
+        codes = [reason.code for reason in explain_job(job, self._world.ports(Process("judge"))).reasons]
+        if "quota" not in codes and "starting" not in codes:
+            self.broken.append(f"quota: job {job.id} waits for its tenant's quota, and is told {codes}")
+
+    def _carried_out(self, script: str, args: Sequence[Any], answer: Any) -> None:
+        """By Redis, whether or not its reply arrives."""
+        if script == "set_paused_tenants" and args[2] == ParkedFor.QUOTA.value:
+            self._told[args[1]] = set(args[3:])
+        if script not in ("claim", "release") or not isinstance(answer, list):
+            return
+        lease = read_lease(answer)
+        if lease is None or lease.adopted or lease.attempt_id in self._given:
+            return
+        self._given.add(lease.attempt_id)
+        if lease.tenant in self._told[lease.pool]:
+            self.broken.append(
+                f"quota: job {lease.job_id} got {lease.slot} at {self._world.scheduler.now:.2f}, after Redis "
+                f"was told that the day of tenant {lease.tenant} is used up"
+            )

@@ -1,0 +1,38 @@
+-- Servers come into their classes and leave them. A class comes with its first server and goes with its last one.
+-- include: servers
+-- include: turns
+
+-- An id that sorts by the number of models: the most specialised class first.
+local function class_of(models)
+  local _, commas = models:gsub(',', '')
+  return string.format('%03d-%s', commas - 1, redis.sha1hex(models):sub(1, 12))
+end
+
+-- Puts the server into its class, and among those that serve its models if it is on.
+local function enlist_server(server)
+  redis.call('SADD', key('class_servers', server.pool, server.class), server.name)
+  if redis.call('HSET', key('classes', server.pool), server.class, server.models) == 1 then
+    class_lists[server.pool] = nil
+    begin_class(load_pool(server.pool), server.class)
+  end
+  if server.desired ~= 'on' then return end
+  for model in server.models:gmatch('[^,]+') do
+    redis.call('SADD', key('serving', server.pool, model), server.name)
+  end
+end
+
+local function withdraw_server(server)
+  if server.gone then return end
+  for model in server.models:gmatch('[^,]+') do
+    redis.call('SREM', key('serving', server.pool, model), server.name)
+  end
+  redis.call('SREM', key('class_servers', server.pool, server.class), server.name)
+end
+
+-- Once it is known where a server that was withdrawn went: its class may have lost its last one.
+local function leave_class(pool, class)
+  if redis.call('EXISTS', key('class_servers', pool, class)) == 1 then return end
+  redis.call('HDEL', key('classes', pool), class)
+  class_lists[pool] = nil
+  end_class(load_pool(pool), class)
+end

@@ -1,0 +1,103 @@
+"""The compose files: what each host needs to be told, what it shows to others, what its services run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from django.core.management import get_commands, load_command_class
+
+from dispatcher_project.embedded import die_with_parent, find_valkey
+from dispatcher_project.supervisor.data_folder import ROOT
+from tests.dispatcher_project.worker_bench import wait_for
+
+_REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
+PASSWORD = "only-for-this-test"
+
+
+def text_of(name: str) -> str:
+    return (ROOT / "deploy" / name).read_text()
+
+
+def services(name: str) -> dict[str, dict[str, Any]]:
+    return dict(yaml.safe_load(text_of(name))["services"])
+
+
+ONE_HOST, SEVERAL, WORKER = "compose.yaml", "compose.several-hosts.yaml", "compose.worker.yaml"
+
+
+def test_a_worker_host_asks_for_none_of_the_first_hosts_variables() -> None:
+    """A required variable stops compose wherever it stands, also in a service that is not started."""
+    assert set(_REQUIRED.findall(text_of(ONE_HOST))) == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert "$" not in text_of(WORKER)
+
+
+def test_a_worker_host_runs_what_the_first_host_runs_and_waits_for_nothing() -> None:
+    first = services(ONE_HOST)
+    for name, service in services(WORKER).items():
+        there = {key: value for key, value in first[name].items() if key != "depends_on"}
+        assert service == there
+
+
+def test_database_and_redis_are_shown_to_a_private_network_only_and_by_order() -> None:
+    ours, shared = services(ONE_HOST), services(SEVERAL)
+    assert {name for name, service in ours.items() if "ports" in service} == {"web"}
+    shown = {name: service["ports"] for name, service in shared.items()}
+    assert shown.keys() == {"postgres", "redis"}
+    for (port,) in shown.values():
+        assert _REQUIRED.match(port)[1] == "DISPATCHER_PRIVATE_ADDRESS"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
+def test_a_service_runs_a_command_that_there_is_and_comes_back_when_it_ends(name: str) -> None:
+    service = services(ONE_HOST)[name]
+    if "entrypoint" not in service:  # the image's own: manage.py
+        command, *words = service["command"]
+        parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
+        parser.parse_args(words)
+    assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
+
+
+def test_the_documents_run_commands_by_a_service_that_is_manage_py() -> None:
+    named = re.findall(r"run --rm (\w+)", (ROOT / "docs/deploying.md").read_text() + text_of(ONE_HOST))
+    assert named
+    assert all("entrypoint" not in services(ONE_HOST)[name] for name in named)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[redis.Redis]:
+    """Redis by the very command of the compose file, on a socket."""
+    binary = find_valkey()
+    if binary is None:
+        pytest.skip("no Valkey or Redis server binary")
+    _, *options = [_REQUIRED.sub(PASSWORD, word) for word in services(ONE_HOST)["redis"]["command"]]
+    process = subprocess.Popen(
+        [binary, *options, "--port", "0", "--unixsocket", "s", "--dir", "."],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
+    )
+    wait_for((tmp_path / "s").exists, what="its socket")
+    yield redis.Redis(unix_socket_path=str(tmp_path / "s"), decode_responses=True)
+    process.terminate()
+    process.wait(10)
+
+
+def test_redis_asks_for_its_password_and_forgets_nothing(
+    server: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(redis.AuthenticationError):
+        server.ping()
+    path = server.connection_pool.connection_kwargs["path"]
+    known = redis.Redis(unix_socket_path=path, password=PASSWORD, decode_responses=True)
+    assert known.ping()
+    assert known.config_get("appendonly", "maxmemory-policy") == {
+        "appendonly": "yes",
+        "maxmemory-policy": "noeviction",
+    }

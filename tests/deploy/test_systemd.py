@@ -1,0 +1,82 @@
+"""The systemd units: systemd takes them, and what they start takes what it is given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+
+from dispatcher_project.supervisor.data_folder import ROOT
+
+UNITS = sorted((ROOT / "deploy/systemd").iterdir())
+PYTHON = "/opt/dispatcher/.venv/bin/python"
+PINNED = ROOT / "deploy/systemd/dispatcher-pinned-worker@.service"
+
+
+def lines(unit: Path, name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", unit.read_text(), re.MULTILINE)
+
+
+def started(unit: Path, **variables: str) -> list[str]:
+    """The words of ExecStart as systemd makes them: `$NAME` alone becomes its words, `${NAME}` stays one."""
+    (command,) = lines(unit, "ExecStart")
+    words: list[str] = []
+    for word in command.replace("%i", "0").split():
+        if word.startswith("$") and not word.startswith("${"):
+            words += shlex.split(variables[word[1:]])
+        else:
+            words.append(re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], word))
+    return words
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+def test_systemd_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
+    for unit in UNITS:  # an instance of each template
+        name = unit.name.replace("@.", "@0.")
+        (tmp_path / name).write_text(unit.read_text().replace(PYTHON, sys.executable))
+    files = [str(file) for file in tmp_path.iterdir()]
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False)
+    said = (done.stdout + done.stderr).splitlines()
+    assert [line for line in said if "dispatcher" in line] == [], (
+        "what it says of the machine's own is not ours"
+    )
+
+
+@pytest.mark.parametrize(
+    "unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: unit.name
+)
+def test_a_unit_starts_something_that_there_is(unit: Path) -> None:
+    python, *words = started(unit, PINNED_OPTIONS="--models myapp.models")
+    assert python == PYTHON
+    if words[0] == "manage.py":
+        _, command, *rest = words
+        load_command_class(get_commands()[command], command).create_parser("", command).parse_args(rest)
+    if unit.name != "dispatcher-migrate.service":
+        assert lines(unit, "Restart") == ["always"], "also of a beat that ended itself"
+
+
+def test_a_pinned_worker_may_be_given_every_option() -> None:
+    given = '--models myapp.models,other --servers /etc/llms.toml --pool images --name "box-a" --slots 2'
+    *_, gpu, zero = started(PINNED, PINNED_OPTIONS="")
+    assert (gpu, zero) == ("--gpu", "0")
+    parser = load_command_class("dispatcher_project", "gpu_worker").create_parser("", "gpu_worker")
+    found = parser.parse_args(started(PINNED, PINNED_OPTIONS=given)[3:])
+    assert (found.models, found.servers, found.pool) == (
+        ["myapp.models", "other"], Path("/etc/llms.toml"), ["images"],
+    )  # fmt: skip
+    assert (found.name, found.slots, found.gpu) == ("box-a", 2, "0")
+
+
+def test_the_options_of_one_gpu_go_before_those_of_all() -> None:
+    """systemd: a later file's setting replaces an earlier one's."""
+    assert lines(PINNED, "EnvironmentFile") == [
+        "/etc/dispatcher/dispatcher.env",
+        "-/etc/dispatcher/pinned.env",
+        "-/etc/dispatcher/pinned-%i.env",
+    ]

@@ -1,0 +1,103 @@
+"""Switching and seeing a whole machine over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import AuditEntry, Server
+from tests.builders import make_model, make_server
+from tests.jobs.api.conftest import Account, World, operator, world
+from tests.jobs.api.test_bad_input import problem
+
+__all__ = ["operator", "world"]
+
+BOX = "/api/v1/admin/machines/box"
+
+
+@pytest.fixture(autouse=True)
+def box(operator: Account) -> None:
+    flux = make_model("flux")
+    make_server("box-gpu0", model=flux, machine="box", slots=2)
+    make_server("box-gpu1", model=flux, machine="box", desired="off")
+    make_server("other-gpu0", model=flux, machine="other")
+
+
+def test_one_request_switches_all_its_servers_and_tells_of_each(operator: Account, world: World) -> None:
+    world.leases.views["box-gpu0"] = ["leased", "free"]
+    answer = operator.client.patch(BOX, {"desired": "off"}, format="json")
+    assert answer.status_code == 200, answer.content
+    told = answer.json()
+    assert (told["machine"], told["changed"], told["live"]) == ("box", ["box-gpu0"], True)
+    assert [(one["server"], one["desired"]) for one in told["servers"]] == [
+        ("box-gpu0", "off"),
+        ("box-gpu1", "off"),
+    ]
+    assert [one["observed"]["running"] for one in told["servers"]] == [1, 0]
+    assert Server.objects.get(name="other-gpu0").desired == "on"
+    assert AuditEntry.objects.filter(target="machine:box", actor__startswith="key:").exists()
+    world.wakes.clear()
+    told = operator.client.patch(BOX, {"desired": "on"}, format="json").json()
+    assert told["changed"] == ["box-gpu0", "box-gpu1"]
+    assert sum(wake.count for wake in world.wakes) == 3
+
+
+def test_it_is_shown_without_being_changed(operator: Account) -> None:
+    told = operator.client.get(BOX).json()
+    assert [(one["server"], one["desired"], one["machine"]) for one in told["servers"]] == [
+        ("box-gpu0", "on", "box"),
+        ("box-gpu1", "off", "box"),
+    ]
+    assert told["changed"] == []
+
+
+def test_without_redis_it_is_switched_all_the_same_and_redis_is_asked_once(
+    operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.leases.away = True
+    asked: list[Any] = []
+    refuse = world.leases.slots_of
+    monkeypatch.setattr(world.leases, "slots_of", lambda names: asked.append(names) or refuse(names))
+    told = operator.client.patch(BOX, {"desired": "off"}, format="json").json()
+    assert (told["live"], {one["observed"]["state"] for one in told["servers"]}) == (False, {"unknown"})
+    assert set(Server.objects.filter(machine="box").values_list("desired", flat=True)) == {"off"}
+    assert asked == [["box-gpu0", "box-gpu1"]], "each question may take its whole time-out"
+
+
+@pytest.mark.parametrize("name", ["nope", "a%20b", "%00", "x" * 65])
+def test_a_machine_that_is_not_there(operator: Account, name: str) -> None:
+    url = f"/api/v1/admin/machines/{name}"
+    problem(operator.client.get(url), 404, "unknown_machine", "/machine")
+    problem(operator.client.patch(url, {"desired": "off"}, format="json"), 404, "unknown_machine", "/machine")
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/desired"),
+        ({"desired": "hard"}, "/desired"),
+        ({"desired": "off", "slots": 1}, "/slots"),
+        ([], ""),
+    ],
+)
+def test_a_switch_that_makes_no_sense_is_refused(operator: Account, body: Any, pointer: str) -> None:
+    problem(operator.client.patch(BOX, body, format="json"), 422, "validation_failed", pointer)
+    assert Server.objects.get(name="box-gpu0").desired == "on"
+
+
+def test_a_server_says_what_it_is_part_of_when_it_is_registered(operator: Account) -> None:
+    body = {
+        "model": "zimg",
+        "server": "box-http",
+        "endpoint": "http://10.0.0.1/",
+        "slots": 1,
+        "machine": "box",
+    }
+    answer = operator.client.post("/api/v1/admin/register", body, format="json")
+    assert (answer.status_code, answer.json()["machine"]) == (201, "box")
+    told = operator.client.patch(BOX, {"desired": "draining"}, format="json").json()
+    assert told["changed"] == ["box-gpu0", "box-gpu1", "box-http"]
+    answer = operator.client.post("/api/v1/admin/register", body | {"machine": "a b"}, format="json")
+    problem(answer, 422, "validation_failed", "/machine")

@@ -1,0 +1,108 @@
+"""Broad tenants whose tickets no slot of a class may take are set aside when they are met, a few each time,
+and are there again as soon as one may."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.leasing.scripts import Client
+from gpus.leasing.values import CircuitRules
+from gpus.protocol import CircuitState, ServerSpec
+
+from .circuit_rig import MODEL, WELL, end, model
+from .crowd import CROWDED, commands, costs, crowd, full_class, one_who_waits_for
+from .rig import POOL, Rig, counts
+
+WITH_BROKEN = (*CROWDED[:4], "broken")
+REST_SECONDS = 1000.0
+
+
+@pytest.fixture
+def fragile(client: Client, fleet: str) -> Rig:
+    """One failure opens a circuit."""
+    rig = Rig(client, fleet, circuit_rules=CircuitRules(1, REST_SECONDS, REST_SECONDS)).open()
+    full_class(rig)
+    rig.server("other", 30, ("broken", "z"))
+    rig.wait(1)  # so that the slot that is used next is the last one to be taken
+    return rig
+
+
+def breaks(rig: Rig) -> None:
+    rig.push("breaks", model="broken", place=0)
+    end(rig, rig.must_claim(), MODEL)
+    assert model(rig, "broken") is CircuitState.OPEN
+
+
+def test_nobody_stands_in_the_way_who_came_for_a_model_whose_circuit_is_open(fragile: Rig) -> None:
+    breaks(fragile)
+    one_who_waits_for(fragile, ["z"])
+    assert len(set(costs(fragile, WITH_BROKEN))) == 1
+
+
+@pytest.mark.parametrize("new_class", [False, True])
+def test_no_call_walks_far_over_those_that_came_before_it_opened(fragile: Rig, new_class: bool) -> None:
+    """Or before a class began. The claim is asked again and again, a few each time, and that once."""
+    crowd(fragile, 0, 200, WITH_BROKEN)
+    if new_class:
+        fragile.leases.forget_server("other")
+        fragile.server("other", 30, ("y", "z"))
+    else:
+        breaks(fragile)
+    one_who_waits_for(fragile, ["z"])
+    found = []
+    for _ in range(3):
+        fragile.client.config_resetstat()
+        assert fragile.must_claim().tenant == "z"
+        calls = fragile.client.info("commandstats")["cmdstat_fcall"]["calls"]
+        found.append((calls, commands(fragile) // calls))
+    assert [calls for calls, _ in found] == [200 // 16 + 1, 1, 1]
+    assert max(per_call for _, per_call in found) < 100
+
+
+def test_where_a_release_may_not_walk_so_far_the_wake_for_its_slot_goes_on(fragile: Rig) -> None:
+    one_who_waits_for(fragile, ["z"])
+    lease = fragile.must_claim()
+    while fragile.claim():
+        pass  # so that there is no other slot
+    fragile.push("lower", model="z", tenant="v", priority=9)
+    crowd(fragile, 0, 100, WITH_BROKEN)
+    fragile.leases.configure_server(ServerSpec("other", POOL, 30, ("y", "z")))
+    assert fragile.release(lease, gpu_seconds=1.0, next_attempt_id="next") is None
+    assert counts(fragile.leases.settled([lease.ref])) == {(POOL, None): 1}
+    assert fragile.must_claim().tenant == "z"
+
+
+@pytest.mark.parametrize("second", ["another class", "a narrow tenant", "a lower band"])
+def test_nobody_goes_before_those_behind_whom_a_call_may_not_look(fragile: Rig, second: str) -> None:
+    crowd(fragile, 0, 40, WITH_BROKEN)
+    breaks(fragile)
+    one_who_waits_for(fragile, [*CROWDED, "z"], "u")
+    if second == "another class":
+        fragile.server("third", 1, ("y",))
+        fragile.push("last", model="y", tenant="v", place=5)
+    elif second == "a narrow tenant":
+        fragile.push("last", model="z", tenant="v", place=5)
+    else:
+        fragile.push("last", model="z", tenant="v", place=5, priority=9)
+    assert fragile.must_claim().tenant == "u"
+
+
+def test_who_was_set_aside_is_found_when_the_circuit_is_half_open_and_when_it_is_closed(fragile: Rig) -> None:
+    crowd(fragile, 0, 40, WITH_BROKEN)
+    breaks(fragile)
+    one_who_waits_for(fragile, ["z"])
+    assert fragile.must_claim().tenant == "z"
+    fragile.wait(REST_SECONDS)
+    probe = fragile.must_claim()
+    assert probe.model == "broken"
+    assert fragile.must_claim().tenant == "z", "one tries"
+    end(fragile, probe, WELL)
+    assert [fragile.must_claim().model for _ in range(20)] == ["broken"] * 20
+
+
+def test_a_wiped_index_names_nobody(fragile: Rig) -> None:
+    crowd(fragile, 0, 5, WITH_BROKEN)
+    assert fragile.leases.begin_rebuild("rig")
+    while not fragile.leases.wipe("rig"):
+        pass
+    assert fragile.all_keys() == {"rebuild"}

@@ -1,0 +1,38 @@
+"""What a claim and a release-and-claim ask of Redis, counted, while what they must not walk over grows."""
+
+from __future__ import annotations
+
+import pytest
+
+from .crowd import CROWDED, commands, costs, full_class, one_who_waits_for
+from .rig import POOL, Rig
+
+
+@pytest.mark.parametrize("algorithm", ["fair", "fifo"])
+def test_a_slot_walks_over_no_tenant_that_waits_for_other_models_only(rig: Rig, algorithm: str) -> None:
+    rig.pool(algorithm)
+    full_class(rig)
+    rig.server("other", 30, ("z",))
+    one_who_waits_for(rig, ["z"])
+    assert len(set(costs(rig, CROWDED))) == 1
+
+
+def test_a_slot_finds_at_once_who_waits_for_many_models_of_which_it_runs_the_last_one(rig: Rig) -> None:
+    full_class(rig)
+    rig.server("other", 30, ("z",))
+    one_who_waits_for(rig, [*CROWDED, "z"])
+    assert len(set(costs(rig, CROWDED))) == 1
+
+
+def test_a_turn_costs_the_same_however_many_models_its_tenant_waits_for(rig: Rig) -> None:
+    models = [f"m{number:03}" for number in range(200)]
+    rig.server("s1", 30, models)
+    found = []
+    for known in (6, 200):
+        one_who_waits_for(rig, models[:known], f"t{known}")
+        lease = rig.must_claim()
+        rig.client.config_resetstat()
+        rig.next(lease)
+        found.append(commands(rig))
+        rig.leases.set_paused_tenants(POOL, [f"t{known}"])
+    assert found[0] == found[1]

@@ -1,0 +1,113 @@
+"""Limits of queues under submits at the same moment: exact, whatever the database."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
+
+from jobs.models import Job
+from jobs.services import limits
+from jobs.services.room import FEW
+
+from .conftest import Account, account, make_model
+from .test_batch import account_client
+from .test_limits import BATCH, JOB, SUBMIT, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+THREADS = 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    limits.forget()
+    yield
+    limits.forget()
+
+
+def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account) -> Counter[str]:
+    """What became of the submits; submit: client, number."""
+    start = threading.Barrier(threads)
+
+    def run(number: int) -> str:
+        try:
+            client = account_client(accounts[number % len(accounts)].key)
+            start.wait(30)
+            return submit(client, number)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(threads) as pool:
+        return Counter(pool.map(run, range(threads)))
+
+
+def one(client: Any, number: int) -> str:
+    told = client.post(SUBMIT, JOB, format="json").json()
+    return str(told.get("code", "accepted"))
+
+
+def test_of_twenty_submits_at_once_as_many_get_in_as_may() -> None:
+    acme = account("acme")
+    make_model("zimg")
+    limit(acme, max_queued=1)
+    assert at_once(THREADS, one, acme) == {"accepted": 1, "tenant_queue_full": THREADS - 1}
+    assert Job.objects.count() == 1
+
+
+def test_tenants_share_the_limit_of_a_model() -> None:
+    make_model("zimg", max_queued=3)
+    both = (account("acme"), account("other"))
+    assert at_once(THREADS, one, *both) == {"accepted": 3, "model_queue_full": THREADS - 3}
+    assert Job.objects.count() == 3
+
+
+def test_batches_that_name_the_same_models_in_another_order_don_t_wait_for_each_other() -> None:
+    acme = account("acme")
+    names = ("flux", "llama", "zimg")
+    for name in names:
+        make_model(name, max_queued=8)
+
+    def batch(client: Any, number: int) -> str:
+        order = names if number % 2 else names[::-1]
+        jobs = [JOB | {"model": name} for name in order for _ in range(4)]
+        assert len(jobs) > FEW
+        answer = client.post(BATCH, {"jobs": jobs}, format="json")
+        assert answer.status_code == 202, answer.content
+        return "answered"
+
+    assert at_once(8, batch, acme) == {"answered": 8}
+    found = Counter(Job.objects.values_list("model", flat=True))
+    assert found == dict.fromkeys(names, 8)
+
+
+@pytest.mark.parametrize(("most", "jobs", "waits"), [
+    (None, 1, False), (100_000, 1, False), (100_000, FEW, False), (100_000, FEW + 1, True), (5, 1, True),
+])  # fmt: skip
+def test_who_is_far_from_a_limit_takes_no_turn(most: int | None, jobs: int, waits: bool) -> None:
+    acme = account("acme")
+    make_model("zimg")
+    limit(acme, max_queued=most)
+    with CaptureQueriesContext(connection) as asked:
+        assert acme.client.post(BATCH, {"jobs": [JOB] * jobs}, format="json").status_code == 202
+    locks = [query for query in asked.captured_queries if "advisory" in query["sql"]]
+    assert len(locks) == (waits and connection.vendor == "postgresql")
+
+
+def test_a_few_go_in_without_a_turn_only_while_all_under_way_would_fit(settings: Any) -> None:
+    acme = account("acme")
+    make_model("zimg")
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_batch_jobs=50)
+    for most, waits in ((50 + 100 * FEW, False), (50 + 100 * FEW - 1, True)):
+        limit(acme, max_queued=most)
+        Job.objects.all().delete()
+        with CaptureQueriesContext(connection) as asked:
+            assert acme.client.post(SUBMIT, JOB, format="json").status_code == 202
+        locks = [query for query in asked.captured_queries if "advisory" in query["sql"]]
+        assert len(locks) == (waits and connection.vendor == "postgresql")

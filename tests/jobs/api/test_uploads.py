@@ -1,0 +1,160 @@
+"""Bodies that come slowly, or never, over real sockets to the real web process: no thread waits for them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+
+from dispatcher_project.asgi import WSGI_THREADS
+from jobs.ids import new_id
+from jobs.models import Job, PushedResult
+from jobs.services.push_tokens import push_token
+from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.jobs.web import Web
+
+from .conftest import Account
+
+__all__ = ["redis_url", "tenant", "web"]
+pytestmark = pytest.mark.sqlite_only
+SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
+JOB = {"model": "zimg", "payload": {}}
+LONG = 300_000
+
+
+def callback() -> str:
+    return f"/api/v1/tasks/callback/{new_id()}"
+
+
+def bearer(account: Account) -> dict[str, str]:
+    return {"Authorization": f"Bearer {account.key}"}
+
+
+class Sockets:
+    """Requests whose bodies are in the test's hands."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        parts = urlsplit(url)
+        self._address, self._stack = (parts.hostname, parts.port), stack
+
+    def begin(self, path: str, length: int, **headers: str) -> socket.socket:
+        """The head alone."""
+        connection = self._stack.enter_context(socket.create_connection(self._address, timeout=15))
+        head = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(length)}
+        head |= {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = [f"{name}: {value}" for name, value in head.items()]
+        connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode())
+        return connection
+
+
+@pytest.fixture
+def sockets(web: Web) -> Iterator[Sockets]:
+    with ExitStack() as stack:
+        yield Sockets(web.url, stack)
+
+
+@pytest.fixture
+def bounds(settings: Any) -> Callable[..., None]:
+    def change(**seconds: float) -> None:
+        settings.DISPATCHER = settings.DISPATCHER.__class__(**seconds)
+
+    return change
+
+
+def answer_of(connection: socket.socket) -> tuple[int, str]:
+    """Status and code; once the server has closed."""
+    said = b""
+    while part := connection.recv(65536):
+        said += part
+    head, _, body = said.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["code"]
+
+
+@pytest.mark.parametrize("who", ["nobody", "a wrong token", "a token", "a key", "a form"])
+def test_silent_clients_hold_no_thread(web: Web, tenant: Account, sockets: Sockets, who: str) -> None:
+    for _ in range(WSGI_THREADS + 4):
+        match who:
+            case "nobody":
+                sockets.begin(BATCH, LONG)
+            case "a wrong token":
+                sockets.begin(callback(), LONG, X_Callback_Token="x.y")
+            case "a token":
+                sockets.begin(callback(), LONG, X_Callback_Token=push_token(new_id()))
+            case "a key":
+                sockets.begin(BATCH, LONG, **bearer(tenant))
+            case "a form":  # whose CSRF token would stand in the body
+                form = "application/x-www-form-urlencoded"
+                sockets.begin("/admin/login/", LONG, Content_Type=form, Cookie=f"csrftoken={'x' * 32}")
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=10)
+    assert answer.status_code == 202
+
+
+def test_who_stops_sending_is_told_so(tenant: Account, sockets: Sockets, bounds: Callable[..., None]) -> None:
+    bounds(upload_idle_seconds=0.3)
+    connection = sockets.begin(SUBMIT, 100, **bearer(tenant))
+    connection.sendall(b"{")
+    assert answer_of(connection) == (408, "upload_too_slow")
+    long = sockets.begin(BATCH, LONG, **bearer(tenant))
+    assert answer_of(long) == (408, "upload_too_slow")
+
+
+def test_a_trickle_comes_to_an_end(tenant: Account, sockets: Sockets, bounds: Callable[..., None]) -> None:
+    bounds(upload_idle_seconds=5.0, upload_seconds=0.5)
+    connection = sockets.begin(BATCH, LONG, **bearer(tenant))
+    began = time.monotonic()
+    connection.settimeout(0.05)
+    said = b""
+    while not said and time.monotonic() < began + 10:
+        connection.sendall(b" ")
+        try:
+            said = connection.recv(65536)
+        except TimeoutError:
+            continue
+    assert said.split()[1] == b"408"
+
+
+def test_without_a_right_token_a_push_is_refused_unread(sockets: Sockets) -> None:
+    connection = sockets.begin(callback(), 30_000_000, X_Callback_Token="x.y", Connection="close")
+    assert answer_of(connection) == (401, "invalid_push_token")
+
+
+def test_what_is_too_long_is_refused_unread(tenant: Account, sockets: Sockets) -> None:
+    for path, code in ((SUBMIT, "payload_too_large"), (BATCH, "payload_too_large")):
+        connection = sockets.begin(path, 40_000_000, Connection="close", **bearer(tenant))
+        assert answer_of(connection) == (413, code)
+    form = sockets.begin("/admin/login/", 40_000_000, Content_Type="multipart/form-data; boundary=x")
+    assert answer_of(form) == (413, "payload_too_large")
+
+
+def test_a_client_that_leaves_gets_no_job(web: Web, tenant: Account, sockets: Sockets) -> None:
+    body = json.dumps(JOB).encode()
+    connection = sockets.begin(SUBMIT, len(body) + 1, **bearer(tenant))
+    connection.sendall(body)
+    connection.close()
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=10)
+    assert answer.status_code == 202
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("size", [LONG, 3_500_000])
+def test_a_long_push_arrives_whole(web: Web, tenant: Account, size: int) -> None:
+    attempt = new_id()
+    body = {"status": "success", "result": "".join(f"{n:08d}" for n in range(size // 8))}
+    headers = {"X-Callback-Token": push_token(attempt)}
+    answer = requests.post(web.url + callback(), json=body, headers=headers, timeout=20)
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True})
+    assert PushedResult.objects.get(attempt_id=attempt).body == body
+
+
+def test_a_long_submit_is_one_job(web: Web, tenant: Account) -> None:
+    job = JOB | {"payload": {"text": "x" * LONG}}
+    answer = requests.post(web.url + SUBMIT, json=job, headers=bearer(tenant), timeout=20)
+    assert answer.status_code == 202
+    assert Job.objects.get().payload == job["payload"]

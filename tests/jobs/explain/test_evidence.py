@@ -1,0 +1,26 @@
+"""Of other tenants an answer tells how many jobs stand before this one, and nothing else."""
+
+from __future__ import annotations
+
+from gpus.leasing.outlook import Outlook
+from jobs.explain.decide import explain
+from jobs.explain.snapshot import Servers, Snapshot
+from jobs.states import JobState
+
+
+def test_who_is_ahead_of_its_share_is_not_told_how_many_others_there_are() -> None:
+    line = Outlook(
+        in_line=True,
+        position=40,
+        own_ahead=1,
+        tenants=7,
+        lead_seconds=90.0,
+        mean_seconds=5.0,
+        working_slots=2,
+        servers=1,
+        slots={"busy": 2},
+    )
+    found = explain(Snapshot(JobState.QUEUED, "m", servers=Servers(on=1, slots=2), outlook=line))
+    reasons = {reason.code: reason for reason in found}
+    assert dict(reasons["lower_share"].evidence) == {"gpu_seconds_ahead_of_turn": 90.0}
+    assert not [reason for reason in found if "tenants" in reason.evidence or "7" in reason.message]

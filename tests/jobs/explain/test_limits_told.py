@@ -1,0 +1,114 @@
+"""What an explanation says of a tenant's limits, and of servers that are not well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus import queries as registry
+from gpus.leasing.outlook import Outlook
+from gpus.protocol import DesiredState
+from jobs.explain.decide import explain
+from jobs.explain.interval import starts_in
+from jobs.explain.snapshot import Quota, Servers, Snapshot
+from jobs.services import limits, quotas
+from jobs.services.explaining import estimate_job
+from jobs.states import JobState
+from tests.builders import make_model, make_ports, make_server, make_tenant
+
+from .injected import capped, over_quota
+from .scene import Scene
+
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+
+
+@pytest.fixture
+def scene(valkey: EmbeddedValkey) -> Iterator[Scene]:
+    yield Scene(redis.Redis.from_url(valkey.url), 4)
+    limits.forget()
+    quotas.forget()
+    registry.forget()
+
+
+def test_a_cap_says_how_many_run_of_how_many(scene: Scene) -> None:
+    found = scene.explain(capped(scene))
+    assert [reason.code for reason in found.reasons] == ["tenant_cap"]
+    assert found.reasons[0].evidence == {"running": 1, "limit": 1}
+    assert found.starts is None, "nobody knows when one of its jobs ends"
+
+
+def test_a_quota_says_what_was_used_and_that_it_goes_on_at_midnight(scene: Scene) -> None:
+    scene.clock.move(3600.0)
+    found = scene.explain(over_quota(scene))
+    evidence = found.reasons[0].evidence
+    assert found.reasons[0].code == "quota"
+    assert evidence["limit_gpu_seconds"] == scene.tenant.daily_gpu_seconds
+    assert evidence["used_gpu_seconds"] >= evidence["limit_gpu_seconds"] - 0.1
+    assert evidence["resets_in_seconds"] == pytest.approx(23 * 3600, abs=2)
+    assert found.starts is not None
+    assert found.starts.p90_seconds > found.starts.p50_seconds > 23 * 3600 - 2
+    assert found.starts.p90_seconds < 23 * 3600 + 600
+
+
+def test_an_estimate_says_a_used_up_day_once(scene: Scene) -> None:
+    over_quota(scene)
+    found = scene.estimate()
+    assert [reason.code for reason in found.reasons] == ["quota"]
+    assert found.reasons[0].evidence["refused_with"] == "quota_exhausted"
+    assert (found.position, found.starts) == (None, None), "it would be refused, not held back"
+
+
+def held(parked: str, quota: Quota | None) -> Snapshot:
+    line = Outlook(in_line=True, parked=parked, guess_seconds=10.0, position=2, slots={"busy": 1})
+    return Snapshot(JobState.QUEUED, "m", quota=quota, servers=Servers(on=1, slots=1), outlook=line)
+
+
+@pytest.mark.parametrize(("parked", "quota", "p50"), [
+    ("q", Quota(used=5.0, limit=5.0, left_seconds=100.0), 110.0),
+    ("q", Quota(used=4.0, limit=5.0, left_seconds=100.0), 10.0),  # it was raised: the sweep tells the line
+    ("q", None, None),
+    ("qm", Quota(used=5.0, limit=5.0, left_seconds=100.0), None),
+    ("mq", Quota(used=5.0, limit=5.0, left_seconds=100.0), None),
+])  # fmt: skip
+def test_a_start_is_known_while_a_known_day_alone_holds_it_back(
+    parked: str, quota: Quota | None, p50: float | None
+) -> None:
+    now = held(parked, quota)
+    found = starts_in(now, explain(now))
+    assert (found and found.p50_seconds) == p50
+
+
+def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:
+    found = explain(held("z", None))[0]
+    assert (found.code, found.evidence) == ("tenant_held", {"reason": "z"})
+
+
+@pytest.mark.parametrize(
+    ("servers", "code"),
+    [
+        ([{"healthy": True}], None),
+        ([{"healthy": None}], None),
+        ([{"healthy": False}], "no_healthy_server"),
+        ([{"healthy": False}, {"healthy": True}], None),
+        ([{"healthy": False}, {"healthy": True, "slots": 0}], "no_healthy_server"),
+        ([{"healthy": False}, {"healthy": True, "desired": DesiredState.OFF.value}], "no_healthy_server"),
+        ([{"healthy": True, "slots": 0}], "no_slots"),
+        ([{"healthy": True, "desired": DesiredState.DRAINING.value}], "draining"),
+        ([], "no_server"),
+    ],
+)
+def test_a_submit_and_an_explanation_know_the_same_servers(
+    servers: list[dict[str, Any]], code: str | None
+) -> None:
+    registry.forget()
+    model = make_model("zimg")
+    for number, values in enumerate(servers):
+        make_server(f"s{number}", model=model, **values)
+    found = estimate_job("zimg", make_tenant().pk, 5, make_ports()).reasons
+    codes = [reason.code for reason in found if reason.code != "index_away"]
+    assert codes == ([code] if code else [])
+    assert registry.has_capacity("zimg") == (code is None)
