@@ -1,8 +1,8 @@
 """Many rows in one statement, whatever their number: one text to know, one to execute.
 
-PostgreSQL is given the rows as one value, a JSON array, and takes them apart itself: a place for each column
-of each row would make another statement of each number of rows, and cost more than what it writes. SQLite, which
-is no journey away, is given them one by one.
+PostgreSQL is given the rows as one value, a JSON array, and takes them apart itself: with a place for each
+column of each row every number of rows would be another statement, and handing over the values would cost
+more than writing them. SQLite, which is no journey away, is given them one by one.
 """
 
 from __future__ import annotations

@@ -67,17 +67,23 @@ class Together:
         new = self._new[type(row)]
         new[row.pk or str(len(new))] = row
 
+    def read_attempt(self, attempt_id: str) -> Attempt | None:
+        """One that begins in this transaction is written first: it stood on its slot, however soon it ends,
+        and the index must have its say."""
+        if attempt_id in self._new[Attempt]:
+            self._write_attempts()
+        if attempt_id not in self.attempts:
+            self.attempts[attempt_id] = _of_id.first(id=attempt_id)
+        return self.attempts[attempt_id]
+
     def change(self, row: Job | Attempt, fields: Sequence[str]) -> None:
         if isinstance(row, Attempt):
             self._stand(row)
-        if row.pk not in self._new.get(type(row), ()):  # else it is inserted as it is then
-            _, changed = self._changed[type(row)].setdefault(row.pk, (row, {}))
-            changed.update(dict.fromkeys(fields))
+        _, changed = self._changed[type(row)].setdefault(row.pk, (row, {}))
+        changed.update(dict.fromkeys(fields))
 
     def write(self) -> None:
-        """What ended leaves its slot before others stand there."""
-        self._update(Attempt)
-        self._insert(Attempt)
+        self._write_attempts()
         self._update(Job)
         self._insert(Event)
         self._insert(Callback)
@@ -92,6 +98,11 @@ class Together:
             self._on_slot[slot] = attempt.id
         else:
             self._on_slot.pop(slot, None)
+
+    def _write_attempts(self) -> None:
+        """What ended leaves its slot before others stand there."""
+        self._update(Attempt)
+        self._insert(Attempt)
 
     def _insert(self, model: type[Model]) -> None:
         new, self._new[model] = self._new[model], {}
@@ -147,11 +158,9 @@ def lock_job(job_id: str) -> Job | None:
 def read_attempt(attempt_id: str) -> Attempt | None:
     """Its job must be locked."""
     rows = _now.get()
-    if rows is not None and attempt_id in rows.attempts:
-        return rows.attempts[attempt_id]
-    attempt: Attempt | None = _of_id.first(id=attempt_id)
     if rows is not None:
-        rows.attempts[attempt_id] = attempt
+        return rows.read_attempt(attempt_id)
+    attempt: Attempt | None = _of_id.first(id=attempt_id)
     return attempt
 
 

@@ -109,6 +109,14 @@ def test_a_slot_that_another_process_took_is_told_and_the_others_start():
     assert outcomes == [StartOutcome.SLOT_TAKEN, StartOutcome.STARTED]
 
 
+def test_a_start_on_a_slot_that_is_taken_is_refused_also_if_it_ends_at_once():
+    write_batch([started(start_of(make_job()))])
+    late, other = start_of(make_job()), start_of(make_job(), "gpu-1/1")
+    outcomes = write_batch([started(late), started(other), ended(end_of(late)), ended(end_of(other))])
+    assert outcomes[:2] == [StartOutcome.SLOT_TAKEN, StartOutcome.STARTED]
+    assert [outcome.won for outcome in outcomes[2:]] == [False, True]
+
+
 def test_a_start_that_comes_before_the_end_on_its_slot_is_refused_as_if_alone():
     before, late = make_job(), make_job()
     first = start_of(before)
