@@ -127,3 +127,13 @@ def test_a_listener_that_fails_does_not_stop_the_writer():
     assert writer.submit(lambda: create("a")).result(10) == "a"
     assert writer.submit(lambda: create("b")).result(10) == "b"
     assert writer.stop()
+
+
+def test_what_comes_while_it_gathers_is_one_batch():
+    batches: list[int] = []
+    writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=0.5)
+    writer.start()
+    futures = [writer.submit(lambda n=n: create(f"g{n}")) for n in range(10)]
+    assert [future.result(10) for future in futures] == [f"g{n}" for n in range(10)]
+    assert batches == [10]
+    assert writer.stop()
