@@ -10,7 +10,7 @@ import structlog
 from django.db import transaction
 
 from gpus import queries as registry
-from gpus.models import prepared
+from gpus.models import sets
 from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
 from jobs.models import IdempotencyKey, Job
@@ -73,7 +73,7 @@ def store(
                 job=first,
                 batch=answers,
             )
-            prepared.insert_all([key])
+            sets.insert_all([key])
     _log(items)
     return items
 
@@ -129,7 +129,7 @@ def _insert(
             keys.append(key)
     if jobs:
         create_jobs(jobs, gate.now)
-    prepared.insert_all(keys)
+    sets.insert_all(keys)
     return items
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpus.protocol import Lease
 from jobs.services import claims, dispatch
-from tests.jobs.services.by_hand import by_hand
+from tests.jobs.services.by_hand import OVER, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -20,7 +20,7 @@ def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int)
     for _ in range(2):  # the first one's time is the estimate of the second
         job = hands.submit()
         claimed = claims.claim_next(hands.worker, "main", "m", None)
-        dispatch.run_claimed(hands.worker, claimed, until=0.0)
+        dispatch.run_claimed(hands.worker, claimed, OVER)
     assert len(shown) == times, "nobody knows how long the first one takes: it is shown"
     assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
     assert (shown[-1][0].job_id == job.id) == (times == 2)
