@@ -32,8 +32,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 SUBMIT = f"{API_ROOT}/queue/submit"
 MOST = 64
 """Submits of one group."""
-CLERKS = 2
-"""While one waits for the database to commit, the other goes on."""
+CLERKS = 4
+PATIENCE_SECONDS = 0.02
+"""So long what comes waits for the clerk that is at work: one group after it costs less than two small ones.
+Then another clerk begins, so that a slow transaction holds up nobody but its own."""
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
@@ -72,10 +74,12 @@ Clerk = Callable[[Sequence[Asked]], Sequence[Reply]]
 class SubmitDoor:
     """site: answers what is not usual."""
 
-    def __init__(self, site: Application, clerk: Clerk, *, clerks: int = CLERKS) -> None:
+    def __init__(self, site: Application, clerk: Clerk) -> None:
         self._site, self._clerk = site, clerk
-        self._threads = ThreadPoolExecutor(clerks, thread_name_prefix="submit")
-        self._free = clerks
+        self._threads = ThreadPoolExecutor(CLERKS, thread_name_prefix="submit")
+        self._busy = 0
+        self._began_at = 0.0
+        self._due: asyncio.Handle | None = None
         self._waiting: deque[Asked] = deque()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +90,10 @@ class SubmitDoor:
         body = await _whole(receive)
         asked = Asked(scope, named, body, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
-        self._begin()
+        if self._due is None:  # what else is ready now comes with it
+            self._due = asyncio.get_running_loop().call_soon(self._begin)
+        elif len(self._waiting) >= MOST:
+            self._begin()
         reply = await asked.reply
         if reply.pass_on is not None:
             await self._site({**scope, **reply.pass_on}, _again(body, receive), send)
@@ -98,21 +105,32 @@ class SubmitDoor:
         self._threads.shutdown()
 
     def _begin(self) -> None:
-        """Gives what waits to a clerk, if one is free."""
-        while self._waiting and self._free:
+        """Gives what waits to a clerk, if it is time for one."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._busy < CLERKS:
+            patience = self._began_at + PATIENCE_SECONDS - loop.time()
+            if self._busy and patience > 0 and len(self._waiting) < MOST:
+                self._due = loop.call_later(patience, self._begin)
+                return
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
-            self._free -= 1
-            answering = asyncio.get_running_loop().run_in_executor(self._threads, self._answer, group)
+            self._busy += 1
+            self._began_at = loop.time()
+            answering = loop.run_in_executor(self._threads, self._answer, group)
             answering.add_done_callback(lambda done, group=group: self._hand_out(group, done))
 
     def _answer(self, group: Sequence[Asked]) -> Sequence[Reply]:
         """In a thread. What nobody waits for any more is not begun."""
         awaited = [not is_given_up(asked.scope) for asked in group]
+        if not any(awaited):
+            return [_TO_NOBODY] * len(group)
         replies = iter(self._clerk([asked for asked, waits in zip(group, awaited, strict=True) if waits]))
         return [next(replies) if waits else _TO_NOBODY for waits in awaited]
 
     def _hand_out(self, group: Sequence[Asked], done: asyncio.Future[Sequence[Reply]]) -> None:
-        self._free += 1
+        self._busy -= 1
         self._begin()
         error = done.exception()
         replies = done.result() if error is None else [_broken(error)] * len(group)

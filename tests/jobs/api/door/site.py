@@ -75,16 +75,14 @@ class Told:
 class Site:
     """clerk: None for the site without the door."""
 
-    def __init__(
-        self, clerk: Clerk | None = answer_together, *, seconds: float = 60.0, clerks: int = 1
-    ) -> None:
+    def __init__(self, clerk: Clerk | None = answer_together, *, seconds: float = 60.0) -> None:
         self.viewed = 0
         self.groups: list[int] = []
         self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)
         self._django = WSGIHandler()
         self._clerk = clerk
         behind = cast("Any", self.threads)
-        self.door = None if clerk is None else SubmitDoor(behind, self._count, clerks=clerks)
+        self.door = None if clerk is None else SubmitDoor(behind, self._count)
         self._front = AsyncFront(SiteInTime(self.door or behind, seconds), lambda: cast("Any", None))
 
     def ask(self, key: str, *asks: Ask) -> list[Told]:
@@ -94,6 +92,18 @@ class Site:
     def ask_as(self, *asks: tuple[str, Ask]) -> list[Told]:
         """key and request, all at once."""
         return asyncio.run(self._all(asks))
+
+    def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Told]:
+        """Each wave once the one before was answered; `then` after the last; and waits for all clerks."""
+
+        async def all_waves() -> list[Told]:
+            told = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
+            then()
+            while self.door is not None and self.door._busy:
+                await asyncio.sleep(0.01)
+            return told
+
+        return asyncio.run(all_waves())
 
     def close(self) -> None:
         self.threads.executor.shutdown()
@@ -127,3 +137,11 @@ class Site:
     def _view(self, environ: Any, start_response: Any) -> Any:
         self.viewed += 1
         return self._django(environ, start_response)
+
+
+def job(**more: Any) -> Ask:
+    return Ask({**JOB, **more})
+
+
+def with_headers(**headers: str | None) -> Ask:
+    return Ask(headers={name.replace("_", "-"): value for name, value in headers.items()})

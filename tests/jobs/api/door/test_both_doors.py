@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.db import connections
 
-from jobs.api.door import MOST
 from jobs.callbacks import guard
-from jobs.models import ApiKey, IdempotencyKey, Job, JobTag
+from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.services import limits, quotas
 from jobs.services.keys import create_key
-from tests.builders import ManualClock
+from tests.jobs.api.conftest import Account, World, account
+from tests.jobs.api.test_limits import limit
 from tests.jobs.fake_leases import FakeLeases
 
-from .conftest import Account, World, account, make_model
-from .doors import JOB, Ask, Site
-from .test_limits import limit
+from .site import JOB, Ask, Site, job, with_headers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 TEXT = {"content-type": "text/plain"}
 DEEP = b'{"model":"zimg","payload":{"a":' + b"[" * 80 + b"]" * 80 + b"}}"
-
-
-@pytest.fixture(autouse=True)
-def ground(world: World, settings: Any) -> Iterator[None]:
-    """Threads leave no connection behind."""
-    kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
-    world.clock = ManualClock(NOW)
-    limits.forget()
-    quotas.forget()
-    make_model("zimg")
-    make_model("full", max_queued=0)
-    make_model("strict", payload_schema={"type": "object", "required": ["prompt"]})
-    yield
-    connections.settings["default"]["CONN_MAX_AGE"] = kept
-    limits.forget()
-    quotas.forget()
-
-
-@pytest.fixture
-def door() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
-
-
-@pytest.fixture
-def both(door: Site) -> Iterator[tuple[Site, Site]]:
-    """Without and with the door."""
-    plain = Site(clerk=None)
-    yield plain, door
-    plain.close()
-
-
-def job(**more: Any) -> Ask:
-    return Ask({**JOB, **more})
-
-
-def with_headers(**headers: str | None) -> Ask:
-    return Ask(headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
 USUAL = {
@@ -245,82 +201,3 @@ def test_redis_that_is_away_keeps_nobody_out(acme: Account, world: World, both: 
     assert found[0] == found[1]
     assert found[0][0] == 202
     assert Job.objects.count() == 1
-
-
-# -- in company ------------------------------------------------------------------------------------
-
-
-def test_those_that_come_together_are_answered_together(acme: Account, door: Site, world: World) -> None:
-    told = door.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MOST + 10)))
-    assert {one.status for one in told} == {202}
-    assert door.viewed == 0
-    assert sum(door.groups) == MOST + 10
-    assert max(door.groups) > 1
-    assert max(door.groups) <= MOST
-    ids = [one.json()["job_id"] for one in told]
-    assert len(set(ids)) == MOST + 10 == Job.objects.count() == len(world.leases.line)
-    assert [Job.objects.get(id=one).payload for one in ids] == [{"n": n} for n in range(MOST + 10)]
-    assert [one.json()["tags"] for one in told] == [[f"t{n}"] for n in range(MOST + 10)]
-    assert JobTag.objects.count() == MOST + 10
-    assert sorted(one.json()["position"] for one in told) == list(range(1, MOST + 11))
-
-
-def test_each_client_gets_its_own_answer(acme: Account, other: Account, door: Site) -> None:
-    keyed = with_headers(idempotency_key="a")
-    asks = [
-        (acme.key, job()), (other.key, job(priority=9)), (acme.key, Ask(b"{")),
-        (other.key, job(model="full")),
-        (acme.key, job(model="nobody")), ("nobody's", job()), (other.key, job(if_busy="reject")),
-        (acme.key, keyed), (other.key, keyed), (acme.key, keyed),
-        (acme.key, Ask(JOB | {"priority": 1}, {"idempotency-key": "a"})),
-    ]  # fmt: skip
-    told = door.ask_as(*asks)
-    assert [one.status for one in told] == [202, 202, 400, 429, 422, 401, 503, 202, 202, 202, 422]
-    made = [told[at].json()["job_id"] for at in (0, 1, 7, 8, 9)]
-    tenants = [Job.objects.get(id=one).tenant_id for one in made]
-    assert tenants == [acme.tenant.pk, other.tenant.pk, acme.tenant.pk, other.tenant.pk, acme.tenant.pk]
-    assert made[2] == made[4]
-    assert Job.objects.count() == 4
-
-
-def test_a_limit_counts_everybody_in_the_group(acme: Account, other: Account, door: Site) -> None:
-    limit(acme, max_queued=3)
-    told = door.ask_as(*[(acme.key, job()), (other.key, job())] * 10)
-    statuses = [[one.status for one in told[at::2]] for at in (0, 1)]
-    assert [statuses[0].count(202), statuses[0].count(429)] == [3, 7]
-    assert statuses[1] == [202] * 10
-    assert Job.objects.count() == 13
-
-
-def test_tokens_of_a_group_are_taken_one_for_each(acme: Account, door: Site, world: World) -> None:
-    limit(acme, submits_per_second=1.0, submit_burst=5)
-    assert world.leases.tokens == {}
-    held = Site(clerks=1)
-    try:
-        told = held.ask(acme.key, *[job()] * 8)
-    finally:
-        held.close()
-    assert sorted(one.status for one in told) == [202] * 5 + [429] * 3
-    left = [dict(one.headers)[b"ratelimit"] for one in told]
-    assert [text.split(b";")[1] for text in left[:5]] == [b"r=4", b"r=3", b"r=2", b"r=1", b"r=0"]
-    assert all(text == b'"submits";r=0;t=5' for text in left[5:])
-    assert all(b"retry-after" in dict(one.headers) for one in told[5:])
-    assert Job.objects.count() == 5
-
-
-def test_a_scheduled_and_a_queued_job_go_together(acme: Account, door: Site, world: World) -> None:
-    told = door.ask(acme.key, job(), job(run_at="2026-03-05T00:00:00Z"), job())
-    assert [one.json()["status"] for one in told] == ["queued", "scheduled", "queued"]
-    assert len(world.leases.line) == 2
-
-
-def test_the_answer_is_json_with_its_length(acme: Account, door: Site) -> None:
-    (told,) = door.ask(acme.key, Ask())
-    assert dict(told.headers)[b"content-length"] == str(len(told.body)).encode()
-    assert json.loads(told.body)["status"] == "queued"
-
-
-def test_keys_are_of_their_tenant(door: Site, acme: Account, other: Account) -> None:
-    told = door.ask_as(*[(one.key, with_headers(idempotency_key="a")) for one in (acme, other)])
-    assert told[0].json()["job_id"] != told[1].json()["job_id"]
-    assert account("acme").tenant == acme.tenant

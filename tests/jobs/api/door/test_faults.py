@@ -13,16 +13,16 @@ from django.db import OperationalError, connection
 
 from gpus.errors import LeasingUnavailable
 from jobs.api import clerk as clerk_module
+from jobs.api import door as door_module
 from jobs.models import IdempotencyKey, Job
 from jobs.services import placing, room, submit_together
 from jobs.services.submit import submit_job
 from jobs.services.submit_checks import checked_unless_known
-from jobs.services.submit_request import SubmitRequest
+from jobs.services.submit_request import SubmitRequest, fingerprint
+from tests.jobs.api.conftest import Account, World
+from tests.jobs.api.test_limits import limit
 
-from .conftest import Account, World
-from .doors import JOB, Site
-from .test_door import door, ground, job, with_headers  # noqa: F401 - fixtures
-from .test_limits import limit
+from .site import JOB, Site, job, with_headers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEYED = with_headers(idempotency_key="a")
@@ -39,7 +39,7 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
     submit_job(
         SubmitRequest("zimg", JOB["payload"], idempotency_key="a"), tenant=acme.tenant, ports=world.ports
     )
-    IdempotencyKey.objects.update(fingerprint=submit_fingerprint())
+    IdempotencyKey.objects.update(fingerprint=fingerprint(JOB))
     monkeypatch.setattr(submit_together, "known_keys", lambda tenant, requests: {})
     told = door.ask(acme.key, job(), KEYED, job())
     assert statuses(told) == [202, 202, 202]
@@ -48,12 +48,6 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
     assert door.viewed == 3
     assert sorted(dict(one.headers)[b"ratelimit"].split(b";")[1] for one in told) == [b"r=1", b"r=2", b"r=3"]
     assert world.leases.tokens[str(acme.tenant.pk)] == 1, "a token was taken twice"
-
-
-def submit_fingerprint() -> str:
-    from jobs.services.submit_request import fingerprint
-
-    return fingerprint(JOB)
 
 
 def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
@@ -146,36 +140,45 @@ def test_a_clerk_that_fails_answers_each_with_an_error(acme: Account) -> None:
         site.close()
 
 
-@pytest.fixture
-def held() -> Iterator[tuple[Site, threading.Event]]:
-    """The one clerk is held until it is let go; requests are given up after a fifth of a second."""
-    may_go = threading.Event()
-    answer = clerk_module.answer_together
+def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
+    acme: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go, answer = threading.Event(), clerk_module.answer_together
 
     def wait(group: Any) -> Any:
         assert may_go.wait(20)
         return answer(group)
 
+    monkeypatch.setattr(door_module, "CLERKS", 1)
     site = Site(wait, seconds=0.2)
-    yield site, may_go
-    may_go.set()
-    site.close()
+    try:
+        told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
+        assert statuses(told) == [503] * 3
+        assert {one.json()["code"] for one in told} == {"no_answer_in_time"}
+        assert site.groups == [1]
+        assert Job.objects.count() == 1, "only what was begun before its client was told to come again"
+    finally:
+        may_go.set()
+        site.close()
 
 
-def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
-    acme: Account, held: tuple[Site, threading.Event]
-) -> None:
-    site, may_go = held
-    told = site.ask(acme.key, job()) + site.ask(acme.key, job(), job())
-    assert statuses(told) == [503] * 3
-    assert {one.json()["code"] for one in told} == {"no_answer_in_time"}
-    may_go.set()
-    until = time.monotonic() + 20
-    while Job.objects.count() < 1 and time.monotonic() < until:
-        threading.Event().wait(0.01)
-    assert site.groups == [1]
-    site.close()
-    assert Job.objects.count() == 1, "only the one whose turn it was before its client was told to come again"
+def test_a_slow_group_does_not_hold_up_what_comes_after_it(acme: Account) -> None:
+    may_go, answer, held = threading.Event(), clerk_module.answer_together, []
+
+    def hold_the_first(group: Any) -> Any:
+        if not held:
+            held.append(group)
+            assert may_go.wait(20)
+        return answer(group)
+
+    site = Site(hold_the_first, seconds=0.5)
+    try:
+        told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
+        assert statuses(told) == [503, 202, 202]
+        assert site.groups == [1, 2]
+    finally:
+        may_go.set()
+        site.close()
 
 
 # -- turns (docs/adr/0014) -------------------------------------------------------------------------
@@ -200,14 +203,26 @@ def test_who_waits_for_a_turn_does_not_hold_up_the_others(
 ) -> None:
     limit(acme, max_queued=5)
     let_go = somebody_s_turn(f"tenant {acme.tenant.pk}")
-    site = Site(seconds=3.0)
-    try:
-        told = site.ask_as((acme.key, job()), (other.key, job()), (other.key, job()))
-        assert statuses(told) == [503, 202, 202]
-        assert site.viewed == 3
-        assert Job.objects.filter(tenant=other.tenant).count() == 2
-    finally:
+    waited: list[int] = []
+
+    def let_go_once_the_others_are_in() -> None:
+        until = time.monotonic() + 20
+        while Job.objects.filter(tenant=other.tenant).count() < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        waited.append(Job.objects.count())
+        connection.close()
         let_go()
+
+    watch = threading.Thread(target=let_go_once_the_others_are_in)
+    site = Site()
+    try:
+        watch.start()
+        told = site.ask_as((acme.key, job()), (other.key, job()), (other.key, job()))
+        assert statuses(told) == [202, 202, 202]
+        assert site.viewed == 3
+        assert waited == [2]
+    finally:
+        watch.join()
         site.close()
 
 
@@ -218,7 +233,7 @@ def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_o
         pytest.skip("SQLite writes one transaction at a time")
     for one in (acme, other):
         limit(one, max_queued=1000)
-    site = Site(clerks=4)
+    site = Site()
     try:
         for _ in range(5):
             pairs = [(acme.key, job()), (other.key, job())]
