@@ -66,8 +66,10 @@ _closed = prepared.ReadAmong(
 _attempts_of = prepared.ReadAmong(
     Attempt,
     "job",
-    lambda jobs: (
-        Attempt.objects.filter(job__pk__in=jobs).order_by().values_list("pk", "job_id", "number", "gpu_seconds")
+    lambda ids: (
+        Attempt.objects.filter(job__pk__in=ids)
+        .order_by()
+        .values_list("pk", "job_id", "number", "gpu_seconds")
     ),
 )
 
