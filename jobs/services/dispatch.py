@@ -182,6 +182,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, unt
         next_attempt_id=new_id() if go_on else None,
         rest_seconds=worker.rest_seconds(lease.server, ending.error),
         verdict=verdict_of(ending),
+        warm=worker.warm() if go_on else None,
     )
     settlement.write_end(
         leases,
