@@ -6,6 +6,7 @@ stderr. Set up by Django from `LOGGING`, once per process.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -50,7 +51,7 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {
             "line": {
-                "()": structlog.stdlib.ProcessorFormatter,
+                "()": Lines,
                 "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderer(style)],
                 "foreign_pre_chain": _SHARED,
             }
@@ -59,6 +60,20 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level.upper()},
         "loggers": {name: {"level": quiet} for name, quiet in _QUIET.items()},
     }
+
+
+class Lines(structlog.stdlib.ProcessorFormatter):
+    """Writes structlog's records as they are, without the second record that it makes of each for the sake of
+    other formatters. Records of others it leaves to that."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        logger, name = (record.__dict__.get(part) for part in ("_logger", "_name"))
+        if logger is None or name is None:
+            return super().format(record)
+        said: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
+        for process in self.processors:
+            said = process(logger, name, said)
+        return str(said)
 
 
 def _configure_structlog() -> None:
@@ -93,4 +108,5 @@ def _renderer(style: str) -> list[Any]:
         return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     if style == "console":
         return [structlog.processors.format_exc_info, plain_line]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
+    return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]

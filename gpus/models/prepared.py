@@ -87,7 +87,7 @@ class ReadAmong:
     """A `Read` for some of many: rows is given as many places as there may be values."""
 
     def __init__(
-        self, model: type[Model], field: str, rows: Callable[[list[Value]], QuerySet[Any, Any]]
+        self, model: type[Model], field: str, rows: Callable[[list[Any]], QuerySet[Any, Any]]
     ) -> None:
         self._model, self._field, self._rows = model, field, rows
         self._reads: dict[int, Read] = {}

@@ -29,6 +29,8 @@ _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 class ResponseTooLarge(RunFailed):
     """The answer is larger than the model allows."""
 
+    unfinished = True
+
 
 class HttpTransport:
     """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default the

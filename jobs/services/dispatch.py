@@ -192,6 +192,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: f
         next_attempt_id=new_id() if go_on else None,
         rest_seconds=worker.rests.after(lease.server, ending.error),
         verdict=verdict_of(ending),
+        warm=worker.warm() if go_on else None,
     )
     settlement.write_end(
         leases,

@@ -236,12 +236,16 @@ class PlainLine:
         band = self.band_of(ticket)
         return self._is_due(band) and any(self._head(higher, models) for higher in range(band))
 
-    def _prefer_warm(self, ticket: Waiting, slot: Slot, server: Server) -> Waiting:
-        if not self.patience or slot.warm in (None, ticket.model) or slot.warm not in server.models:
+    def _prefer_warm(
+        self, ticket: Waiting, slot: Slot, server: Server, told: Sequence[str] | None
+    ) -> Waiting:
+        warm = {slot.warm} if told is None else set(told)
+        models = [model for model in server.models if model in warm]
+        if not self.patience or ticket.model in warm or not models:
             return ticket
         if ticket.skips >= MAX_SKIPS or (ticket.skips and self.now - ticket.skipped_us >= self.patience):
             return ticket
-        other = self._head(self.band_of(ticket), [slot.warm])
+        other = self._head(self.band_of(ticket), models)
         if not other or self._avoids(other) == server.name:
             return ticket
         self._skip(ticket)
