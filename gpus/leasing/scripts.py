@@ -229,7 +229,7 @@ class Scripts:
     def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
         command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, *args)
         if not isinstance(self._client, redis.RedisCluster):
-            return self._client.execute_command(*command)
+            return _ask(self._client, command)
         # without a node the client would ask the cluster on every call where the key of an FCALL is
         node = self._client.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
         return self._client.execute_command(*command, target_nodes=node)
@@ -242,6 +242,18 @@ class Scripts:
         if node is None:
             raise RedisError("no node of the cluster holds the fleet's slot")
         return self._client.get_redis_connection(node)
+
+
+def _ask(client: redis.Redis, command: tuple[str | int | float, ...]) -> Any:
+    """As `execute_command`, without what it does for others (callbacks, measurements, retries: a sixth of the
+    call). redis-py closes a connection whose answer did not come: it may be under way."""
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+    try:
+        connection.send_command(*command)
+        return connection.read_response()
+    finally:
+        pool.release(connection)
 
 
 def load_library(ask: Callable[..., Any], name: str) -> None:
