@@ -150,6 +150,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
         return answer(group)
 
     monkeypatch.setattr(door_module, "CLERKS", 1)
+    monkeypatch.setattr(door_module, "HELPERS", 0)
     site = Site(wait, seconds=0.2)
     try:
         told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
