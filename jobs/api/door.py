@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -43,7 +44,7 @@ PATIENCE_SECONDS = 0.02
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
-_ANYTHING = frozenset({b"*/*", b"application/json"})
+_ANYTHING = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 _UNUSUAL = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
 
 
@@ -121,7 +122,7 @@ class SubmitDoor:
             self._busy += 1
             self._began_at = loop.time()
             answering = loop.run_in_executor(self._threads, self._answer, group)
-            answering.add_done_callback(lambda done, group=group: self._hand_out(group, done))
+            answering.add_done_callback(partial(self._hand_out, group))
 
     def _answer(self, group: Sequence[Asked]) -> Sequence[Reply]:
         """In a thread. What nobody waits for any more is not begun."""
