@@ -48,6 +48,7 @@ USUAL = {
     "wants to wait, nobody takes it over": with_headers(prefer="respond-async"),
     "accepts anything": with_headers(accept="*/*"),
     "accepts JSON": with_headers(accept="application/json"),
+    "accepts what axios does": with_headers(accept="application/json, text/plain, */*"),
     "JSON with a charset": with_headers(content_type="Application/JSON; charset=utf-8"),
     "bearer in capitals": with_headers(authorization="BEARER {key}"),
     "through proxies": with_headers(x_forwarded_for="8.8.8.8, 10.0.0.1", x_real_ip="1.1.1.1"),
