@@ -27,8 +27,12 @@ pytestmark = [
         ("later starts", "kill", "early:", 12),
         ("quota's sweep", "quota_cut", "quota:", 24),
         ("quota in the rebuild", "quota_cut,redis_flushed", "quota:", 24),
-        ("ends in the quota", "quota_cut", "quota:", 24),
+        ("ends in the quota", "quota_cut", "told:", 24),
         ("end of the quota", "quota_cut", "quota:", 24),
+        ("quota told", "quota_cut", "told: job", 24),
+        ("quota told to who waits for it", "quota_cut", "told: job", 24),
+        ("quota at the door", "quota_cut", "told: tenant", 24),
+        ("figures of the quota", "quota_cut", "told: ", 24),
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", 12),
     ],
 )
