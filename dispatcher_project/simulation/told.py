@@ -31,7 +31,8 @@ class Books:
 
 
 class Told:
-    """Asked between steps, about another job at each look. broken: where laws are noted."""
+    """Asked between steps: at each look about a job of each tenant that is held back, and of another one by
+    turns. broken: where laws are noted."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
         self._world, self._broken, self._looks = world, broken, 0
@@ -39,11 +40,12 @@ class Told:
 
     def look(self, books: Books) -> None:
         self._looks += 1
-        for tenant in self._world.tenants:
+        next_one = self._world.tenants[self._looks % len(self._world.tenants)]
+        for tenant in {next_one, *(int(name) for names in books.held.values() for name in names)}:
             waiting = Job.objects.filter(tenant=tenant, state__in=WAITING).order_by("id")
             if jobs := list(waiting.defer("payload", "result")):
                 self._explain(jobs[self._looks % len(jobs)], books)
-        self._estimate(self._world.tenants[self._looks % len(self._world.tenants)], books)
+        self._estimate(next_one, books)
 
     def _explain(self, job: Job, books: Books) -> None:
         told = explain_job(job, self._ports)
