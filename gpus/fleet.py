@@ -37,7 +37,8 @@ class CellState(StrEnum):
 class Cell:
     """One slot. reason: a few words, empty where the state says it all. job_id, attempt_id, model: of what
     runs there, or is suspected to. age_seconds: since it was leased, or since the quarantine began.
-    warm_model: what ran there last."""
+    warm_models: what a job there finds loaded: what a worker says that holds models itself; of other
+    servers what ran there last."""
 
     slot: str
     state: CellState
@@ -46,7 +47,7 @@ class Cell:
     attempt_id: str | None = None
     model: str | None = None
     age_seconds: float | None = None
-    warm_model: str | None = None
+    warm_models: tuple[str, ...] = ()
 
     @property
     def index(self) -> int:
@@ -139,8 +140,7 @@ def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet
         seen = [views[slot] for slot in slots if slot in views]
         state = "unknown" if server.pool.fleet in away else observed(server, seen).state
         row = _row(server, state, cells, is_paused=is_paused)
-        beat = beats.get(server.name)
-        rows.append(row if beat is None else replace(row, telemetry=recent_telemetry(beat)))
+        rows.append(_measured(row, beats.get(server.name)) if server.host else row)
     return Fleet(tuple(rows), tuple(away))
 
 
@@ -163,6 +163,14 @@ def _row(server: Server, state: str, cells: Sequence[Cell], *, is_paused: bool) 
     )
 
 
+def _measured(row: ServerRow, beat: Beat | None) -> ServerRow:
+    """With what its worker said, while that is what is."""
+    telemetry = recent_telemetry(beat) if beat is not None else None
+    loaded = tuple((telemetry or {}).get("warm", ()))
+    cells = tuple(replace(cell, warm_models=loaded) for cell in row.cells)
+    return replace(row, telemetry=telemetry, cells=cells)
+
+
 def cell_of(
     slot: str,
     view: SlotView | None,
@@ -174,7 +182,7 @@ def cell_of(
 ) -> Cell:
     """view: None if Redis said nothing of this slot. suspect: its open quarantine, which is the database's:
     it counts either way."""
-    warm = view.warm_model if view else None
+    warm = (view.warm_model,) if view and view.warm_model else ()
     if suspect is not None and (view is None or view.state not in ("leased", "settling")):
         return Cell(
             slot,
@@ -194,7 +202,7 @@ def cell_of(
             slot, state, reason, view.job_id, view.attempt_id, view.model, max(0.0, view.held_seconds), warm
         )
     state, reason = _of_idle(view, server, is_paused=is_paused)
-    return Cell(slot, state, reason, warm_model=warm)
+    return Cell(slot, state, reason, warm_models=warm)
 
 
 def _of_running(view: SlotView, server: Server) -> tuple[CellState, str]:

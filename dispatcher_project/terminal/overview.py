@@ -67,7 +67,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "state": cell.state.value,
         "reason": cell.reason,
         "job_id": cell.job_id,
-        "model": cell.model or cell.warm_model,
+        "model": cell.model or ", ".join(cell.warm_models) or None,
         "seconds": cell.age_seconds,
     }
 

@@ -95,6 +95,7 @@ def run_pinned_worker(wishes: Wishes) -> int:
                 name=server,
                 ready_file=wishes.ready_file,
                 runners=lambda spec: LocalRunner(gpu),
+                warm=gpu.ready,
             )
         finally:
             watch.stop()

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import structlog
@@ -36,11 +36,12 @@ def run_gpu_worker(
     name: str = "",
     ready_file: Path | None = None,
     runners: Callable[[ModelSpec], Runner] | None = None,
+    warm: Callable[[], Sequence[str] | None] = lambda: None,
 ) -> int:
     """Blocks until the worker was told to stop; returns its exit status.
 
     pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
-    runners: how a model is run; None: over the network.
+    runners: how a model is run; None: over the network. warm: see `GpuWorker`.
     """
     from jobs.services.ports import production_ports
     from jobs.services.worker import create_worker
@@ -51,7 +52,7 @@ def run_gpu_worker(
     watch = PoolWatch(pools, host=host)
     threads = concurrency or settings.DISPATCHER.worker_threads
     worker = create_worker(production_ports(), runners=runners, threads=threads)
-    worker.show_run = show_run
+    worker.show_run, worker.warm = show_run, warm
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,

@@ -91,10 +91,20 @@ class Leases(Protocol):
         ...
 
     # -- the leases ----------------------------------------------------------------------------------
-    def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
+    def claim(
+        self,
+        pool: str,
+        *,
+        worker: str,
+        attempt_id: str,
+        host: str | None = None,
+        warm: Sequence[str] | None = None,
+    ) -> Lease | None:
         """A slot *and* the next ticket, or neither. Adoptable leases first (`Lease.adopted`).
 
         attempt_id is minted by the caller; asked again with the same one, it returns the same lease.
+        warm: models whose jobs are preferred within the pool's patience, told by a worker that holds them
+        itself, the likeliest first; None: the model that was leased on the slot last.
         An adopted lease keeps its own attempt id and its old epoch: the caller raises the epoch in the
         database, then calls `take_over`.
         """
@@ -114,11 +124,12 @@ class Leases(Protocol):
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
+        warm: Sequence[str] | None = None,
     ) -> Lease | None:
         """Ends a lease, corrects its tenant's charge, and with `next_attempt_id` (SETTLE only) claims the
         next ticket for the same slot in the same step. gpu_seconds: the real charge; None: the time held;
         0: refused. rest_seconds: the server gets no lease for that long (it said it was busy).
-        verdict: what this end says of the server and the model, for their circuits.
+        verdict: what this end says of the server and the model, for their circuits. warm: as for `claim`.
         A lease that is not held under this ref any more is left alone, and nothing is claimed.
         """
         ...

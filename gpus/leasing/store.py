@@ -14,17 +14,15 @@ from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
 from gpus.leasing.front_door import FrontDoor
 from gpus.leasing.generations import Generations
-from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
+from gpus.leasing.looking import Looking
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
     CircuitRules,
     Circuits,
     ParkedFor,
-    PoolDepth,
     Pushed,
     PushResult,
-    SlotView,
     Wakes,
 )
 from gpus.protocol import (
@@ -44,10 +42,9 @@ MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
-_SERVERS_PER_CALL = 5
 
 
-class RedisLeases(Beats, FrontDoor, Generations):
+class RedisLeases(Beats, FrontDoor, Generations, Looking):
     """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
     Redis' own. head_start_seconds: what a priority level inside a band is worth."""
 
@@ -147,10 +144,19 @@ class RedisLeases(Beats, FrontDoor, Generations):
 
     # -- the leases ----------------------------------------------------------------------------------
 
-    def claim(self, pool: str, *, worker: str, attempt_id: str, host: str | None = None) -> Lease | None:
+    def claim(
+        self,
+        pool: str,
+        *,
+        worker: str,
+        attempt_id: str,
+        host: str | None = None,
+        warm: Sequence[str] | None = None,
+    ) -> Lease | None:
+        told = wire.warm_arg(warm)
         answer: wire.Answer = wire.ASK_AGAIN
         while answer == wire.ASK_AGAIN:
-            answer = self._run("claim", pool, worker, attempt_id, host or "", self._lease_us)
+            answer = self._run("claim", pool, worker, attempt_id, host or "", self._lease_us, told)
         return wire.read_lease(answer)
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
@@ -166,6 +172,7 @@ class RedisLeases(Beats, FrontDoor, Generations):
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
+        warm: Sequence[str] | None = None,
     ) -> Lease | None:
         if next_attempt_id and mode is not ReleaseMode.SETTLE:
             raise ValueError("only a clean end (SETTLE) hands the slot on")
@@ -180,7 +187,7 @@ class RedisLeases(Beats, FrontDoor, Generations):
         return wire.read_lease(
             self._run(
                 "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
-                self._lease_us, verdict.value, *self._circuit_rules,
+                self._lease_us, verdict.value, *self._circuit_rules, wire.warm_arg(warm),
             )
         )  # fmt: skip
 
@@ -239,28 +246,6 @@ class RedisLeases(Beats, FrontDoor, Generations):
         for first in range(0, len(pools), _POOLS_PER_CALL):
             wakes += wire.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
-
-    # -- looking -------------------------------------------------------------------------------------
-
-    def slots(self, server: str) -> list[SlotView]:
-        return self.slots_of([server])
-
-    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
-        views: list[SlotView] = []
-        for first in range(0, len(servers), _SERVERS_PER_CALL):
-            views += map(wire.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
-        return views
-
-    def depth(self, pool: str) -> PoolDepth:
-        return wire.read_depth(pool, self._run("depth", pool))
-
-    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
-        wire.check_tickets(pool, [ticket])
-        known = wire.ticket_args(ticket) if is_waiting else ("", *wire.ticket_args(ticket)[1:])
-        return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
-
-    def estimate_seconds(self, model: str, tenant: str) -> float:
-        return float(self._run("estimate", model, tenant))
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         clock: wire.Arg = "" if self._now_ms is None else self._now_ms() * 1000

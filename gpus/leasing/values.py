@@ -73,7 +73,8 @@ class SlotView:
     """One slot as the lease table sees it. state: free, leased, adoptable, settling, quarantined, off.
 
     off: above the server's slot count, or its server is draining or off, and nothing runs there.
-    warm_model: what ran there last. expires_in_seconds: of a lease, else None. circuit: of its server.
+    warm_model: what was leased there last; a worker that holds models itself may have unloaded it since.
+    expires_in_seconds: of a lease, else None. circuit: of its server.
     """
 
     slot: str

@@ -41,6 +41,9 @@ Arg = str | int | float
 Answer = Any
 """None, an int, a text, or lists of these: what a script returns."""
 
+MOST_WARM = 8
+"""Of more models that are warm in one process the first ones are told: what a claim looks at is bounded."""
+
 ASK_AGAIN = "again"
 """What `claim` answers where one call is not enough to find the next ticket."""
 
@@ -65,6 +68,14 @@ def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
 def tenant_args(tenant: TenantSpec) -> tuple[Arg, ...]:
     most = "" if tenant.max_running is None else tenant.max_running
     return tenant.name, tenant.weight, BANDS.index(tenant.highest_band), most
+
+
+def warm_arg(warm: Sequence[str] | None) -> str:
+    """`,a,b,`; nothing where nobody knows, which is not the same as nothing that is warm (`,`)."""
+    if warm is None:
+        return ""
+    check_names(*warm)
+    return "".join((",", *(f"{model}," for model in warm[:MOST_WARM])))
 
 
 def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 NOISE_MB = 64.0
@@ -120,6 +121,18 @@ def idle_ones(warm: Iterable[Warm], now: float) -> list[str]:
         for one in warm
         if not one.running and not one.min_resident and now - one.last_used >= one.warm_seconds
     ]
+
+
+def ready(warm: Iterable[Warm], waiting: Iterable[str], at_once: Mapping[str, int]) -> list[str]:
+    """Models of which one run more would begin without another load, what was used last first. waiting: the
+    models of the runs that wait. While one is to be loaded, those that nothing runs may have to leave for
+    it."""
+    asked = Counter(waiting)
+    by_name = {one.name: one for one in sorted(warm, key=lambda one: -one.last_used)}
+    coming = [model for model in asked if model not in by_name]
+    staying = [name for name, one in by_name.items() if one.running or not coming]
+    taken = asked + Counter({name: one.running for name, one in by_name.items()})
+    return [model for model in (*staying, *coming) if taken[model] < at_once.get(model, 0)]
 
 
 def cooled(heat: float, seconds: float) -> float:

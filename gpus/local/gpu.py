@@ -141,6 +141,10 @@ class LocalGpu:
         """Never waits."""
         return list(self._shelf.warm)
 
+    def ready(self) -> list[str]:
+        """Models whose jobs are better than others now, see `cache.ready`. Never waits."""
+        return self._line.ready()
+
     @property
     def models(self) -> Mapping[str, Declared]:
         return self._holder.models

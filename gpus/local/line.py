@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpus.errors import DoesNotFit, GpuBusy, ServerFailed
-from gpus.local.cache import Load, NoRoom, Replace, Unload
+from gpus.local.cache import Load, NoRoom, Replace, Unload, ready
 from gpus.local.holder import Holder
 from gpus.local.moves import Moves
 from gpus.local.orders import Order, Run
@@ -60,6 +60,12 @@ class Line:
                 self._shelf.tainted = why
                 return self._moves.replace
         return None
+
+    def ready(self) -> list[str]:
+        """See `cache.ready`. Without the lock: never waits."""
+        at_once = {name: model.at_once for name, model in self._holder.models.items()}
+        waiting = [order.model for order in tuple(self.waiting)]
+        return ready(list(self._shelf.warm.values()), waiting, at_once)
 
     def _load(self, order: Order, evict: Sequence[str]) -> None:
         self._table.loading = order

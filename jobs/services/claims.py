@@ -69,7 +69,9 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
         try:
-            lease = leases.claim(pool, worker=worker.name, attempt_id=attempt_id, host=host)
+            lease = leases.claim(
+                pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
+            )
         except LeasingUnavailable as error:
             log.info("claim_refused", pool=pool, error=str(error))
             worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same

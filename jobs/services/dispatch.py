@@ -87,7 +87,9 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
         following = _end(worker, claimed, over, turn, seconds)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"
-    log.info(
+    # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
+    say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
+    say(
         "attempt_finished",
         job_id=lease.job_id,
         attempt=lease.attempt_id,
@@ -190,6 +192,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: f
         next_attempt_id=new_id() if go_on else None,
         rest_seconds=worker.rests.after(lease.server, ending.error),
         verdict=verdict_of(ending),
+        warm=worker.warm() if go_on else None,
     )
     settlement.write_end(
         leases,

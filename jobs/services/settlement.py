@@ -157,6 +157,7 @@ class Settlement:
         next_attempt_id: str | None = None,
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
+        warm: Sequence[str] | None = None,
     ) -> Lease | None:
         """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
         self.keeper.settle(lease.ref)
@@ -169,6 +170,7 @@ class Settlement:
                 next_attempt_id=next_attempt_id,
                 rest_seconds=rest_seconds,
                 verdict=verdict,
+                warm=warm,
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))

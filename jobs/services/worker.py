@@ -82,6 +82,8 @@ class GpuWorker:
         self.listener: Listener | None = None
         self.show_run: Callable[[Lease], None] = lambda lease: None
         """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
+        self.warm: Callable[[], Sequence[str] | None] = lambda: None
+        """What this process has loaded: better to claim than others. None: it holds none. Must not wait."""
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()

@@ -121,8 +121,7 @@ def start_attempt(start: Start) -> StartOutcome:
 
 def _has_begun(start: Start) -> bool:
     """Whether the attempt's start is written."""
-    write_out()
-    return Attempt.objects.filter(id=start.attempt_id).exists()
+    return read_attempt(start.attempt_id) is not None
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:

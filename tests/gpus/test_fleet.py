@@ -10,7 +10,7 @@ import pytest
 
 from gpus.errors import LeasingUnavailable
 from gpus.fleet import CellState, Fleet, cell_of, look_at
-from gpus.leasing.values import SlotView
+from gpus.leasing.values import Beat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from tests.builders import make_model, make_server
@@ -74,7 +74,7 @@ def test_a_cell_has_a_state_and_a_reason(
     assert (cell.state, cell.reason) == (state, reason)
     is_held = state in (CellState.BUSY, CellState.DRAINING)
     assert (cell.job_id, cell.model, cell.age_seconds) == (("j", "flux", 7.0) if is_held else (None,) * 3)
-    assert cell.warm_model == ("flux" if seen else None)
+    assert cell.warm_models == (("flux",) if seen else ())
 
 
 def test_in_a_paused_system_an_idle_slot_says_so() -> None:
@@ -152,6 +152,35 @@ def test_one_fleet_without_redis_leaves_the_others_as_they_are() -> None:
     assert (a.observed, b.observed) == ("on", "unknown")
     assert [cell.state for cell in b.cells] == [CellState.UNKNOWN] * 2
     assert not b.is_settled
+
+
+class Said(Seen):
+    """beats: by server, how long ago, and what was loaded then."""
+
+    def __init__(self, *views: SlotView, beats: dict[str, tuple[float, list[str]]]) -> None:
+        super().__init__(*views)
+        self._beats = beats
+
+    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+        found = {name: self._beats[name] for name in servers if name in self._beats}
+        return {name: Beat(age, {"telemetry": {"warm": warm}}) for name, (age, warm) in found.items()}
+
+
+@pytest.mark.django_db
+def test_what_is_warm_is_what_a_worker_says_that_holds_models_itself() -> None:
+    """Not what ran there last: that may have been unloaded, or its process may have died."""
+    model, names = make_model("flux"), ("http", "holds", "empty", "gone", "unheard")
+    for name in names:
+        make_server(name, model=model, slots=1, host=None if name == "http" else f"{name}.1")
+    beats = {"holds": (1.0, ["flux", "zimg"]), "empty": (1.0, []), "gone": (16.0, ["flux"])}
+    fleet = look(main=Said(*(view(f"{name}/0") for name in names), beats=beats))
+    assert {row.name: row.cells[0].warm_models for row in fleet.rows} == {
+        "http": ("flux",),
+        "holds": ("flux", "zimg"),
+        "empty": (),
+        "gone": (),
+        "unheard": (),
+    }
 
 
 @pytest.mark.django_db

@@ -187,6 +187,30 @@ def test_two_hundred_jobs_over_three_models_that_do_not_fit_together_swap_seldom
     assert loads <= 40, f"{loads} loads for 201 jobs"
 
 
+def test_a_job_of_any_model_that_is_loaded_goes_before_one_that_must_be_loaded(
+    system: System, workers: Workers, gate: Path
+) -> None:
+    """Also of the model that did not run last; and who waits for a load is not passed over for ever."""
+    _switch(system, "box-2", "off")
+
+    def both_are_loaded() -> bool:
+        before = _loads(system, "box-1")
+        for model in ("pinned-b", "pinned-a"):
+            system.tenant.finished(system.tenant.submit(model, {}))
+        return _loads(system, "box-1") == before
+
+    wait_for(both_are_loaded, what="two models in memory")
+    before = _loads(system, "box-1")
+    runs = system.tenant.submit("pinned-a", {"until": str(gate)})
+    assert workers.of(runs).name == "box-1"
+    needs_a_load, is_loaded = [system.tenant.submit(model, {}) for model in ("pinned-c", "pinned-b")]
+    gate.touch()
+    first, second = [system.tenant.finished(job) for job in (is_loaded, needs_a_load)]
+    assert first["attempts"][0]["started_at"] < second["attempts"][0]["started_at"]
+    assert _loads(system, "box-1") == before + 1
+    _switch(system, "box-2", "on")
+
+
 def _server(judge: Judge, name: str) -> dict[str, object]:
     with judge.rows():
         return dict(Server.objects.values("healthy", "last_error").get(name=name))

@@ -1,7 +1,8 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
 --   wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs
+-- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs, models that are warm in the worker's own
+--   process (',a,b,'; '': it has none, the slot remembers the last one)
 -- Returns: the lease as an array (lease_reply), or nil; or 'again': this call did what one call may, and the next
 --   one goes on from there
 -- include: gate
@@ -10,7 +11,7 @@
 -- include: rest
 -- include: wakes
 local pool_name, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease_us = tonumber(ARGV[6])
+local lease_us, warm = tonumber(ARGV[6]), ARGV[7] ~= '' and ARGV[7] or nil
 
 local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
 local RESTS_AT_ONCE = 8
@@ -60,12 +61,13 @@ local function claim_free()
     return nil
   end
 
-  -- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class.
+  -- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class. Where the
+  -- worker tells what is warm, all its slots are.
   local fitting = {}
   for _, class in ipairs(open) do
     if serves(class[2], best.model) then
       fitting[#fitting + 1] = class
-      local name = first_elsewhere(key('warm', pool_name, class[1], best.model, host))
+      local name = not warm and first_elsewhere(key('warm', pool_name, class[1], best.model, host))
       if name then
         return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us)
       end
@@ -75,7 +77,7 @@ local function claim_free()
     local name = first_elsewhere(key('free', pool_name, class[1], host))
     if name then
       local slot, server = read_slot(name), read_server((split_slot(name)))
-      local ticket = prefer_warm(pool, best, slot.warm, class, server.name)
+      local ticket = prefer_warm(pool, best, warm or last_model(slot), class, server.name)
       return give(slot, server, pool, ticket, attempt, worker, lease_us)
     end
   end

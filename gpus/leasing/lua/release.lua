@@ -3,7 +3,7 @@
 -- Keys: KEYS[1] prefix
 -- Args: clock, slot, job, attempt, epoch, mode (settle, suspect), worker, real GPU-seconds or '', next attempt
 --   or '', rest µs or '', lease µs, verdict on server and model (circuit.lua), failures that open a circuit, its first
---   rest µs, its longest rest µs
+--   rest µs, its longest rest µs, models that are warm as in claim
 -- Returns: the next lease as an array (lease_reply), or nil
 -- include: gate
 -- include: give
@@ -15,6 +15,7 @@ local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonum
 local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
 local lease_us, verdict = tonumber(ARGV[11]), ARGV[12]
 local rules = { failures = tonumber(ARGV[13]), rest = tonumber(ARGV[14]), cap = tonumber(ARGV[15]) }
+local warm = ARGV[16] ~= '' and ARGV[16] or nil
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
@@ -48,7 +49,7 @@ if next_attempt ~= '' and whole and has_room(server, index) and server.pool == s
   local class = { server.class, server.models }
   local ticket = best_ticket(pool, class, server_name)
   while ticket do
-    ticket = prefer_warm(pool, ticket, slot.warm, class, server_name)
+    ticket = prefer_warm(pool, ticket, warm or last_model(slot), class, server_name)
     local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us, attempt)
     if not again then return lease end
     ticket = best_ticket(pool, class, server_name)

@@ -58,6 +58,15 @@ def test_it_beats_while_the_gpus_lock_is_held(watch: PinnedWatch, gpu: LocalGpu)
         assert len(beats(watch)) == 1
 
 
+def test_what_is_ready_is_told_while_the_gpus_lock_is_held(gpu: LocalGpu):
+    told: list[list[str]] = []
+    with gpu._lock:
+        thread = threading.Thread(target=lambda: told.append(gpu.ready()), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert told == [[]]
+
+
 def test_it_beats_by_the_last_reading_and_does_not_read_the_driver(
     watch: PinnedWatch, monkeypatch: pytest.MonkeyPatch
 ):

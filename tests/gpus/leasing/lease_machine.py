@@ -134,8 +134,14 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
     def claim(self) -> None:
         attempt, worker, host = self._new("a"), self.chance.choice(WORKERS), self.chance.choice(HOSTS)
         for _ in range(self.chance.choice([1, 1, 2])):
-            lease = self.rig.claim(attempt, worker=worker, host=host)
-            self._same(lease, self.model.claim(attempt, worker, host or ""))
+            warm = self._warm()
+            lease = self.rig.claim(attempt, worker=worker, host=host, warm=warm)
+            self._same(lease, self.model.claim(attempt, worker, host or "", warm))
+
+    def _warm(self) -> list[str] | None:
+        """Mostly nobody says; some say nothing is, or what no server here runs."""
+        count = self.chance.choice([None, None, 0, 1, 2])
+        return None if count is None else self.chance.sample([*MODELS, "elsewhere"], count)
 
     def _same(self, lease: Lease | None, expected: tuple[Held, bool] | None) -> None:
         if lease is None or expected is None:
@@ -166,9 +172,10 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
         hands_on = mode is ReleaseMode.SETTLE and self.chance.random() < 0.8
         following = self._new("a") if hands_on else None
         expected: Held | None = None
+        warm = self._warm()
         if slot := self.model.under(*_ref(lease)):
             rest_us = None if rest is None else int(rest * 1_000_000)
-            expected = self.model.release(slot, mode.value, worker, seconds, following, rest_us)
+            expected = self.model.release(slot, mode.value, worker, seconds, following, rest_us, warm)
         for _ in range(self.chance.choice([1, 1, 2])):
             found = self.rig.leases.release(
                 lease.ref,
@@ -177,7 +184,9 @@ class LeaseMachine(OperatorSteps, Checks, RuleBasedStateMachine):
                 gpu_seconds=seconds,
                 next_attempt_id=following,
                 rest_seconds=rest,
+                warm=warm,
             )
+            warm = self._warm()  # of a repetition it does not count
             self._same(found, None if expected is None else (expected, False))
 
     def settle(self) -> None:

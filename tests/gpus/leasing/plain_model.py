@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpus.protocol import split_slot
 
 from .plain_servers import PlainServers
-from .plain_values import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting
+from .plain_values import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting, Warm
 
 
 class PlainLeases(PlainServers):
@@ -56,7 +56,7 @@ class PlainLeases(PlainServers):
 
     # -- leases ------------------------------------------------------------------------------------------
 
-    def claim(self, attempt: str, worker: str, host: str) -> tuple[Held, bool] | None:
+    def claim(self, attempt: str, worker: str, host: str, warm: Warm = None) -> tuple[Held, bool] | None:
         for slot in self.slots.values():
             lease = slot.lease
             if lease and slot.state in ("leased", "adoptable") and attempt in (lease.attempt, lease.asked):
@@ -73,10 +73,7 @@ class PlainLeases(PlainServers):
                 slot.held.worker, slot.held.asked = worker, attempt
                 slot.held.expires_us = self.now + LEASE_US
                 return slot.held, True
-        return self._claim_free(mine, attempt, worker)
-
-    def _claim_free(self, mine: list[Slot], attempt: str, worker: str) -> tuple[Held, bool] | None:
-        while chosen := self._choose(mine):
+        while chosen := self._choose(mine, warm):
             if not self._drop_second(chosen[1]):
                 return self._give(*chosen, attempt, worker), False
         return None
@@ -85,7 +82,7 @@ class PlainLeases(PlainServers):
         """The job holds a slot already."""
         return ticket.job in self.holders and self.remove(ticket.key)
 
-    def _choose(self, mine: list[Slot]) -> tuple[Slot, Waiting, bool] | None:
+    def _choose(self, mine: list[Slot], warm: Warm) -> tuple[Slot, Waiting, bool] | None:
         classes = {self._server(slot).class_id: self._server(slot).models for slot in mine}
         candidates = []
         for class_id in sorted(classes):
@@ -101,10 +98,10 @@ class PlainLeases(PlainServers):
         )
         elsewhere = [s for s in fitting if split_slot(s.name)[0] != self._avoids(ticket)]
         for slot in elsewhere:
-            if slot.warm == ticket.model:
+            if warm is None and slot.warm == ticket.model:
                 return slot, ticket, overtakes
         for slot in elsewhere:
-            return slot, self._prefer_warm(ticket, slot, self._server(slot)), overtakes
+            return slot, self._prefer_warm(ticket, slot, self._server(slot), warm), overtakes
         server = self._server(fitting[0])
         following = self.best(server.models, server.name)
         if following is None:
@@ -129,6 +126,7 @@ class PlainLeases(PlainServers):
         seconds: float | None,
         following: str | None,
         rest_us: int | None,
+        warm: Warm = None,
     ) -> Held | None:
         """The caller has looked it up by `under`."""
         lease, server = slot.held, self._server(slot)
@@ -166,7 +164,7 @@ class PlainLeases(PlainServers):
         usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
         while following and usable and (found := self.best(server.models, server.name)):
             overtakes = self.overtakes(found[1], server.models)
-            ticket = self._prefer_warm(found[1], slot, server)
+            ticket = self._prefer_warm(found[1], slot, server, warm)
             if not self._drop_second(ticket):
                 return self._give(slot, ticket, overtakes, following, worker)
         slot.state, slot.since_us = "settling", self.now

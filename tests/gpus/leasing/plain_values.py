@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
 LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
+Warm = Sequence[str] | None
+"""Models that are loaded where the asker says so; None: it does not, the slot knows the last one."""
 
 
 @dataclass

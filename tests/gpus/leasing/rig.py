@@ -95,10 +95,16 @@ class Rig:
         return list(self.leases.push(POOL, tickets).results)
 
     def claim(
-        self, attempt: str | None = None, *, worker: str = WORKER, host: str | None = None, pool: str = POOL
+        self,
+        attempt: str | None = None,
+        *,
+        worker: str = WORKER,
+        host: str | None = None,
+        pool: str = POOL,
+        warm: Sequence[str] | None = None,
     ) -> Lease | None:
         attempt = attempt or f"a{next(self._numbers)}"
-        return self.leases.claim(pool, worker=worker, attempt_id=attempt, host=host)
+        return self.leases.claim(pool, worker=worker, attempt_id=attempt, host=host, warm=warm)
 
     def must_claim(self, attempt: str | None = None, **how: Any) -> Lease:
         lease = self.claim(attempt, **how)

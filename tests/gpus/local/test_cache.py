@@ -18,6 +18,7 @@ from gpus.local.cache import (
     idle_ones,
     is_leaking,
     make_room,
+    ready,
 )
 
 ROOM = Room(limit=1000)
@@ -120,6 +121,26 @@ def test_idle_ones_leave_after_their_time():
         warm("resident", 1, last_used=NOW - 900, min_resident=True),
     ]
     assert idle_ones(ones, NOW) == ["idle"]
+
+
+def test_ready_is_what_begins_without_a_load_used_last_first():
+    ones = [
+        warm("old", 1, last_used=NOW - 9),
+        warm("full", 1, running=1),
+        warm("taken", 1),
+        warm("twice", 1, running=1, last_used=NOW - 5),
+    ]
+    at_once = {"old": 1, "full": 1, "taken": 1, "twice": 2}
+    assert ready(ones, ["taken"], at_once) == ["twice", "old"]
+    assert ready(ones, ["twice"], at_once) == ["taken", "old"]
+    assert ready([], [], at_once) == []
+
+
+def test_while_one_is_being_loaded_it_counts_and_what_may_leave_for_it_does_not():
+    ones = [warm("idle", 1), warm("runs", 1, running=1)]
+    at_once = {"idle": 1, "runs": 2, "comes": 2, "alone": 1}
+    assert ready(ones, ["comes"], at_once) == ["runs", "comes"]
+    assert ready(ones, ["comes", "comes", "alone", "unknown"], at_once) == ["runs"]
 
 
 def test_use_fades():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
-from gpus.errors import OutOfMemory
+from gpus.errors import OutOfMemory, ProcessDied
 from gpus.local.gpu import LocalGpu
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
@@ -105,6 +108,20 @@ def test_a_process_that_leaks_is_replaced_before_its_memory_is_gone(bench: Bench
     bench.gpu.tick()
     assert bench.run("leaks", {"mib": 1}) not in pids
     assert ("model_process_replaced", {"why": "it leaks"}) in bench.events
+
+
+def test_what_could_begin_at_once_is_told_and_a_process_that_died_has_nothing(bench: Bench):
+    bench.run("a")
+    pid = bench.run("b")["pid"]
+    assert bench.gpu.ready() == ["b", "a"]
+    gate = bench.path()
+    going = bench.begin(bench.order("a", {"until": str(gate)}))
+    eventually(bench.gpu.running)
+    assert bench.gpu.ready() == ["b"]
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ProcessDied):
+        going.end()
+    assert bench.gpu.ready() == []
 
 
 def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -72,6 +72,7 @@ def test_the_fleet_shows_it_beside_the_server(world: World, box: Server, monkeyp
     monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
     (row,) = look_at([box], lambda fleet: world.leases, timezone.now()).rows
     assert row.telemetry == TELEMETRY
+    assert {cell.warm_models for cell in row.cells} == {("flux",)}
     assert measured(row.telemetry) == [
         ("GPU", "87 %"),
         ("VRAM", "8.0 of 16.0 GB"),

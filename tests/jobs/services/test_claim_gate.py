@@ -69,6 +69,17 @@ def test_an_open_gate_takes_the_next_with_the_release(shop):
     assert hands.leases.named("release")[0][1]["next_attempt_id"] is not None
 
 
+def test_a_worker_tells_with_each_claim_what_it_has_loaded_by_then(shop):
+    hands = by_hand(shop)
+    hands.worker.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
+    hands.submit()
+    hands.submit()
+    hands.gpu.seconds = 0.1
+    hands.worker.work("m")
+    assert hands.leases.named("claim")[0][1]["warm"] == ["after-0"]
+    assert [named["warm"] for _, named in hands.leases.named("release")] == [["after-1"], ["after-2"]]
+
+
 def test_the_gate_opens_again(shop):
     hands = by_hand(shop)
     hands.submit()

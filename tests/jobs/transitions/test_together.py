@@ -163,6 +163,14 @@ def test_who_asks_the_database_finds_what_was_moved_before():
     assert outcomes[4] == JobState.COMPLETED
 
 
+def test_the_end_of_a_refused_start_finds_its_slot_taken_by_one_that_begins_before_it():
+    make_server(model=make_model())
+    holder, refused = start_of(make_job()), start_of(make_job())
+    outcomes = write_batch([started(holder), ended(end_of(refused))])
+    assert not outcomes[1].won
+    assert outcomes[1].quarantined
+
+
 def test_what_a_run_says_is_told_once_however_often_it_is_written():
     first, second = start_of(make_job()), start_of(make_job(), "gpu-1/1")
     ref = LeaseRef(first.slot, first.job_id, first.attempt_id, 1)

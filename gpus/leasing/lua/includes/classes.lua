@@ -5,6 +5,15 @@
 
 local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
 
+-- Those of the first that are among the second.
+local function shared_models(some, models)
+  local both = ','
+  for model in some:gmatch('[^,]+') do
+    if serves(models, model) then both = both .. model .. ',' end
+  end
+  return both
+end
+
 -- The pool's classes, most specialised first: {{class, models}, ...}; also models that nobody may run now.
 local function all_classes(pool)
   if class_lists[pool] then return class_lists[pool] end

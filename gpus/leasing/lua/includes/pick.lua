@@ -11,7 +11,7 @@
 local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
 local WALK = 8         -- how far behind the head to look for a ticket that does not avoid the server
 local MOST_ASIDE = 16  -- tenants set aside in one call
-local WARM_TURNS = 16  -- turns of the class's broad tenants among which a ticket for the warm model is looked for
+local WARM_TURNS = 16  -- turns of the class's broad tenants among which a ticket for a warm model is looked for
 
 -- Whether a goes before b, in one queue. Ties go by tenant, and in a tenant by line, as in the zsets.
 local function precedes(a, b)
@@ -31,9 +31,11 @@ local function avoided_server(pool, ticket)
   return nil
 end
 
-local function skip(pool, ticket)
+-- too_early: it was not its tenant's turn either, so that its patience does not begin.
+local function skip(pool, ticket, too_early)
   local skips, since_us, avoid = read_mark(pool, ticket.member)
-  set_mark(pool, ticket.member, skips + 1, skips == 0 and now or since_us, avoid)
+  if since_us == 0 and not too_early then since_us = now end
+  set_mark(pool, ticket.member, skips + 1, since_us, avoid)
 end
 
 local function key_order_of(pool, queue, model)
@@ -78,14 +80,21 @@ end
 -- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set aside.
 local function is_unsure() return set_asides > MOST_ASIDE end
 
--- The first ticket for the class's models, of the first tenant that waits for one of them, or nil.
-local function search(pool, queue, class)
-  local found, best, name
-  for model in class[2]:gmatch('[^,]+') do
+-- The first tenant that the order of one of these models names, and its rank there; or nil.
+local function first_named(pool, queue, models)
+  local found, best
+  for model in models:gmatch('[^,]+') do
     local first = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES')
     local rank = tonumber(first[2])
     if rank and (not found or rank < best or (rank == best and first[1] < found)) then found, best = first[1], rank end
   end
+  return found, best
+end
+
+-- The first ticket for the class's models, of the first tenant that waits for one of them, or nil.
+local function search(pool, queue, class)
+  local name
+  local found, best = first_named(pool, queue, class[2])
   if queue.mixed and not pool.fifo then
     local tenant, tag, line = first_broad(queue, class, found, best)
     if tenant then found, best, name = tenant, tag, line end
@@ -95,21 +104,34 @@ local function search(pool, queue, class)
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- The same for one model that a slot of the class would like; not looked for in all turns of broad tenants.
-local function search_warm(pool, queue, class, model)
-  local first = redis.call('ZRANGE', key_order_of(pool, queue, model), 0, 0, 'WITHSCORES')
-  local found, best, name = first[1], tonumber(first[2]), nil
+-- Of the tenant's lines of these models the one whose first ticket comes first, or nil.
+local function first_line(queue, tenant, models)
+  local names = {}
+  for asked = 0, queue.band do
+    for model in models:gmatch('[^,]+') do names[#names + 1] = asked .. model end
+  end
+  local first, own
+  for i, score in ipairs(redis.call('ZMSCORE', key('models', queue.at, tenant), unpack(names))) do
+    score = tonumber(score)
+    if score and (not own or score < own or (score == own and names[i] < first)) then first, own = names[i], score end
+  end
+  return first
+end
+
+-- The same for models that a slot of the class would like; not looked for in all turns of broad tenants.
+local function search_warm(pool, queue, class, models)
+  local found, best = first_named(pool, queue, models)
   local broad = {}
   if queue.mixed and not pool.fifo then
     broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WARM_TURNS - 1, 'WITHSCORES')
   end
   for i = 1, #broad, 2 do
     local tenant, tag = broad[i], tonumber(broad[i + 1])
-    if name or (found and (best < tag or (best == tag and found < tenant))) then break end
-    name = first_of_model(queue, tenant, model)
-    if name then found, best = tenant, tag end
+    if found and (best < tag or (best == tag and found < tenant)) then break end
+    local name = first_line(queue, tenant, models)
+    if name then return ticket_at(pool, queue, name, tenant, tag, 0) end
   end
-  return found and ticket_at(pool, queue, name or first_of_model(queue, found, model), found, best, 0)
+  return found and ticket_at(pool, queue, first_line(queue, found, models), found, best, 0)
 end
 
 -- The queue's head among tickets of the class's models, or nil. No tenant's own order is ever passed over for that.
@@ -184,16 +206,45 @@ local function best_ticket(pool, class, server)
   return nil
 end
 
--- The ticket, or one of the same queue for the model that is warm on the slot: loading a model costs more than a
--- turn, but what could go now is delayed by that only so long, and only so often.
-local function prefer_warm(pool, ticket, warm, class, server)
-  if pool.patience <= 0 or not warm or warm == ticket.model or not serves(without_kept(pool.name, class[2]), warm) then
-    return ticket
-  end
+-- What is warm on a slot whose worker does not tell: the model that was leased there last.
+local function last_model(slot) return slot.warm and ',' .. slot.warm .. ',' or ',' end
+
+-- Whether the ticket may be passed over once more for a warm model.
+local function may_wait(pool, ticket)
   local skips, since_us = read_mark(pool, ticket.member)
-  if skips >= MAX_SKIPS or (skips > 0 and now - since_us >= pool.patience) then return ticket end
-  local other = search_warm(pool, ticket.queue, class, warm)
-  if not other or avoided_server(pool, other) == server then return ticket end
+  return skips < MAX_SKIPS and (since_us == 0 or now - since_us < pool.patience)
+end
+
+-- The first ticket for these models in the own order of the ticket's tenant, unless it is this one.
+local function first_of_tenant(pool, ticket, models)
+  local queue, tenant = ticket.queue, ticket.tenant
+  local name = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
+  if not serves(models, name:sub(2)) then name = first_line(queue, tenant, models) end
+  return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
+end
+
+-- Whether `other` goes before whose turn it is although its tenant is further ahead than its last job and the pool's
+-- patience. Who always waits for what is warm would else get eight jobs for each one of who never does.
+local function leads_too_far(pool, other, ticket)
+  local lead = other.rank - ticket.rank - pool.patience / 1000000
+  if pool.fifo or lead <= 0 then return false end
+  return lead > estimated_seconds(other.model, other.tenant) / rules_of(other.tenant).weight
+end
+
+-- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'): loading a model costs more than
+-- a turn, but what could go now is delayed by that only so long, and only so often.
+local function prefer_warm(pool, ticket, warm, class, server)
+  if pool.patience <= 0 or serves(warm, ticket.model) then return ticket end
+  local models = shared_models(warm, without_kept(pool.name, class[2]))
+  if models == ',' then return ticket end
+  if not may_wait(pool, ticket) then return ticket end
+  local other = search_warm(pool, ticket.queue, class, models)
+  if not other or leads_too_far(pool, other, ticket) or avoided_server(pool, other) == server then return ticket end
+  local own = other.tenant ~= ticket.tenant and first_of_tenant(pool, other, class[2])
+  if own then
+    if not may_wait(pool, own) then return ticket end
+    skip(pool, own, true)
+  end
   other.overtakes = ticket.overtakes
   skip(pool, ticket)
   return other

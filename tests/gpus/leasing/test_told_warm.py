@@ -1,0 +1,161 @@
+"""A worker that holds models itself tells which are loaded: that counts, and not what the slot ran last."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import Verdict
+from gpus.leasing.wire import MOST_WARM
+
+from .crowd import commands, crowd
+from .rig import POOL, Rig
+
+MODELS, TURNS = ("flux", "ltx2", "zimg"), 16
+"""TURNS: of tenants that wait for many models, so many are looked at for one of a model that is loaded."""
+
+
+@pytest.fixture
+def pinned(rig: Rig) -> Rig:
+    rig.server("box", 2, MODELS, host="box.1")
+    return rig
+
+
+def test_a_job_of_any_model_that_is_loaded_goes_before_one_that_must_be_loaded(pinned: Rig) -> None:
+    for job, model in (("z", "zimg"), ("l", "ltx2"), ("f", "flux")):
+        pinned.push(job, model=model)
+    assert pinned.must_claim(host="box.1", warm=["flux", "ltx2"]).job_id == "l", "of two the first in line"
+
+
+def test_so_it_does_where_a_slot_is_handed_on(pinned: Rig) -> None:
+    pinned.push("f", model="flux")
+    lease = pinned.must_claim(host="box.1", warm=[])
+    pinned.push("z", model="zimg")
+    pinned.push("l", model="ltx2")
+    pinned.push("f2", model="flux")
+    assert pinned.next(lease, warm=["ltx2", "flux"]).job_id == "l"
+
+
+def test_a_model_that_left_is_not_preferred_any_more(pinned: Rig) -> None:
+    pinned.push("f", model="flux")
+    lease = pinned.must_claim(host="box.1", warm=[])
+    pinned.push("z", model="zimg")
+    pinned.push("f2", model="flux")
+    assert pinned.next(lease, warm=[]).job_id == "z"
+
+
+def test_nor_where_its_slot_waited_meanwhile(pinned: Rig) -> None:
+    pinned.push("f", model="flux")
+    lease = pinned.must_claim(host="box.1", warm=[])
+    pinned.release(lease)
+    pinned.leases.settled([lease.ref])
+    pinned.push("z", model="zimg")
+    pinned.push("f2", model="flux")
+    assert pinned.must_claim(host="box.1", warm=[]).job_id == "z"
+
+
+def test_who_does_not_tell_is_taken_to_have_what_ran_last(pinned: Rig) -> None:
+    pinned.push("f", model="flux")
+    lease = pinned.must_claim(host="box.1")
+    pinned.push("z", model="zimg")
+    pinned.push("f2", model="flux")
+    assert pinned.next(lease).job_id == "f2"
+
+
+@pytest.mark.parametrize("algorithm", ["fair", "fifo"])
+def test_the_head_is_passed_over_no_longer_than_its_patience_and_eight_times(
+    rig: Rig, algorithm: str
+) -> None:
+    rig.pool(algorithm, patience=5.0)
+    rig.server("box", 1, MODELS, host="box.1")
+    rig.push("z", model="zimg")
+    rig.push(*(f"l{number:02}" for number in range(12)), model="ltx2")
+    rig.push(*(f"f{number:02}" for number in range(12)), model="flux")
+    order, lease = [], rig.must_claim(host="box.1", warm=["ltx2", "flux"])
+    while lease.job_id != "z":
+        order.append(lease.job_id)
+        lease = rig.next(lease, warm=["ltx2", "flux"])
+    assert len(order) == 8
+
+    rig.push("z2", model="zimg", place=0)
+    lease = rig.next(lease, warm=["ltx2", "flux"])
+    assert lease.model != "zimg"
+    rig.wait(5)
+    assert rig.next(lease, warm=["ltx2", "flux"]).job_id == "z2"
+
+
+@pytest.mark.parametrize("others", [("x",), ("x", "z")])
+def test_a_tenants_own_jobs_pass_its_first_one_no_more_often_whoever_has_his_turn(
+    rig: Rig, others: tuple[str, ...]
+) -> None:
+    """Those that go in place of whoever has his turn put off its own."""
+    rig.pool(patience=1000.0)
+    rig.server("box", 1, MODELS, host="box.1")
+    rig.push("first", model="zimg", tenant="y")
+    for tenant in others:
+        rig.push(*(f"{tenant}{number:02}" for number in range(40)), model="ltx2", tenant=tenant)
+    rig.push(*(f"f{number:02}" for number in range(60)), model="flux", tenant="y")
+    order, lease = [], rig.must_claim(host="box.1", warm=["flux"])
+    while lease.job_id != "first":
+        order.append(lease.job_id)
+        lease = rig.next(lease, warm=["flux"])
+    assert sum(job.startswith("f") for job in order) <= 8
+
+
+def test_affinity_never_prefers_a_lower_band_nor_what_its_server_does_not_run(pinned: Rig) -> None:
+    pinned.push("z", model="zimg", priority=1)
+    pinned.push("f", model="flux", priority=5)
+    pinned.push("x", model="other", priority=1)
+    assert pinned.must_claim(host="box.1", warm=["flux", "other"]).job_id == "z"
+
+
+def test_a_model_whose_circuit_is_open_is_not_preferred(pinned: Rig) -> None:
+    pinned.push(*(f"f{number}" for number in range(7)), model="flux")
+    for _ in range(5):
+        lease = pinned.must_claim(host="box.1")
+        pinned.release(lease, verdict=Verdict.MODEL)
+        pinned.leases.settled([lease.ref])
+    pinned.push("z", "z2", model="zimg")
+    lease = pinned.must_claim(host="box.1", warm=["flux"])
+    assert (lease.job_id, pinned.next(lease, warm=["flux"]).job_id) == ("z", "z2")
+
+
+def test_what_a_repeated_claim_tells_changes_nothing(pinned: Rig) -> None:
+    pinned.push("z", model="zimg")
+    pinned.push("f", model="flux")
+    first = pinned.must_claim("same", host="box.1", warm=["flux"])
+    assert first.job_id == "f"
+    assert pinned.must_claim("same", host="box.1", warm=["zimg"]) == first
+
+
+def test_however_many_are_loaded_a_claim_looks_at_few_of_them(rig: Rig) -> None:
+    """The worst case: nobody waits for what is loaded, and all that stand before wait for many models."""
+    loaded, others = [f"m{number:02}" for number in range(40)], [f"o{number}" for number in range(5)]
+    rig.server("box", 8, [*loaded, *others], host="box.1")
+    crowd(rig, 0, 40, others)
+    found = []
+    for warm in ([], [], loaded[:MOST_WARM], loaded):
+        rig.client.config_resetstat()
+        lease = rig.must_claim(host="box.1", warm=warm)
+        found.append(commands(rig))
+        rig.release(lease, "free")
+        rig.leases.push(POOL, [rig.tickets[lease.job_id]])
+    assert found[2] == found[3] <= found[1] + MOST_WARM + TURNS + 1, "the first one: nothing ran there"
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", ""])
+def test_a_name_that_would_break_a_key_is_refused(pinned: Rig, name: str) -> None:
+    with pytest.raises(ValueError, match="a name must not"):
+        pinned.claim(host="box.1", warm=[name])
+
+
+def test_a_model_that_left_draws_no_job_to_the_slot_where_it_ran(pinned: Rig) -> None:
+    """Of a process that holds it no more, the slot that is free the longest is as good as any."""
+    pinned.push("f", model="flux")
+    pinned.push("z", model="zimg")
+    held = {lease.model: lease for lease in (pinned.must_claim(host="box.1", warm=[]) for _ in range(2))}
+    for model in ("flux", "zimg"):
+        pinned.release(held[model])
+        pinned.leases.settled([held[model].ref])
+        pinned.wait(1)
+    pinned.push("z2", model="zimg")
+    assert pinned.must_claim(host="box.1", warm=[]).slot == held["flux"].slot
