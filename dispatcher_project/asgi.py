@@ -19,12 +19,15 @@ def make_application() -> Any:
 
     from django.conf import settings
 
+    from jobs.api.clerk import answer_together
+    from jobs.api.door import SubmitDoor
     from jobs.api.front import AsyncFront
     from jobs.api.overdue import SiteInTime, unless_given_up
     from jobs.events.hub import EventHub
 
     threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
-    site = SiteInTime(cast("Any", threads), settings.DISPATCHER.answer_seconds)
+    door = SubmitDoor(cast("Any", threads), answer_together)
+    site = SiteInTime(door, settings.DISPATCHER.answer_seconds)
     return AsyncFront(site, lambda: EventHub(settings.REDIS_URL))
 
 

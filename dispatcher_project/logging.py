@@ -6,7 +6,9 @@ stderr. Set up by Django from `LOGGING`, once per process.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from typing import Any
 
@@ -19,6 +21,7 @@ _SHARED: list[Any] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.ExtraAdder(),
 ]
+_SPACE = re.compile(r"[\s=]")
 _QUIET = {
     "celery": "INFO",
     "celery.app.trace": "WARNING",  # one line per wake would drown the jobs' own
@@ -41,12 +44,14 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
         raise ValueError(f"unknown log level {level!r}")
     _configure_structlog()
     logging.captureWarnings(True)
+    # told by no line, and looked up for each: as Python's own manual has it (logging, "Optimization")
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {
             "line": {
-                "()": structlog.stdlib.ProcessorFormatter,
+                "()": Lines,
                 "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderer(style)],
                 "foreign_pre_chain": _SHARED,
             }
@@ -55,6 +60,20 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
         "root": {"handlers": ["stderr"], "level": level.upper()},
         "loggers": {name: {"level": quiet} for name, quiet in _QUIET.items()},
     }
+
+
+class Lines(structlog.stdlib.ProcessorFormatter):
+    """Writes structlog's records as they are, without the second record that it makes of each for the sake of
+    other formatters. Records of others it leaves to that."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        logger, name = (record.__dict__.get(part) for part in ("_logger", "_name"))
+        if logger is None or name is None:
+            return super().format(record)
+        said: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
+        for process in self.processors:
+            said = process(logger, name, said)
+        return str(said)
 
 
 def _configure_structlog() -> None:
@@ -71,12 +90,23 @@ def _configure_structlog() -> None:
     )
 
 
+def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
+    """What structlog's own console renderer writes without colours, in a third of its time."""
+    told, name = event.pop("event", ""), event.pop("logger", "")
+    line = f"{event.pop('timestamp', '')} [{event.pop('level', ''):<9}] {told!s:<30} [{name}]"
+    after = [event.pop(part) for part in ("stack", "exception") if part in event]
+    for key in sorted(event):
+        value = event[key]
+        is_plain = isinstance(value, str) and value and not _SPACE.search(value)
+        line += f" {key}={value if is_plain else repr(value)}"
+    return "\n".join([line, *after])
+
+
 def _renderer(style: str) -> list[Any]:
     # plain tracebacks: the rich ones print local variables, and some of those are secrets
+    if style == "console" and sys.stderr.isatty():
+        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     if style == "console":
-        return [
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            )
-        ]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        return [structlog.processors.format_exc_info, plain_line]
+    encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
+    return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]

@@ -38,7 +38,8 @@ class GpuError(Exception):
     blames = Verdict.NOTHING
     """Whose failure this is, for the circuit breakers."""
     unfinished = False
-    """Whether the run was cut off after it had begun: a job that may run only once can't run again."""
+    """Whether the run had begun and no result of it counts, by no word of the model's own: it was cut off, or
+    its answer refused. A job that may run only once can't run again."""
     process_died = False
     """Whether the process that ran it is gone by its doing: counts towards poison."""
 

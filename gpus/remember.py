@@ -38,6 +38,11 @@ class Remembered(Generic[Key, Found]):
             self._found[key] = (now + self._seconds(), found)
         return found
 
+    def knows(self, key: Key) -> bool:
+        """Whether `get` would not have to read."""
+        known = self._found.get(key)
+        return known is not None and known[0] > time.monotonic()
+
     def forget(self) -> None:
         with self._lock:
             self._found.clear()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
 from django.utils import timezone
 
 from jobs import wake
+
+if TYPE_CHECKING:
+    from jobs.services.dispatch import WorkReport
+
+MOST_NAMED = 20
+"""Of a task's failed jobs: what Flower is told stays small."""
 
 
 class JobFailed(Exception):
@@ -21,7 +27,7 @@ def work(pool: str, host: str | None = None) -> dict[str, Any]:
     """Claims and runs jobs of this pool; a real GPU job is a task of its own. Returns what Flower shows."""
     from jobs.services.worker import current_worker
 
-    return shown([asdict(report) for report in current_worker().work(pool, host)])
+    return shown(current_worker().work(pool, host))
 
 
 @shared_task(name=wake.SWEEP, ignore_result=True, send_events=False)
@@ -41,12 +47,14 @@ def deliver(callback_id: str) -> str:
     return deliver_callback(callback_id, now=timezone.now())
 
 
-def shown(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:
     """One job: its report, or `JobFailed` with it. Many short ones, or none: how many, and who failed."""
-    failed = [f"{report['job_id']} {report['error_code']}" for report in reports if report["error_code"]]
+    failed = [f"{report.job_id} {report.error_code}" for report in reports if report.error_code]
     if len(reports) != 1:
-        return {"jobs": len(reports), "failed": failed}
-    report = {key: value for key, value in reports[0].items() if value != ""}
+        more = len(failed) - MOST_NAMED
+        named = [*failed[:MOST_NAMED], f"and {more} more"] if more > 0 else failed
+        return {"jobs": len(reports), "failed": named}
+    report = {key: value for key, value in asdict(reports[0]).items() if value != ""}
     if failed:
         raise JobFailed(" ".join(f"{key}={value}" for key, value in report.items()))
     return report

@@ -38,17 +38,19 @@ def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
     size, by which they are dealt out."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    scenarios: dict[str, list[pytest.Item]] = {}  # by file: its tests may share what they started
+    scenarios: dict[str, list[pytest.Item]] = {}  # by what they share: a system, or their file's things
     others = []
     long = itertools.count()
     for item in items:
         if item.get_closest_marker("long"):
             shares[next(long) % processes].append(item)
         elif item.get_closest_marker("scenario"):
-            scenarios.setdefault(item.nodeid.partition("::")[0], []).append(item)
+            shares_system = "shared_system" in getattr(item, "fixturenames", ())
+            what = "shared_system" if shares_system else item.nodeid.partition("::")[0]
+            scenarios.setdefault(what, []).append(item)
         else:
             others.append(item)
-    for together in scenarios.values():
+    for together in sorted(scenarios.values(), key=len, reverse=True):
         min(shares, key=len).extend(together)
     size = -(-len(items) // processes)
     rest = iter(others)

@@ -17,12 +17,14 @@ from urllib.parse import urlsplit
 from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.proving.children import Child
 from dispatcher_project.proving.system import UpSystem
+from dispatcher_project.settings.dispatcher import DispatcherSettings
 
 from .ground import CannotMeasure, Ground, tail_of
 from .peers import Peer
 
 DISPATCHER, RAW = "dispatcher", "raw"
 _START_SECONDS = 180.0
+_SETTLE_SECONDS = 2.0
 _STOP_SECONDS = 100.0
 _BATCH_JOBS = 500
 _ANSWER_SECONDS = 60.0
@@ -38,6 +40,10 @@ class Contender(Protocol):
     name: str
 
     def start(self, slots: int) -> None: ...
+
+    def warm_up(self) -> None:
+        """Returns when it works as it will go on working."""
+        ...
 
     def fill(self, jobs: Sequence[Job]) -> None:
         """Puts all of them into its line."""
@@ -68,6 +74,7 @@ class Dispatcher:
         self._up: Child | None = None
         self._database = ""
         self._log = Path()
+        self._ready_at = 0.0
         self.system: UpSystem
         self.folder = Path()
         self.model = ""
@@ -94,7 +101,7 @@ class Dispatcher:
             if time.monotonic() > until:
                 raise CannotMeasure(f"`up` was not ready in {_START_SECONDS:.0f} s")
             time.sleep(0.02)
-        self.system = UpSystem(ready)
+        self.system, self._ready_at = UpSystem(ready), time.monotonic()
         if slots:
             self.register("bench", slots)
             self.model = "bench"
@@ -113,6 +120,11 @@ class Dispatcher:
             **fields,
         }
         self.ask("POST", "/admin/register", body)
+
+    def warm_up(self) -> None:
+        """For one lease time after its index was made, each start is committed before anything is sent."""
+        settled = self._ready_at + DispatcherSettings().lease_seconds + _SETTLE_SECONDS
+        time.sleep(max(0.0, settled - time.monotonic()))
 
     def fill(self, jobs: Sequence[Job]) -> None:
         for at in range(0, len(jobs), _BATCH_JOBS):
@@ -206,6 +218,9 @@ class Scripted:
         if self._peer.prepares:
             self._do("prepare", "")
         self._worker = ground.children.start(self.name, *self._peer.command("work"), environment=environment)
+
+    def warm_up(self) -> None:
+        """It is the same from its first job on."""
 
     def fill(self, jobs: Sequence[Job]) -> None:
         self._do("fill", json.dumps(jobs))

@@ -35,6 +35,7 @@ def measure(suite: Suite) -> dict[str, Any]:
     chance = random.Random(1)
     submitted: dict[str, tuple[float, float]] = {}
     with suite.dispatcher(SLOTS) as ours:
+        ours.warm_up()
         gpu.begin(SLOTS, gate=False)
         client = _Client(ours, f"{gpu.url}/callback")
         for number in range(count):

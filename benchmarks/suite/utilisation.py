@@ -2,8 +2,8 @@
 
 Every contender is started anew in each round and works on jobs of each length: its line is filled while the
 GPU server's gate is shut, so that submitting costs nobody anything while the clock runs. The first jobs end
-one after the other, not all at once. CPU: of all the contender's processes, its broker among them, from the
-gate's opening to the last job's end; that of PostgreSQL apart.
+one after the other, not all at once. Nobody is measured before it is warm. CPU: of all the contender's
+processes, its broker among them, from the gate's opening to the last job's end; that of PostgreSQL apart.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def spread_out(first: int, count: int, seconds: float, slots: int) -> list[Job]:
 def _round(suite: Suite, contender: Contender, number: int, found: dict[str, dict[str, Any]]) -> None:
     try:
         contender.start(SLOTS)
+        contender.warm_up()
         for place, seconds in enumerate(LENGTHS):
             count = how_many(suite, seconds)
             jobs = spread_out((place + 1) * 10_000_000, count, seconds, SLOTS)

@@ -27,6 +27,7 @@ class _Side(asyncio.Protocol):
         self.route, self.peer = route, peer
         self.transport: asyncio.Transport | None = None
         self.choked = self.lost = False
+        self._early = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -47,12 +48,17 @@ class _Side(asyncio.Protocol):
             self.abort()
             return
         self.peer = peer
+        if self._early and peer.transport is not None:
+            peer.transport.write(bytes(self._early))
+            self._early.clear()
         peer.follow()
         self.set_reading()
 
     def data_received(self, data: bytes) -> None:
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write(data)
+        else:  # the first Pythons 3.11 read on although they were told to pause in `connection_made`
+            self._early += data
 
     def pause_writing(self) -> None:
         self._let_peer_read(False)

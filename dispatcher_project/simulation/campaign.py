@@ -66,5 +66,10 @@ def _prepare() -> None:
     atexit.register(folder.cleanup)
     atexit.register(valkey.stop)
     _client = redis.Redis.from_url(valkey.url)
+    collect_seldom()
+
+
+def collect_seldom() -> None:
+    """What is loaded by now stays; a seed makes garbage faster than cycles."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

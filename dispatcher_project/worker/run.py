@@ -50,7 +50,8 @@ def run_gpu_worker(
     # each of their many short steps would wait a whole slice for the interpreter
     sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
-    worker = create_worker(production_ports(), runners=runners)
+    threads = concurrency or settings.DISPATCHER.worker_threads
+    worker = create_worker(production_ports(), runners=runners, threads=threads)
     worker.show_run, worker.warm = show_run, warm
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
@@ -65,7 +66,7 @@ def run_gpu_worker(
         return _run_celery(
             name or f"gpu-{os.getpid()}",
             queues=[app.conf.task_default_queue],
-            concurrency=concurrency or settings.DISPATCHER.worker_threads,
+            concurrency=threads,
             ready_file=ready_file,
             stop=stop,
             pool_queues=lambda: watch.queues,

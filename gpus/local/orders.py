@@ -108,7 +108,9 @@ def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -
     said = failure if isinstance(failure, Failure) else Failure(**failure)
     if said.code == "cancelled":
         if cancelled:
-            return let_go("It heeded its cancel.")
+            heeded = let_go("It heeded its cancel.")
+            heeded.unfinished = True
+            return heeded
         said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
     kind = _KINDS.get(said.code) or _LET_DOWN.get(said.code, RunFailed)
     error = kind(said.text, detail=said.trace)
@@ -129,7 +131,7 @@ def let_go(why: str) -> Interrupted:
 def too_late(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
     """Of a run past its limit that heeds its cancel, and of one that must be killed."""
     late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
-    late.suspect = False
+    late.suspect, late.unfinished = False, True
     killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
     killed.suspect, killed.process_died = False, True
     return late, killed

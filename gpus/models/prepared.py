@@ -17,10 +17,6 @@ from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
-MOST_ROWS = 64
-MOST_PLACES = 60_000
-"""PostgreSQL counts the values of a statement in 16 bits."""
-
 
 class Value(Expression):
     """Stands in a queryset for a value that comes with each execution."""
@@ -57,12 +53,12 @@ class Read:
 
     def __call__(self, **values: Any) -> list[Any]:
         """What the queryset would give: model instances, dicts, tuples or flat values."""
-        database = _database()
+        database = this_database()
         compiled = self._compiled.get(database.vendor)
         if compiled is None:
             compiled = self._compiled[database.vendor] = self._compile(database)
         sql, places, converters, build = compiled
-        with _execute(database, sql, _fill(places, values, database)) as cursor:
+        with execute(database, sql, fill(places, values, database)) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         for row in rows:
             for at, expression, convert in converters:
@@ -91,7 +87,7 @@ class ReadAmong:
     """A `Read` for some of many: rows is given as many places as there may be values."""
 
     def __init__(
-        self, model: type[Model], field: str, rows: Callable[[list[Value]], QuerySet[Any, Any]]
+        self, model: type[Model], field: str, rows: Callable[[list[Any]], QuerySet[Any, Any]]
     ) -> None:
         self._model, self._field, self._rows = model, field, rows
         self._reads: dict[int, Read] = {}
@@ -111,28 +107,10 @@ class ReadAmong:
 
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
     """Whether the row was inserted. A key that the database makes is not read back."""
-    database = _database()
-    sql, fields = _insert_sql(database.vendor, type(row), ignore_conflicts)
-    with _execute(database, sql, _columns(row, fields, database)) as cursor:
+    database = this_database()
+    sql, fields = insert_sql(database.vendor, type(row), ignore_conflicts)
+    with execute(database, sql, columns(row, fields, database)) as cursor:
         return bool(cursor.rowcount)
-
-
-def insert_all(rows: Sequence[Model]) -> None:
-    """Of one kind, in order; keys that the database makes are not read back. As many at once as go into one
-    statement, by powers of two: so there are few texts to compile, and few for PostgreSQL to know."""
-    if not rows:
-        return
-    database = _database()
-    sql, fields = _insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
-    head, values, places = sql.partition(" VALUES ")
-    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(fields))
-    first = 0
-    while first < len(rows):
-        count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
-        some = rows[first : first + count]
-        columns = [column for row in some for column in _columns(row, fields, database)]
-        _execute(database, head + values + ", ".join([places] * count), columns).close()
-        first += count
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
@@ -142,19 +120,19 @@ def update(row: Model, fields: Sequence[str]) -> bool:
 
 def change(model: type[Model], pk: Any, fields: Mapping[str, Any], **only_if: Any) -> bool:
     """Sets these fields of the row, if the fields in `only_if` have these values; whether it was so."""
-    database = _database()
-    sql, places = _update_sql(database.vendor, model, tuple(fields), tuple(only_if))
+    database = this_database()
+    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(only_if))
     values = {"pk": pk, **{f"to {name}": value for name, value in fields.items()}, **only_if}
-    with _execute(database, sql, _fill(places, values, database)) as cursor:
+    with execute(database, sql, fill(places, values, database)) as cursor:
         return bool(cursor.rowcount)
 
 
-def _database() -> Any:
+def this_database() -> Any:
     """This thread's, itself: each look through Django's proxy costs as much as a value of a statement."""
     return connections[DEFAULT_DB_ALIAS]
 
 
-def _execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
+def execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
     """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
     text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
     the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
@@ -189,11 +167,11 @@ def _plan_each_time(connection: Any, **_: Any) -> None:
 connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
-def _columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
+def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
     return [field.get_db_prep_save(getattr(row, field.attname), database) for field in fields]
 
 
-def _fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
+def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
     return [
         place.prepared(values[place.name], database) if isinstance(place, Value) else place
         for place in places
@@ -217,19 +195,19 @@ def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], A
 
 
 @cache
-def _insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
+def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
     fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
     query.insert_values(fields, [model()])
-    compiler = query.get_compiler(connection=_database())
+    compiler = query.get_compiler(connection=this_database())
     compiler.returning_fields = None
     [(sql, _)] = compiler.as_sql()
     return sql, fields
 
 
 @cache
-def _update_sql(
+def update_sql(
     vendor: str, model: type[Model], fields: tuple[str, ...], only_if: tuple[str, ...]
 ) -> tuple[str, tuple[Any, ...]]:
     """As `QuerySet.update` on the row's key and `only_if` would say it."""
@@ -237,5 +215,5 @@ def _update_sql(
     found = model._default_manager.filter(pk=value(model, model._meta.pk.name, "pk"), **conditions)
     query: Any = found.query.chain(UpdateQuery)
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
-    sql, places = query.get_compiler(connection=_database()).as_sql()
+    sql, places = query.get_compiler(connection=this_database()).as_sql()
     return sql, tuple(places)

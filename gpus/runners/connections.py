@@ -46,6 +46,7 @@ class Connection:
         self.deadline = 0.0
         self.ended = False
         """Whether the other side has closed its half."""
+        self._unread = b""
 
     def begin(self, deadline: float) -> None:
         """deadline: by `time.monotonic`."""
@@ -59,7 +60,23 @@ class Connection:
         """What `http.client.HTTPResponse` reads from."""
         return io.BufferedReader(_Reader(self), 16 * 1024)
 
+    def read(self, size: int) -> bytes:
+        """What is there, at most `size`; nothing: it has ended."""
+        self.sock.settimeout(self._left())
+        piece = self.sock.recv(size)
+        self.ended = self.ended or not piece
+        return piece
+
+    def unread(self, piece: bytes) -> None:
+        """It is read again by `read_into`, before anything else."""
+        self._unread = piece
+
     def read_into(self, buffer: Any) -> int:
+        if self._unread:
+            piece = self._unread[: len(buffer)]
+            self._unread = self._unread[len(piece) :]
+            buffer[: len(piece)] = piece
+            return len(piece)
         self.sock.settimeout(self._left())
         count = self.sock.recv_into(buffer)
         self.ended = self.ended or count == 0

@@ -1,29 +1,35 @@
 """One HTTP/1.1 exchange with a GPU server, under one deadline, with an exact account of what went wrong.
 
 Nothing is sent twice: where it can't be known whether the server has the request, it is `ServerLost`. The
-answer is parsed by `http.client`; redirects are answers like others.
+answer is parsed by `http.client` where it is not an ordinary one; redirects are answers like others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http.client import HTTPException, HTTPResponse
 from urllib.parse import quote, urlsplit
 
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, Origin, connect, reason
+from gpus.runners.heads import Head, ordinary_head
 from gpus.runners.pool import SHARED_POOL, Pool
 
 _READ_BYTES = 64 * 1024
+_BREAKS = re.compile(r"[\r\n\0]")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
 
 class ResponseTooLarge(RunFailed):
     """The answer is larger than the model allows."""
+
+    unfinished = True
 
 
 class HttpTransport:
@@ -107,12 +113,13 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
     """The response, and whether the connection is good for another request."""
     sent, failure = send(connection, message.head + message.body)
     try:
-        answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
-        answer.begin()
-        if connection.ended:  # http.client takes the end of the stream for the end of the head
-            raise ConnectionError("it ended inside the answer's head")
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        response = Response(answer.status, headers, _read(answer, message.max_bytes))
+        first = connection.read(_READ_BYTES)
+        head = ordinary_head(first)
+        if head is not None:
+            response, stays = _rest(connection, head, first[head.size :], message.max_bytes)
+        else:
+            connection.unread(first)
+            response, stays = _any_answer(connection, message)
     except (OSError, HTTPException) as error:
         if abort is not None and abort.fired:
             raise Interrupted() from error
@@ -125,7 +132,7 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
                 f"The connection broke before the body was sent: {reason(failure)}"
             ) from error
         raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
-    return response, failure is None and not answer.will_close
+    return response, failure is None and stays
 
 
 def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
@@ -140,21 +147,50 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
     return sent, None
 
 
+def _rest(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
+    """Of an answer whose head is read. body: what came with it."""
+    if head.length > max_bytes:
+        raise _too_large(max_bytes)
+    pieces, missing = [body], head.length - len(body)
+    while missing > 0:
+        piece = connection.read(min(missing, _READ_BYTES))
+        if not piece:
+            raise ConnectionError(f"the answer ended {missing} bytes early")
+        pieces.append(piece)
+        missing -= len(piece)
+    # what comes behind it is no answer to anything: such a connection is not used again
+    return Response(head.status, head.headers, b"".join(pieces)[: head.length]), missing == 0
+
+
+def _any_answer(connection: Connection, message: _Message) -> tuple[Response, bool]:
+    """As `http.client` reads it."""
+    answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
+    answer.begin()
+    if connection.ended:  # http.client takes the end of the stream for the end of the head
+        raise ConnectionError("it ended inside the answer's head")
+    headers = {name.lower(): value for name, value in answer.getheaders()}
+    return Response(answer.status, headers, _read(answer, message.max_bytes)), not answer.will_close
+
+
+def _too_large(max_bytes: int) -> ResponseTooLarge:
+    return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
+
+
 def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
-    too_large = ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
     if answer.length is not None and answer.length > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     pieces, size = [], 0
     while piece := answer.read(_READ_BYTES):
         size += len(piece)
         if size > max_bytes:
-            raise too_large
+            raise _too_large(max_bytes)
         pieces.append(piece)
     if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
     return b"".join(pieces)
 
 
+@lru_cache(maxsize=1024)
 def split_url(url: str, ca_pem: str | None) -> tuple[Origin, str]:
     try:
         parts = urlsplit(url)
@@ -179,10 +215,10 @@ def request_head(
     lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.host_header}", "Accept-Encoding: identity"]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
-    lines += [f"{name}: {value}" for name, value in headers.items()]
     for name, value in headers.items():
-        if any(character in name + value for character in "\r\n\0") or ":" in name or not name:
+        if not name or ":" in name or _BREAKS.search(name) or _BREAKS.search(value):
             raise ConnectFailed(f"The request header {name!r} can't be sent.")
+        lines.append(f"{name}: {value}")
     try:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
     except UnicodeEncodeError as error:

@@ -38,10 +38,10 @@ class KeyAuthentication(BaseAuthentication):
     """Sets `request.user` to a `Principal`."""
 
     def authenticate(self, request: Request) -> tuple[Principal, str] | None:
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        if not scheme:
+        authorization = request.headers.get("Authorization", "")
+        if not authorization.partition(" ")[0]:
             return None
-        principal = principal_of_key(key.strip()) if scheme.lower() == "bearer" else None
+        principal = principal_of_header(authorization)
         if principal is None:
             raise AuthenticationFailed("The key is not valid: send `Authorization: Bearer <key>`.")
         return principal, "key"
@@ -84,6 +84,12 @@ def _require_scope(principal: Principal, request: Request, view: Any) -> None:
     scope = view.scopes.get(method)
     if scope not in principal.scopes and hasattr(view, method.lower()):
         raise Problem(403, "scope_required", f"This needs a key with the scope {scope}.")
+
+
+def principal_of_header(authorization: str) -> Principal | None:
+    """None where it names no key, or one that is not valid."""
+    scheme, _, key = authorization.partition(" ")
+    return principal_of_key(key.strip()) if scheme.lower() == "bearer" else None
 
 
 def principal_of_key(key: str) -> Principal | None:

@@ -14,10 +14,10 @@ from gpus.api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.representations import starts_json
-from jobs.api.submit import ENVELOPE_BYTES, submit_errors
+from jobs.api.submit_form import ENVELOPE_BYTES, submit_errors
 from jobs.scopes import Scope
 from jobs.services.explaining import Explanation, estimate_job, explain_job
-from jobs.services.submit import check_request
+from jobs.services.submit_checks import check_request
 from jobs.services.submit_request import read_request
 
 

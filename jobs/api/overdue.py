@@ -88,13 +88,18 @@ def unless_given_up(application: WsgiApplication) -> WsgiApplication:
     """Does not begin what nobody waits for any more."""
 
     def begin(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        given_up = environ.get("asgi.scope", {}).get(_GIVEN_UP)
-        if given_up is not None and given_up.is_set():
+        if is_given_up(environ.get("asgi.scope", {})):
             start_response("503 Service Unavailable", [])
             return [b""]
         return application(environ, start_response)
 
     return begin
+
+
+def is_given_up(scope: Scope) -> bool:
+    """Whether its client was told to come again."""
+    given_up = scope.get(_GIVEN_UP)
+    return given_up is not None and given_up.is_set()
 
 
 async def send_problem(send: Send, problem: Problem) -> None:

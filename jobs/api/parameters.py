@@ -11,6 +11,7 @@ from rest_framework.request import Request
 
 from gpus.api.json_body import check, compiled
 from gpus.api.parameters import allow_only, choice_parameter, text_parameter, text_schema
+from gpus.api.plain_check import plain
 from gpus.api.problems import FieldError, Problem, parameter_problem
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
@@ -20,7 +21,7 @@ from jobs.services.submit_request import NO_TIME, read_time
 __all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
 
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
-_KEY = compiled(IDEMPOTENCY_KEY)
+_IS_KEY = plain({"type": "string", **IDEMPOTENCY_KEY})
 _FINGERPRINT = compiled(FINGERPRINT)
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
@@ -89,17 +90,17 @@ def wait_parameter(request: Request) -> float | None:
     return min(float(value), settings.DISPATCHER.max_wait_seconds)
 
 
-def preferred_wait(request: Request) -> float | None:
+def preferred_wait(prefer: str) -> float | None:
     """What `Prefer: wait=n` asks for; what can't be understood is ignored, as RFC 7240 says."""
-    found = PREFER_WAIT.search(request.headers.get("Prefer", ""))
+    found = PREFER_WAIT.search(prefer)
     return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
 
 
-def idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("Idempotency-Key")
+def idempotency_key(key: str | None) -> str | None:
+    """Of the header's value. Raises Problem 400."""
     if key is None:
         return None
-    if check(key, _KEY):
+    if not _IS_KEY(key):
         detail = "Must be 1 to 255 printable ASCII characters without spaces."
         error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
         raise Problem(400, "invalid_idempotency_key", detail, errors=[error])

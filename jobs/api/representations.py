@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -24,8 +25,8 @@ def pause_json(pause: Pause, name: str) -> dict[str, Any]:
     return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
 
 
-def summary_json(job: Job) -> dict[str, Any]:
-    """Without the result, which may be megabytes: for lists. Reads the attempts: prefetch them."""
+def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[str, Any]:
+    """Without the result, which may be megabytes: for lists. attempts: None reads them: prefetch them."""
     return {
         "job_id": job.id,
         "model": job.model,
@@ -39,7 +40,7 @@ def summary_json(job: Job) -> dict[str, Any]:
         "finished_at": _time(job.finished_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
         "error": _error(job.error_code, job.error_message),
-        "attempts": [_attempt(attempt) for attempt in job.attempts.all()],
+        "attempts": [_attempt(attempt) for attempt in (job.attempts.all() if attempts is None else attempts)],
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),
@@ -48,9 +49,11 @@ def summary_json(job: Job) -> dict[str, Any]:
     }
 
 
-def job_json(job: Job, *, with_result: bool = True) -> dict[str, Any]:
+def job_json(
+    job: Job, attempts: Iterable[Attempt] | None = None, *, with_result: bool = True
+) -> dict[str, Any]:
     result = job.result if with_result else None
-    return {**summary_json(job), "result": result, "result_hidden": not with_result}
+    return {**summary_json(job, attempts), "result": result, "result_hidden": not with_result}
 
 
 def submitted_json(submitted: Submitted, job: dict[str, Any]) -> dict[str, Any]:

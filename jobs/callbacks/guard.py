@@ -90,6 +90,14 @@ def check_callback_url(url: str, look_ups: LookUps | None = None) -> None:
         raise _refused("The callback URL points to an address that this dispatcher must not call.")
 
 
+def needs_look_up(url: str) -> bool:
+    """Whether `check_callback_url` would ask a name server, and so might wait for it. Raises
+    CallbackUrlRefused."""
+    target = read_url(url)
+    known = literal_addresses(target.host, target.port) is not None
+    return not known and not _lately.knows((target.host, target.port))
+
+
 def resolve_allowed(host: str, port: int, *, within_seconds: float = 10.0) -> list[Address]:
     """The addresses of `host` that may be connected to, best first; none if all are refused.
 

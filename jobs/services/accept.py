@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import structlog
 from django.db import transaction
 
 from gpus import queries as registry
-from gpus.models import prepared
+from gpus.models import sets
 from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
 from jobs.models import IdempotencyKey, Job
@@ -28,15 +30,14 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Who may come in now: what only jobs that would be new are refused for. Used inside the transaction, and
-    made before it: none must be held while the day's GPU-seconds are summed up. models: one per job."""
+    """Whom of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Used
+    inside the transaction, and made before it: none must be held while the day's GPU-seconds are summed up.
+    room: of all jobs of the transaction."""
 
-    def __init__(
-        self, tenant_id: int, now: datetime, capacity: Capacity | None, models: Iterable[str]
-    ) -> None:
+    def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
-        self._room = Room(tenant_id, now, models)
+        self._room = room
         self._quota = quota_refusal(tenant_id, now)
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
@@ -44,66 +45,74 @@ class Gate:
         refused: Refused | None = self._quota
         if refused is None and self._capacity is not None:
             refused = self._capacity.refusal(request)
-        refused = refused or self._room.refusal(request.model)
+        refused = refused or self._room.refusal(self.tenant_id, request.model)
         if refused is None and self._capacity is not None:
             self._capacity.take(request)
         return refused
 
 
-def store(
-    requests: Sequence[SubmitRequest | Refused],
-    known: dict[str, IdempotencyKey],
-    gate: Gate,
-    batch_key: str | None,
-    batch_fingerprint: str,
-) -> list[Item]:
-    """One transaction; raises IntegrityError if one of the keys was taken meanwhile. known: keys that were
-    used before; those used now are added."""
-    is_new = any(isinstance(one, SubmitRequest) and one.idempotency_key not in known for one in requests)
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job to be made, or why not. known: keys that its tenant used before; those used now are added.
+    asked_by: what its line in the log says besides."""
+
+    request: SubmitRequest | Refused
+    gate: Gate
+    known: dict[str, IdempotencyKey]
+    asked_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+def store(entries: Sequence[Entry]) -> list[Item]:
+    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
     # what only repeats, or is wrong in itself, must not wait for its turn to write
-    with transaction.atomic() if is_new or batch_key is not None else nullcontext():
-        items = _insert(requests, known, gate)
-        first = next((item.job for item in items if isinstance(item, Submitted)), None)
-        if batch_key is not None and first is not None:
-            answers = [remembered(item) for item in items]
-            key = IdempotencyKey(
-                tenant_id=gate.tenant_id,
-                key=batch_key,
-                fingerprint=batch_fingerprint,
-                job=first,
-                batch=answers,
-            )
-            prepared.insert_all([key])
-    _log(items)
+    with transaction.atomic() if any(map(_is_new, entries)) else nullcontext():
+        items = _insert(entries)
+    _log(entries, items)
     return items
 
 
-def complete(
-    requests: Sequence[SubmitRequest | Refused],
-    known: dict[str, IdempotencyKey],
-    earlier: EarlierBatch,
-    gate: Gate,
-) -> list[Item]:
+def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
+    """The same, and the key of the batch with what became of its jobs."""
+    with transaction.atomic():
+        items = _insert(entries)
+        first = next((item.job for item in items if isinstance(item, Submitted)), None)
+        if first is not None:
+            row = IdempotencyKey(
+                tenant_id=tenant_id,
+                key=key,
+                fingerprint=fingerprint,
+                job=first,
+                batch=[remembered(item) for item in items],
+            )
+            sets.insert_all([row])
+    _log(entries, items)
+    return items
+
+
+def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
-    again = [requests[place] for place in open_places]
+    again = [entries[place] for place in open_places]
     with transaction.atomic():
-        tried = dict(zip(open_places, _insert(again, known, gate), strict=True))
+        tried = dict(zip(open_places, _insert(again), strict=True))
         items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
         complete_batch(earlier, items)
-    _log(list(tried.values()))
+    _log(again, list(tried.values()))
     return items
 
 
-def _insert(
-    requests: Sequence[SubmitRequest | Refused], known: dict[str, IdempotencyKey], gate: Gate
-) -> list[Item]:
-    """What becomes of each; inside the transaction. known: keys that were used before, and those used now."""
-    place_us = int(gate.now.timestamp() * 1_000_000)
+def _is_new(entry: Entry) -> bool:
+    request = entry.request
+    return isinstance(request, SubmitRequest) and request.idempotency_key not in entry.known
+
+
+def _insert(entries: Sequence[Entry]) -> list[Item]:
+    """What becomes of each; inside the transaction."""
     items: list[Item] = []
     jobs: list[Job] = []
     keys: list[IdempotencyKey] = []
-    for index, request in enumerate(requests):
+    for index, entry in enumerate(entries):
+        request, gate, known = entry.request, entry.gate, entry.known
         if isinstance(request, Refused):
             items.append(request)
             continue
@@ -115,7 +124,7 @@ def _insert(
         if refused is not None:
             items.append(refused)
             continue
-        job = _job(request, gate.tenant_id, gate.now, place_us + index)
+        job = _job(request, gate.tenant_id, gate.now, int(gate.now.timestamp() * 1_000_000) + index)
         jobs.append(job)
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if request.idempotency_key:
@@ -128,17 +137,22 @@ def _insert(
             known[request.idempotency_key] = key
             keys.append(key)
     if jobs:
-        create_jobs(jobs, gate.now)
-    prepared.insert_all(keys)
+        create_jobs(jobs, jobs[0].created_at)
+    sets.insert_all(keys)
     return items
 
 
-def _log(items: Sequence[Item]) -> None:
-    for item in items:
+def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
+    for entry, item in zip(entries, items, strict=True):
         if isinstance(item, Submitted) and not item.replayed:
             job = item.job
             log.info(
-                "job_submitted", job_id=job.id, model=job.model, tenant=job.tenant_id, priority=job.priority
+                "job_submitted",
+                job_id=job.id,
+                model=job.model,
+                tenant=job.tenant_id,
+                priority=job.priority,
+                **entry.asked_by,
             )
 
 

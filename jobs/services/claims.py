@@ -141,12 +141,13 @@ def open_lease(
 def _begin(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    job = _to_run.first(id=lease.job_id)
+    with worker.ports.database():
+        job = _to_run.first(id=lease.job_id)
+        spec = fleet.model_spec(lease.model)
+        endpoint = fleet.endpoint_for(lease.server, lease.model)
     if job is None or job["state"] != JobState.QUEUED:
         _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
         return None
-    spec = fleet.model_spec(lease.model)
-    endpoint = fleet.endpoint_for(lease.server, lease.model)
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
     if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
@@ -180,13 +181,14 @@ def _adopt(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
     """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
-    attempt = (
-        Attempt.objects.filter(id=lease.attempt_id)
-        .values("epoch", "state", "remote_id", "started_at")
-        .first()
-    )
-    spec = fleet.model_spec(lease.model)
-    endpoint = fleet.endpoint_for(lease.server, lease.model)
+    with worker.ports.database():
+        attempt = (
+            Attempt.objects.filter(id=lease.attempt_id)
+            .values("epoch", "state", "remote_id", "started_at")
+            .first()
+        )
+        spec = fleet.model_spec(lease.model)
+        endpoint = fleet.endpoint_for(lease.server, lease.model)
     if attempt is None or attempt["state"] != AttemptState.WAITING:
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
@@ -195,9 +197,9 @@ def _adopt(
         worker.pause_claims()  # an adoptable lease is offered again at once, also on a server that rests
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
-    job = Job.objects.filter(id=lease.job_id).values(*_OF_JOB).get()
     epoch, now = attempt["epoch"], worker.ports.clock.now()
-    with transaction.atomic():
+    with worker.ports.database(), transaction.atomic():
+        job = Job.objects.filter(id=lease.job_id).values(*_OF_JOB).get()
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
     if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
         return None

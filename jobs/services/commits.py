@@ -23,11 +23,13 @@ from django.db import (
     transaction,
 )
 
-from jobs.transitions import Touched, together
+from jobs.transitions import Touched, together, write_out
 
 log = structlog.get_logger()
 
 MAX_BATCH = 200
+GATHER_SECONDS = 0.005
+"""From a batch's first write to its begin. While one is written the next gathers by itself."""
 MAX_REFUSALS = 5
 _UNWRITTEN = object()
 _TROUBLE_STATES = ("08", "25", "53", "57", "58")
@@ -84,12 +86,13 @@ class GroupCommitWriter:
     offender gets its exception. While the database is away the batch is kept and tried again.
     """
 
-    def __init__(self, after_commit: AfterCommit, *, gather_seconds: float = 0.002) -> None:
+    def __init__(self, after_commit: AfterCommit, *, gather_seconds: float = GATHER_SECONDS) -> None:
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
         self._some = threading.Condition()
         self._stopping = False
+        self._idle = False
         self._ended = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -113,7 +116,8 @@ class GroupCommitWriter:
                 write.done.set_exception(RuntimeError("the writer has ended"))
                 return write.done
             self._queue.append(write)
-            self._some.notify()
+            if self._idle:  # one that gathers looks by itself: waking it for each write would end its pause
+                self._some.notify()
         return write.done
 
     def stop(self, timeout_seconds: float = 10.0) -> bool:
@@ -128,8 +132,10 @@ class GroupCommitWriter:
     def _run(self) -> None:
         while True:
             with self._some:
+                self._idle = True
                 while not self._queue and not self._stopping:
                     self._some.wait()
+                self._idle = False
                 if not self._queue:
                     self._ended = True
                     break
@@ -175,7 +181,7 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
     if all(write.alone is _UNWRITTEN for write in batch):
         try:
             with transaction.atomic(), together([w.touched for w in batch if w.touched is not None]):
-                return [write.apply() for write in batch]
+                return [_apply(write) for write in batch]
         except (OperationalError, InterfaceError) as error:
             if not is_about_the_write(error):
                 raise
@@ -188,6 +194,12 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
     if gone is not None:
         raise gone
     return [write.alone for write in batch]
+
+
+def _apply(write: Write) -> Any:
+    if write.touched is None:
+        write_out()  # nobody knows what it will ask the database for
+    return write.apply()
 
 
 def _write_alone(write: Write) -> BaseException | None:

@@ -8,10 +8,11 @@ slot to the next ticket in the same step, then the end is queued, and what follo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from django.conf import settings
@@ -32,6 +33,7 @@ from jobs.services.push_tokens import push_token
 from jobs.services.run_news import news_of
 from jobs.services.runs import AttemptRun, run_seconds
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
+from jobs.services.turns import Turn
 from jobs.transitions import End, StartOutcome
 
 if TYPE_CHECKING:
@@ -63,8 +65,8 @@ _pushed = prepared.Read(
 )
 
 
-def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[Claimed | None, WorkReport]:
-    """Runs a claimed attempt to its end; if that is before `until` (monotonic), also claims the next ticket
+def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claimed | None, WorkReport]:
+    """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next ticket
     for the same slot."""
     lease = claimed.lease
     run = make_run(worker, claimed)
@@ -82,10 +84,12 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, *, until: float) -> tuple[C
         worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
         outcome, code = "handed_over", ""
     else:
-        following = _end(worker, claimed, over, seconds=seconds, until=until)
+        following = _end(worker, claimed, over, turn, seconds)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"
-    log.info(
+    # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
+    say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
+    say(
         "attempt_finished",
         job_id=lease.job_id,
         attempt=lease.attempt_id,
@@ -128,7 +132,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
         deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
         is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
-        pushed=lambda: _pushed.first(attempt_id=lease.attempt_id),
+        pushed=lambda: _read_pushed(worker, lease),
         prove_free=lambda: evidence_for(
             lease.server,
             lease.attempt_id,
@@ -146,6 +150,12 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
     return run
 
 
+def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
+    with worker.ports.database():
+        body: Mapping[str, Any] | None = _pushed.first(attempt_id=lease.attempt_id)
+    return body
+
+
 def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
     if lease.estimate_seconds >= LONG_SECONDS:
         connection.close()  # the wait for the GPU needs none
@@ -157,12 +167,12 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
             worker.wait(run, step.seconds)
         elif isinstance(step, Remote):
             worker.settlement.write_remote_id(lease, step.remote_id, run)
-            worker.server_answered(lease.server)
+            worker.rests.answered(lease.server)
         else:
             return step
 
 
-def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, until: float) -> Claimed | None:
+def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: float) -> Claimed | None:
     """Releases first, then queues the end: a crash in between leaves a settling lease that the sweep ends."""
     lease, leases, ending = claimed.lease, claimed.leases, over.ending
     settlement = worker.settlement
@@ -173,14 +183,14 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, *, seconds: float, unt
     was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
     charge = 0.0 if was_refused else seconds
     asked_at = worker.ports.clock.monotonic()
-    go_on = asked_at < until and not ending.suspect and worker.may_claim()
+    go_on = not turn.is_over(asked_at, seconds) and not ending.suspect and worker.may_claim()
     following = settlement.release(
         leases,
         lease,
         ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
         gpu_seconds=charge,
         next_attempt_id=new_id() if go_on else None,
-        rest_seconds=worker.rest_seconds(lease.server, ending.error),
+        rest_seconds=worker.rests.after(lease.server, ending.error),
         verdict=verdict_of(ending),
         warm=worker.warm() if go_on else None,
     )

@@ -62,7 +62,7 @@ def estimate_job(
     asked = (
         rate_refusal(tenant_id, ports),
         quota_refusal(tenant_id, now),
-        Room(tenant_id, now, [model]).refusal(model),
+        Room(now, [(tenant_id, model)]).refusal(tenant_id, model),
     )
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model

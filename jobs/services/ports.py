@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from django.conf import settings
 
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
+from gpus.models.lending import Lender
 from gpus.protocol import Clock, SystemClock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
@@ -35,6 +37,7 @@ class Ports:
     wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
     announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
     after: does a piece of work once, so many seconds later, in the background.
+    database: a connection for the reads of a block, for threads that wait for long between them.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     """
 
@@ -44,6 +47,7 @@ class Ports:
     wake_callbacks: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[str]], None]
     after: Callable[[float, Callable[[], None]], None] = after_seconds
+    database: Callable[[], AbstractContextManager[None]] = nullcontext
     transport: Transport = field(default_factory=HttpTransport)
     parallel_probes: int = PARALLEL_PROBES
 
@@ -66,4 +70,5 @@ def production_ports() -> Ports:
         send_wakes=wake.send_wakes,
         wake_callbacks=wake.wake_callbacks,
         announce=announce,
+        database=Lender().connection,
     )

@@ -66,6 +66,31 @@ def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
     return Admission(rate, _limited(limits, tokens.wait_seconds))
 
 
+def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
+    """Of so many submits of one job each that are here at once: what `admit` would tell one after the other,
+    asked in one go where there are tokens for all."""
+    limits = limits_of(tenant_id)
+    per_second, burst = limits.submits_per_second, limits.burst
+    if per_second is None:
+        return [Admission()] * submits
+    if 1 < submits <= burst:
+        tokens = _take(tenant_id, submits, limits, ports)
+        if tokens is None:
+            return [Admission()] * submits
+        if tokens.taken:
+            rates = [
+                Rate(per_second, burst, tokens.left + after, tokens.full_seconds - after / per_second)
+                for after in reversed(range(submits))
+            ]
+            return [Admission(rate) for rate in rates]
+    admissions: list[Admission] = []
+    while len(admissions) < submits:
+        one = admit(tenant_id, 1, ports)
+        refused_too = submits - len(admissions) if one.refused is not None else 1
+        admissions += [one] * refused_too
+    return admissions
+
+
 def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
     """None: nobody could ask."""
     per_second = limits.submits_per_second or math.inf

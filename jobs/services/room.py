@@ -55,24 +55,27 @@ class _Limit:
 
 
 class Room:
-    """The room of one transaction, counted when the first of its jobs asks, and then by its own jobs. models:
-    one for each job that may ask."""
+    """The room of one transaction, counted when the first of its jobs asks, and then by its own jobs. asking:
+    tenant and model of each job that may ask. patience_seconds: how long it waits for its turn at most, and
+    then raises OperationalError; None: as long as it takes."""
 
-    def __init__(self, tenant_id: int, now: datetime, models: Iterable[str]) -> None:
-        self._tenant_id, self._now, self._models = tenant_id, now, Counter(models)
+    def __init__(
+        self, now: datetime, asking: Iterable[tuple[int, str]], *, patience_seconds: float | None = None
+    ) -> None:
+        self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
         self._limits: dict[str, _Limit] = {}
         self._left: dict[str, int] | None = None
 
-    def refusal(self, model: str) -> Refused | None:
+    def refusal(self, tenant_id: int, model: str) -> Refused | None:
         """None: there is room, and this job has taken it."""
         if self._left is None:
             self._limits = {limit.name: limit for limit in self._of_all()}
-            self._left = _places(self._limits.values())
-        of_tenant, of_model = f"tenant {self._tenant_id}", f"model {model}"
+            self._left = _places(self._limits.values(), self._patience_seconds)
+        of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
                 f"{self._limits[of_tenant].most} jobs of the tenant wait, and no more may.",
-                retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=self._tenant_id),
+                retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=tenant_id),
             )
         if self._left.get(of_model, 1) <= 0:
             return ModelQueueFull(
@@ -86,18 +89,19 @@ class Room:
 
     def _of_all(self) -> Iterator[_Limit]:
         """The limits of all jobs that may ask."""
-        most = limits_of(self._tenant_id).max_queued
-        if most is not None:
-            # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
-            rows = {"tenant_id": self._tenant_id, "finished_at": None}
-            yield _Limit(f"tenant {self._tenant_id}", most, self._models.total(), rows)
-        for model, asking in self._models.items():
+        for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
+            most = limits_of(tenant_id).max_queued
+            if most is not None:
+                # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
+                rows = {"tenant_id": tenant_id, "finished_at": None}
+                yield _Limit(f"tenant {tenant_id}", most, asking, rows)
+        for model, asking in Counter(model for _, model in self._asking).items():
             spec = registry.model_spec(model)
             if spec is not None and spec.max_queued is not None:
                 yield _Limit(f"model {model}", spec.max_queued, asking, {"model": model})
 
 
-def _places(limits: Iterable[_Limit]) -> dict[str, int]:
+def _places(limits: Iterable[_Limit], patience_seconds: float | None) -> dict[str, int]:
     """What is free, by name of the limit."""
     takes_turns = connection.vendor == "postgresql" and connection.in_atomic_block  # else nothing is inserted
     found: dict[str, int] = {}
@@ -110,7 +114,7 @@ def _places(limits: Iterable[_Limit]) -> dict[str, int]:
         if takes_turns and found[limit.name] < _far():
             near.append(limit)
     if near:
-        _take_turn(near)
+        _take_turn(near, patience_seconds)
         found |= {limit.name: limit.places() for limit in near}
     return found
 
@@ -119,8 +123,12 @@ def _far() -> int:
     return settings.DISPATCHER.max_batch_jobs + 100 * FEW
 
 
-def _take_turn(limits: Iterable[_Limit]) -> None:
+def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None:
     """Until the transaction ends. All at once and in one order: two batches never wait for each other."""
     locks = sorted(limit.lock for limit in limits)
     with connection.cursor() as cursor:
+        if patience_seconds is not None:
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true)", [f"{patience_seconds * 1000:.0f}ms"]
+            )
         cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])

@@ -6,12 +6,13 @@ run today.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from django.db.models import Sum
 
+from gpus.models import prepared
+from gpus.models.prepared import value
 from jobs.closings import CLOSE, CURSOR
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun
 from jobs.rollups import HOUR
@@ -20,6 +21,57 @@ from jobs.states import JobState
 MOST_EVENTS = 20_000
 """Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""
 LOOKS = 3
+CHUNK = 512
+
+_cursor_note = prepared.Read(lambda: SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True))
+_rolled_up = prepared.ReadAmong(
+    Rollup,
+    "tenant",
+    lambda tenants: (
+        Rollup.objects.filter(span_seconds=HOUR, at__gte=value(Rollup, "at", "day"), tenant__pk__in=tenants)
+        .order_by()
+        .values_list("tenant")
+        .annotate(Sum("gpu_seconds"))
+    ),
+)
+# The jobs first: "not over" is the condition of their index that SQLite can prove whatever the values are;
+# "live", the attempts' own, it cannot with bound ones.
+_live = prepared.ReadAmong(
+    Job,
+    "tenant",
+    lambda tenants: (
+        Attempt.objects.filter(
+            pk__in=Job.objects.filter(tenant__pk__in=tenants, state=JobState.RUNNING.value, finished_at=None)
+            .order_by()
+            .values("live_attempt")
+        )
+        .order_by()
+        .values_list("pk", "job__tenant", "started_at")
+    ),
+)
+_closed = prepared.ReadAmong(
+    Job,
+    "tenant",
+    lambda tenants: (
+        Event.objects.filter(
+            id__gt=value(Event, "id", "after"),
+            id__lte=value(Event, "id", "last"),
+            type__in=CLOSE,
+            job__tenant__pk__in=tenants,
+        )
+        .order_by("id")
+        .values_list("job_id", "job__tenant", "at", "data")
+    ),
+)
+_attempts_of = prepared.ReadAmong(
+    Attempt,
+    "job",
+    lambda ids: (
+        Attempt.objects.filter(job__pk__in=ids)
+        .order_by()
+        .values_list("pk", "job_id", "number", "gpu_seconds")
+    ),
+)
 
 
 def day_of(now: datetime) -> datetime:
@@ -46,42 +98,32 @@ def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
 
 
 def _summed_up(chosen: list[int], day: datetime) -> list[tuple[int, float]]:
-    rows = Rollup.objects.filter(span_seconds=HOUR, at__gte=day, tenant__in=chosen)
-    return list(rows.order_by().values_list("tenant").annotate(Sum("gpu_seconds")))
+    return _rolled_up(chosen, day=day)
 
 
 def _summed_up_to() -> int:
-    note = SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True).first()
-    return int(note or 0)
+    return int(_cursor_note.first() or 0)
 
 
 def _running(chosen: list[int], day: datetime, now: datetime) -> dict[str, tuple[int, float]]:
-    """Tenant and seconds of today by attempt. The jobs first: "not over" is the condition of their index that
-    SQLite can prove whatever the values are; "live", the attempts' own, it cannot with bound ones."""
-    jobs = Job.objects.filter(tenant__in=chosen, state=JobState.RUNNING.value, finished_at=None).order_by()
-    rows = Attempt.objects.filter(pk__in=jobs.values("live_attempt")).order_by()
+    """Tenant and seconds of today by attempt."""
     return {
         attempt: (tenant, max(0.0, (now - max(started_at, day)).total_seconds()))
-        for attempt, tenant, started_at in rows.values_list("pk", "job__tenant", "started_at")
+        for attempt, tenant, started_at in _live(chosen)
     }
 
 
 def _ended_since(cursor: int, chosen: list[int], day: datetime) -> dict[str, tuple[int, float]]:
     """The same of attempts that ended today and are not summed up yet. Without them a day that is used up
     would be open again for as long as the rollups are behind, at each end."""
-    events = Event.objects.filter(
-        id__gt=cursor, id__lte=cursor + MOST_EVENTS, type__in=CLOSE, job__tenant__in=chosen
-    )
     ends: dict[tuple[str, int], int] = {}
-    for job, tenant, at, data in events.order_by("id").values_list("job_id", "job__tenant", "at", "data"):
+    for job, tenant, at, data in _closed(chosen, after=cursor, last=cursor + MOST_EVENTS):
         if at >= day and (number := data.get("attempt")) is not None:
             ends[job, number] = tenant
-    by_job: dict[str, set[int]] = defaultdict(set)
-    for job, number in ends:
-        by_job[job].add(number)
-    rows = Attempt.objects.filter(job__in=list(by_job)).order_by() if by_job else Attempt.objects.none()
+    jobs = list(dict.fromkeys(job for job, _ in ends))
     return {
         attempt: (ends[job, number], seconds or 0.0)
-        for attempt, job, number, seconds in rows.values_list("pk", "job_id", "number", "gpu_seconds")
-        if number in by_job[job]
+        for at in range(0, len(jobs), CHUNK)
+        for attempt, job, number, seconds in _attempts_of(jobs[at : at + CHUNK])
+        if (job, number) in ends
     }

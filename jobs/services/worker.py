@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from gpus import queries as fleet
-from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeasingUnavailable
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import prepared
@@ -35,16 +35,17 @@ from jobs.services.dispatch import WorkReport
 from jobs.services.listener import Listener
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
+from jobs.services.server_rests import ServerRests
 from jobs.services.settlement import Settlement
 from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
+from jobs.services.turns import Turn
 from jobs.services.unanswered import Unanswered
 
 log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
 MAX_BACKLOG = 1000
-REST_FIRST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 _cancelled_among = prepared.ReadAmong(
     Job,
@@ -61,7 +62,8 @@ _pushed_among = prepared.ReadAmong(
 
 
 class GpuWorker:
-    """name: unique to this process; it is what leases are held under."""
+    """name: unique to this process; it is what leases are held under. threads: that call `work` at most;
+    0 for what the settings say."""
 
     def __init__(
         self,
@@ -70,8 +72,10 @@ class GpuWorker:
         name: str = "",
         runners: Callable[[ModelSpec], Runner] | None = None,
         writer: MakeWriter = GroupCommitWriter,
+        threads: int = 0,
     ) -> None:
         self.ports = ports
+        self.threads = threads or settings.DISPATCHER.worker_threads
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
@@ -86,8 +90,9 @@ class GpuWorker:
         self._interrupted = threading.Event()
         self._stopped = threading.Event()
         self._nudged = threading.Event()
+        self._working = 0
         self._paused_until = 0.0
-        self._rests: dict[str, float] = {}
+        self.rests = ServerRests()
         self.unanswered = Unanswered()
         self._generation_seen: dict[str, tuple[float, bool]] = {}
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
@@ -101,17 +106,27 @@ class GpuWorker:
             self.listener.start()
 
     def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
-        """Claims and runs until nothing is left or this thread has worked for about a second."""
-        fleet_name = fleet.fleet_of(pool)
+        """Claims and runs until nothing is left or this thread's turn is over."""
+        with self._lock:
+            self._working += 1
+        try:
+            return self._work(pool, host)
+        finally:
+            with self._lock:
+                self._working -= 1
+
+    def _work(self, pool: str, host: str | None) -> list[WorkReport]:
+        with self.ports.database():
+            fleet_name = fleet.fleet_of(pool)
         clock = self.ports.clock
-        until = clock.monotonic() + settings.DISPATCHER.hand_back_seconds
+        turn = Turn(settings.DISPATCHER.hand_back_seconds, clock.monotonic(), self._is_crowded)
         reports: list[WorkReport] = []
         claimed = claims.claim_next(self, fleet_name, pool, host)
         while claimed is not None:
-            claimed, report = dispatch.run_claimed(self, claimed, until=until)
+            claimed, report = dispatch.run_claimed(self, claimed, turn)
             reports.append(report)
             if claimed is None and not self._draining.is_set():
-                if clock.monotonic() >= until:
+                if turn.is_over(clock.monotonic(), report.seconds):
                     if self.ports.send_wakes([Wakes(pool, host, 1)]):
                         break
                     # who can't publish its hand-back keeps claiming: the slot must not wait for a dead
@@ -143,6 +158,10 @@ class GpuWorker:
         if self.listener is not None:
             self.listener.stop()
         self.settlement.stop(timeout_seconds)
+
+    def _is_crowded(self) -> bool:
+        """Every thread works: wakes, of other pools perhaps, wait for one."""
+        return self._working >= self.threads
 
     # -- for claims and dispatch ----------------------------------------------------------------------
 
@@ -195,20 +214,6 @@ class GpuWorker:
     def until_done(self, written: Future[Any]) -> None:
         """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
         wait_for_futures([written])
-
-    def rest_seconds(self, server: str, error: GpuError | None) -> float | None:
-        """How long a server that said it is busy, or can't be reached, gets nothing: what it asked for,
-        else 1 s doubling to 30 s; forgotten at its first answer."""
-        if not isinstance(error, (GpuBusy, ConnectFailed)):
-            self.server_answered(server)
-            return None
-        rest = self._rests.get(server, REST_FIRST_SECONDS)
-        self._rests[server] = min(rest * 2.0, REST_CAP_SECONDS)
-        asked = error.retry_after_seconds
-        return rest if asked is None else min(max(asked, 0.0), 3600.0)
-
-    def server_answered(self, server: str) -> None:
-        self._rests.pop(server, None)
 
     # -- the watcher ------------------------------------------------------------------------------------
 
@@ -267,14 +272,18 @@ _current: GpuWorker | None = None
 
 
 def create_worker(
-    ports: Ports, *, name: str = "", runners: Callable[[ModelSpec], Runner] | None = None
+    ports: Ports,
+    *,
+    name: str = "",
+    threads: int = 0,
+    runners: Callable[[ModelSpec], Runner] | None = None,
 ) -> GpuWorker:
     """The worker of this process; made once, by the command that runs it. runners: how it reaches its GPUs;
-    None: over the network."""
+    None: over the network. threads: of its Celery worker."""
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
-    _current = GpuWorker(ports, name=name, runners=runners)
+    _current = GpuWorker(ports, name=name, runners=runners, threads=threads)
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     return _current
 

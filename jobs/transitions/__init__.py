@@ -15,7 +15,7 @@ from .attempts import (
     take_over,
 )
 from .quarantine import quarantine_slot
-from .rows import Touched, together
+from .together import Touched, together, write_out
 from .waiting import (
     WAITING,
     Ended,
@@ -53,4 +53,5 @@ __all__ = [
     "start_attempt",
     "take_over",
     "together",
+    "write_out",
 ]

@@ -9,21 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from gpus.errors import ConnectFailed, GpuError
-from gpus.models import prepared
 from gpus.protocol import LeaseRef, split_slot
 from jobs.models import Attempt, Event, Job
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
-from jobs.transitions.rows import (
-    call_back,
-    change_attempt,
-    insert_attempt,
-    lock_job,
-    log_event,
-    move_job,
-    read_attempt,
-)
+from jobs.transitions.rows import call_back, log_event, move_job
+from jobs.transitions.together import change, insert_attempt, lock_job, read_attempt, write_out
 from jobs.transitions.waiting import Ended
 
 
@@ -129,18 +121,20 @@ def start_attempt(start: Start) -> StartOutcome:
 
 def _has_begun(start: Start) -> bool:
     """Whether the attempt's start is written."""
-    return Attempt.objects.filter(id=start.attempt_id).exists()
+    return read_attempt(start.attempt_id) is not None
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
     """SENT → WAITING: from here on the run outlives its worker."""
     job = lock_job(job_id)
-    if job is None:
+    attempt = read_attempt(attempt_id)
+    if job is None or attempt is None or attempt.epoch != epoch:
         return False
-    accepted = {"state": AttemptState.WAITING, "remote_id": remote_id}
-    if not change_attempt(attempt_id, accepted, epoch=epoch, state=AttemptState.SENT):
+    if attempt.state != AttemptState.SENT:
         # True: written before, and the reply was lost
-        return Attempt.objects.filter(id=attempt_id, epoch=epoch, **accepted).exists()
+        return attempt.state == AttemptState.WAITING and attempt.remote_id == remote_id
+    attempt.state, attempt.remote_id = AttemptState.WAITING.value, remote_id
+    change(attempt, "state", "remote_id")
     log_event(job, "accepted", at, {"attempt": job.attempts_made, "remote_id": remote_id})
     return True
 
@@ -153,6 +147,7 @@ def note_news(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -
     if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
         return False
     told = {"attempt": job.attempts_made, **data}
+    write_out()
     recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _SAID_AT_ONCE, type=kind, at=at)
     if told not in recent.values_list("data", flat=True):
         log_event(job, kind, at, told)
@@ -196,10 +191,10 @@ def end_attempt(end: End) -> Ended:
     attempt.finished_at = end.at
     attempt.gpu_seconds = end.gpu_seconds
     if end.usage is None:
-        prepared.update(attempt, _ENDED)
+        change(attempt, *_ENDED)
     else:
         attempt.usage = dict(end.usage)
-        prepared.update(attempt, (*_ENDED, "usage"))
+        change(attempt, *_ENDED, "usage")
     if end.ending.suspect:
         _quarantine(end, model=attempt.model)
     job.live_attempt = None
@@ -245,6 +240,7 @@ def _own_proof(ending: Ending) -> str:
 
 def _is_taken(slot: str) -> bool:
     server, index = split_slot(slot)
+    write_out()
     return Attempt.objects.filter(server=server, slot=index, state__in=LIVE_ATTEMPT_STATES).exists()
 
 
@@ -263,6 +259,7 @@ def _quarantine(end: End, *, model: str) -> None:
 def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
     faults = 0
     if attempt.error_code or job.attempts_made > 1:
+        write_out()
         faults = Attempt.objects.filter(
             job_id=job.id, round=job.round, server=attempt.server, error_code="gpu_fault"
         ).count()

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpus.models import prepared
+from gpus.models import sets
 from jobs.errors import CANCELLED
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
 from jobs.retry import Decision
 from jobs.states import JobState
-from jobs.transitions.rows import call_back, lock_job, log_event, move_job
+from jobs.transitions.rows import call_back, log_event, move_job
+from jobs.transitions.together import lock_job
 
 WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
@@ -32,9 +33,9 @@ def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
     for job in jobs:
         job.event_seq = 1
-    prepared.insert_all(jobs)
-    prepared.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
-    prepared.insert_all(
+    sets.insert_all(jobs)
+    sets.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
+    sets.insert_all(
         [
             Event(
                 job=job,

@@ -15,7 +15,7 @@ from jobs.models import ApiKey, Job, Tenant
 
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
 ACTIONS = {
     "gpus_server": ("switch_off", Server),
     "jobs_apikey": ("revoke_keys", ApiKey),

@@ -15,7 +15,7 @@ from gpus.protocol import CircuitState
 from .conftest import World, fill
 
 SERVER, MODEL = "flux-server-1", "flux"
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from jobs.services.tenants import create_key
 from .conftest import World
 
 Commits = Callable[..., AbstractContextManager[Any]]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
 
 
 def shown_in(answer: Any) -> str:

@@ -15,7 +15,7 @@ from .conftest import World
 from .rows import fill
 from .test_asking import fields_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
 LIST = "admin:gpus_server_changelist"
 BOX = ["flux-server-1", "zimg-server-1"]
 

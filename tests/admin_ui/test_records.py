@@ -19,7 +19,7 @@ from jobs.models import Job, Tenant
 from .conftest import World
 from .rows import NOW, fill
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
 
 @pytest.fixture

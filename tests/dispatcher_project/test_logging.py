@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 
 import pytest
 
-from dispatcher_project.logging import logging_config
+from dispatcher_project.logging import logging_config, plain_line
 from tests.dispatcher_project.worker_bench import ROOT
 
 SCRIPT = """
 import logging, logging.config, structlog
-from dispatcher_project.logging import logging_config
+from dispatcher_project.logging import logging_config, plain_line
 logging.config.dictConfig(logging_config(style="{style}"))
 structlog.get_logger("ours").info("attempt_finished", job_id="J1", attempt="A1")
 logging.getLogger("theirs").warning("%s happened", "it")
@@ -48,6 +49,22 @@ def test_no_local_variable_is_logged(style: str) -> None:
     text = logged(style)
     assert "ValueError" in text
     assert "local-secret" not in text
+
+
+def test_a_console_that_is_no_terminal_has_one_plain_line_per_event() -> None:
+    lines = logged("console").splitlines()
+    assert lines[0].endswith(" [info     ] attempt_finished               [ours] attempt=A1 job_id=J1")
+    assert re.search(r" \[warning  \] it happened +\[theirs\]$", lines[1])
+    assert re.search(r" \[error    \] failed +\[ours\] job_id=J2$", lines[2])
+    assert lines[3:4] == ["Traceback (most recent call last):"]
+    assert lines[-1] == "ValueError: broken"
+
+
+def test_a_plain_line_keeps_its_fields_apart() -> None:
+    told = {"event": "x", "a": "two words", "b": "", "c": "k=v", "d": None, "e": [1], "f": "line\nbreak"}
+    line = plain_line(None, "", told)
+    assert line.endswith("a='two words' b='' c='k=v' d=None e=[1] f='line\\nbreak'")
+    assert "\n" not in line
 
 
 def test_an_unknown_style_or_level_is_refused() -> None:

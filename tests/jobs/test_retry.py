@@ -17,6 +17,7 @@ from gpus.errors import (
     ServerLost,
     Verdict,
 )
+from gpus.runners.transport import ResponseTooLarge
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
 from jobs.states import AttemptState, JobState
 
@@ -111,6 +112,11 @@ def test_at_most_once_is_not_run_again_after_an_uncertain_end():
     assert decide(ServerFailed(), policy=policy).job is JobState.RETRYING
     assert decide(GpuBusy(), policy=policy).job is JobState.QUEUED
     assert decide(Interrupted(), policy=policy, sent=False).job is JobState.QUEUED
+
+
+def test_at_most_once_is_not_run_again_after_a_run_of_which_no_answer_was_kept():
+    assert decide(ResponseTooLarge(), policy=RetryPolicy(at_most_once=True)).error_code == "lost_at_most_once"
+    assert decide(ResponseTooLarge()).job is JobState.RETRYING
 
 
 def test_at_most_once_stays_uncertain_when_only_the_slot_was_proven_free():

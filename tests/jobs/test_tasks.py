@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from jobs.tasks import JobFailed, shown, sweep, work
+from jobs.services.dispatch import WorkReport
+from jobs.tasks import MOST_NAMED, JobFailed, shown, sweep, work
 
 
 def test_ticks_do_not_push_the_jobs_out_of_flowers_view() -> None:
     assert (work.send_events, sweep.send_events) == (True, False)
 
 
-def a_report(**fields: Any) -> dict[str, Any]:
-    report = {"job_id": "J1", "model": "zimg", "server": "zimg-1", "slot": 0, "attempt": "A1"}
-    return report | {"outcome": "completed", "seconds": 1.5, "error_code": ""} | fields
+def a_report(**fields: Any) -> WorkReport:
+    report: dict[str, Any] = {"job_id": "J1", "model": "zimg", "server": "zimg-1", "slot": 0, "attempt": "A1"}
+    return WorkReport(**report | {"outcome": "completed", "seconds": 1.5, "error_code": ""} | fields)
 
 
 def test_one_job_is_shown_whole() -> None:
@@ -38,6 +39,11 @@ def test_one_failed_job_fails_its_task_and_says_who() -> None:
 def test_many_short_jobs_are_counted_and_the_failed_named() -> None:
     reports = [a_report(), a_report(job_id="J2", error_code="busy"), a_report(job_id="J3")]
     assert shown(reports) == {"jobs": 3, "failed": ["J2 busy"]}
+
+
+def test_of_many_that_failed_some_are_named() -> None:
+    failed = shown([a_report(job_id=f"J{n}", error_code="busy") for n in range(MOST_NAMED + 3)])["failed"]
+    assert (len(failed), failed[0], failed[-1]) == (MOST_NAMED + 1, "J0 busy", "and 3 more")
 
 
 def test_a_wake_that_found_nothing_says_so() -> None:

@@ -15,7 +15,7 @@ from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, Server
 from jobs.models import Tenant
 from tests.admin_ui.conftest import World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
 
 @pytest.fixture

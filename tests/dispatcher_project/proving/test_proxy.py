@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dispatcher_project.proving.children import Children, Silent
 from dispatcher_project.proving.proxies import Proxies
+from dispatcher_project.proving.proxy import _Route, _Side
 from dispatcher_project.proving.system import clean_environment
 
 
@@ -109,3 +112,17 @@ def test_an_order_to_a_proxy_that_is_gone_is_refused(proxies, children):
     children.close()
     with pytest.raises(Silent):
         proxies.heal("echo")
+
+
+def test_what_comes_before_the_target_is_reached_is_passed_on(echo: int) -> None:
+    """The first Pythons 3.11 read on although they were told to pause."""
+
+    async def converse() -> bytes:
+        answered = asyncio.get_running_loop().create_future()
+        caller = Mock(is_closing=lambda: False, write=answered.set_result)
+        side = _Side(_Route("127.0.0.1", echo))
+        side.connection_made(caller)
+        side.data_received(b"hello")
+        return await asyncio.wait_for(answered, 10)
+
+    assert asyncio.run(converse()) == b"hello"

@@ -78,7 +78,9 @@ def main() -> None:
     import redis
 
     from dispatcher_project.embedded import EmbeddedValkey
+    from dispatcher_project.simulation.campaign import collect_seldom
 
+    collect_seldom()
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
         client = redis.Redis.from_url(valkey.url)
         for line in sys.stdin:

@@ -18,9 +18,10 @@ from gpus.errors import (
     RunFailed,
     RunTimedOut,
 )
+from gpus.handlers.errors import Failure
 from gpus.local.gpu import LocalGpu
 from gpus.local.memory import RamGauge, members
-from gpus.local.orders import Stopped, Verdicts
+from gpus.local.orders import Stopped, Verdicts, error_of
 from gpus.runners.base import Abort
 from tests.gpus.local.conftest import Bench
 from tests.gpus.node.caller import eventually
@@ -178,6 +179,13 @@ def test_a_run_past_its_limit_that_heeds_its_cancel_is_only_late(bench: Bench):
     with pytest.raises(RunTimedOut) as raised:
         bench.run("wild", {"do": "waits", "here": str(bench.path())}, limit_seconds=0.2)
     assert not raised.value.process_died
+    assert raised.value.unfinished, "it ran, and must not run again where once is the most"
+
+
+def test_a_run_that_heeded_its_cancel_costs_nothing_and_had_begun():
+    heeded = error_of(Failure("cancelled", "Cancelled"), cancelled=True)
+    assert isinstance(heeded, Interrupted)
+    assert (heeded.counts, heeded.suspect, heeded.unfinished) == (False, False, True)
 
 
 def test_what_a_handler_forks_neither_speaks_nor_outlives_the_process(bench: Bench):

@@ -121,29 +121,6 @@ def test_a_conflict_is_told_and_changes_nothing() -> None:
     assert list(Attempt.objects.values_list("id", flat=True)) == ["A" * 26]
 
 
-@pytest.mark.parametrize(("count", "statements"), [(0, 0), (1, 1), (3, 2), (8, 1), (100, 3)])
-def test_several_rows_of_a_kind_are_inserted_in_order(count: int, statements: int) -> None:
-    job = make_job()
-    rows = [Event(job=job, seq=10 + seq, type="x", at=NOW, data={"n": seq}) for seq in range(count)]
-    with CaptureQueriesContext(connection) as asked:
-        prepared.insert_all(rows)
-    assert len(asked) == statements
-    stored = Event.objects.filter(job=job, type="x").order_by("id").values_list("seq", "data")
-    assert list(stored) == [(10 + seq, {"n": seq}) for seq in range(count)]
-
-
-def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
-    some = make_job()
-    jobs = [
-        Job(
-            tenant=some.tenant, model=some.model, pool=some.pool, payload={"n": n}, place_us=n, created_at=NOW
-        )
-        for n in range(150)
-    ]
-    prepared.insert_all(jobs)
-    assert Job.objects.filter(id__in=[job.id for job in jobs]).count() == 150
-
-
 def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite's driver keeps its statements by itself")

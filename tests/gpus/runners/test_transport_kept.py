@@ -96,3 +96,17 @@ def test_a_server_that_wants_to_close_is_let_go(transport, serve):
     server = serve(script)
     post(transport, server.url)
     assert server.hung_up.wait(5)
+
+
+def test_what_comes_behind_an_answer_is_taken_for_no_other_one(transport, serve):
+    def script(visit):
+        visit.read_request()
+        body = b'{"status": "success", "result": 1}'
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        visit.send(head + body + head + body.replace(b"1", b"2"))
+        visit.wait_for_hang_up()
+
+    server = serve(script)
+    for _ in range(2):
+        assert b'"result": 1' in post(transport, server.url).body
+    assert server.visits == 2

@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from gpus.models import ModelConfig, Server, prepared
+from gpus.models import ModelConfig, Server, sets
 from jobs.models import IdempotencyKey, Job
 from tests.builders import make_server
 
@@ -129,7 +129,7 @@ def test_a_race_for_a_key_takes_one_slot(
 ) -> None:
     """The first try finds its key taken when it commits; the second one counts anew."""
     world.leases.free_slots = 1
-    insert, raced = prepared.insert_all, []
+    insert, raced = sets.insert_all, []
 
     def race(rows: Any) -> None:
         if rows and not raced:
@@ -137,6 +137,6 @@ def test_a_race_for_a_key_takes_one_slot(
             raise IntegrityError("taken meanwhile")
         insert(rows)
 
-    monkeypatch.setattr(prepared, "insert_all", race)
+    monkeypatch.setattr(sets, "insert_all", race)
     assert submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k").json().get("outcome") == "leased"
     assert raced

@@ -12,7 +12,8 @@ from jobs.ids import new_id
 from jobs.models import Job, Tenant
 from jobs.states import JobState
 from jobs.transitions import create_jobs, end_waiting
-from jobs.transitions.rows import lock_job, log_event
+from jobs.transitions.rows import log_event
+from jobs.transitions.together import lock_job
 
 
 def new_job(tenant: Tenant) -> Job:

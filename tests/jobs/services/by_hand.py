@@ -14,6 +14,7 @@ from jobs.models import Job
 from jobs.services.commits import AfterCommit, Write, write_batch
 from jobs.services.finish import push_tickets
 from jobs.services.runs import AttemptRun
+from jobs.services.turns import Turn
 from jobs.services.worker import GpuWorker
 from jobs.transitions import Touched
 from tests.builders import ManualClock, make_job
@@ -21,6 +22,9 @@ from tests.jobs.services.shop import Shop
 
 OLD = 1e6
 """The age of a generation whose starts nobody awaits."""
+
+
+OVER, GOES_ON = Turn(0.0, -1e9), Turn(1e9, 0.0)
 
 
 class HandWriter:

@@ -10,7 +10,7 @@ from gpus.models import ModelConfig
 from jobs.models import Attempt, Job
 from jobs.services import claims, dispatch
 from jobs.states import JobState
-from tests.jobs.services.by_hand import OLD, by_hand
+from tests.jobs.services.by_hand import GOES_ON, OLD, OVER, by_hand
 from tests.jobs.services.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -22,7 +22,7 @@ def run_after(hands, seconds: float):
     """Claims, lets time pass, runs."""
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     hands.clock.move(seconds)
-    return dispatch.run_claimed(hands.worker, claimed, until=0.0)[1]
+    return dispatch.run_claimed(hands.worker, claimed, OVER)[1]
 
 
 # -- the lease's age ------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands.leases.instead["renew"] = lambda real, worker, leases, settling: [lease.ref for lease in leases]
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     hands.worker.settlement.keeper.step(hands.clock.monotonic())
-    dispatch.run_claimed(hands.worker, claimed, until=0.0)
+    dispatch.run_claimed(hands.worker, claimed, OVER)
     assert hands.gpu.sent == []
 
 
@@ -85,8 +85,8 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
 
     hands.leases.instead["release"] = late
     claimed = claims.claim_next(hands.worker, "main", "m", None)
-    following, _ = dispatch.run_claimed(hands.worker, claimed, until=1e9)
-    dispatch.run_claimed(hands.worker, following, until=0.0)
+    following, _ = dispatch.run_claimed(hands.worker, claimed, GOES_ON)
+    dispatch.run_claimed(hands.worker, following, OVER)
     assert hands.gpu.sent == [first.id]
 
 

@@ -12,6 +12,7 @@ from jobs.models import Tenant
 from jobs.services import commits
 from jobs.services.commits import GroupCommitWriter, Write, write_batch
 from tests.builders import make_tenant
+from tests.jobs.services.shop import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -126,4 +127,19 @@ def test_a_listener_that_fails_does_not_stop_the_writer():
     writer.start()
     assert writer.submit(lambda: create("a")).result(10) == "a"
     assert writer.submit(lambda: create("b")).result(10) == "b"
+    assert writer.stop()
+
+
+def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
+    batches, woken = [], []
+    writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=0.5)
+    notify = writer._some.notify
+    monkeypatch.setattr(writer._some, "notify", lambda: (woken.append(1), notify()))
+    writer.start()
+    eventually(lambda: writer._idle)
+    futures = [writer.submit(lambda: create("g0"))]
+    eventually(lambda: not writer._idle)
+    futures += [writer.submit(lambda n=n: create(f"g{n}")) for n in range(1, 10)]
+    assert [future.result(10) for future in futures] == [f"g{n}" for n in range(10)]
+    assert (batches, len(woken)) == ([10], 1)
     assert writer.stop()

@@ -15,7 +15,7 @@ from jobs.models import Attempt
 from jobs.services import claims, dispatch
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from jobs.states import AttemptState
-from tests.jobs.services.by_hand import by_hand
+from tests.jobs.services.by_hand import OVER, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -87,7 +87,7 @@ def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
     hands.submit()
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     hands.worker.drain()
-    _, report = dispatch.run_claimed(hands.worker, claimed, until=0.0)
+    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
     assert report.outcome == "handed_over"
     assert (hands.gpu.polled, hands.slot()) == ([], "adoptable")
 
@@ -97,7 +97,7 @@ def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
     job = hands.submit()
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     hands.worker.interrupt()
-    _, report = dispatch.run_claimed(hands.worker, claimed, until=0.0)
+    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
     assert report.outcome == "interrupted"
     assert (hands.gpu.sent, hands.gpu.polled) == ([], [])
     job.refresh_from_db()

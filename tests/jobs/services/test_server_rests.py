@@ -18,32 +18,32 @@ def worker() -> GpuWorker:
 
 @pytest.mark.parametrize("error", [GpuBusy(), ConnectFailed()], ids=lambda error: error.code)
 def test_it_rests_a_second_doubling_to_thirty(worker, error):
-    rests = [worker.rest_seconds("gpu-1", error) for _ in range(7)]
+    rests = [worker.rests.after("gpu-1", error) for _ in range(7)]
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 @pytest.mark.parametrize("answer", [None, ServerFailed(), BadInput(), ServerLost()], ids=str)
 def test_any_other_end_forgets_its_rests(worker, answer):
-    worker.rest_seconds("gpu-1", GpuBusy())
-    worker.rest_seconds("gpu-1", GpuBusy())
-    assert worker.rest_seconds("gpu-1", answer) is None, "it rests no more"
-    assert worker.rest_seconds("gpu-1", GpuBusy()) == 1.0
+    worker.rests.after("gpu-1", GpuBusy())
+    worker.rests.after("gpu-1", GpuBusy())
+    assert worker.rests.after("gpu-1", answer) is None, "it rests no more"
+    assert worker.rests.after("gpu-1", GpuBusy()) == 1.0
 
 
 def test_each_server_rests_for_itself(worker):
-    worker.rest_seconds("gpu-1", GpuBusy())
-    worker.rest_seconds("gpu-1", GpuBusy())
-    assert worker.rest_seconds("gpu-2", GpuBusy()) == 1.0
-    worker.server_answered("gpu-2")
-    assert worker.rest_seconds("gpu-1", GpuBusy()) == 4.0
+    worker.rests.after("gpu-1", GpuBusy())
+    worker.rests.after("gpu-1", GpuBusy())
+    assert worker.rests.after("gpu-2", GpuBusy()) == 1.0
+    worker.rests.answered("gpu-2")
+    assert worker.rests.after("gpu-1", GpuBusy()) == 4.0
 
 
 @pytest.mark.parametrize(
     ("asked", "rest"), [(7.0, 7.0), (0.5, 0.5), (0.0, 0.0), (-5.0, 0.0), (3600.0, 3600.0), (1e9, 3600.0)]
 )
 def test_what_the_server_asks_for_wins_up_to_an_hour(worker, asked, rest):
-    assert worker.rest_seconds("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
-    assert worker.rest_seconds("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
+    assert worker.rests.after("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
+    assert worker.rests.after("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -51,13 +51,13 @@ def test_what_the_server_asks_for_wins_up_to_an_hour(worker, asked, rest):
 def test_a_server_that_accepts_a_run_has_answered(shop):
     """Long before that run's end, which may come elsewhere."""
     hands = by_hand(shop, Accepted("r1"))
-    hands.worker.rest_seconds("gpu-1", GpuBusy())
-    hands.worker.rest_seconds("gpu-1", GpuBusy())
+    hands.worker.rests.after("gpu-1", GpuBusy())
+    hands.worker.rests.after("gpu-1", GpuBusy())
     hands.submit()
     hands.gpu.on_start = lambda run: hands.worker.drain()
     [report] = hands.worker.work("m")
     assert report.outcome == "handed_over"
-    assert hands.worker.rest_seconds("gpu-1", GpuBusy()) == 1.0
+    assert hands.worker.rests.after("gpu-1", GpuBusy()) == 1.0
 
 
 @pytest.mark.django_db(transaction=True)

@@ -16,6 +16,7 @@ from jobs.services import claims, dispatch
 from jobs.services.settlement import Settlement
 from jobs.states import AttemptState, JobState
 from jobs.sweeps.rebuild import Progress, Rebuild
+from tests.jobs.services.by_hand import OVER
 from tests.jobs.services.shop import eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -246,5 +247,5 @@ def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
     claimed = claims.claim_next(worker, "main", "m", None)
     worker.interrupt()
     began = time.monotonic()
-    dispatch.run_claimed(worker, claimed, until=0.0)
+    dispatch.run_claimed(worker, claimed, OVER)
     assert time.monotonic() - began < 4

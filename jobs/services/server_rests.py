@@ -1,0 +1,26 @@
+"""How long a server that refused gets nothing from this process."""
+
+from __future__ import annotations
+
+from gpus.errors import ConnectFailed, GpuBusy, GpuError
+
+FIRST_SECONDS, CAP_SECONDS = 1.0, 30.0
+
+
+class ServerRests:
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+
+    def after(self, server: str, error: GpuError | None) -> float | None:
+        """Of one that said it is busy, or can't be reached: what it asked for, else 1 s doubling to 30 s;
+        forgotten at its first answer. None: it did not refuse."""
+        if not isinstance(error, (GpuBusy, ConnectFailed)):
+            self.answered(server)
+            return None
+        rest = self._next.get(server, FIRST_SECONDS)
+        self._next[server] = min(rest * 2.0, CAP_SECONDS)
+        asked = error.retry_after_seconds
+        return rest if asked is None else min(max(asked, 0.0), 3600.0)
+
+    def answered(self, server: str) -> None:
+        self._next.pop(server, None)

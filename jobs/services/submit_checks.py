@@ -1,0 +1,75 @@
+"""What is wrong with a submit whatever else goes on: nobody's limits and no other job are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.conf import settings
+
+from gpus import queries as registry
+from jobs.callbacks.guard import LookUps, check_callback_url
+from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
+from jobs.models import IdempotencyKey
+from jobs.services.limits import limits_of
+from jobs.services.payload_schema import check_payload
+from jobs.services.submit_request import SubmitRequest
+from jobs.services.submit_times import check_times
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Names of models; None: all. look_ups: of the names in callback URLs."""
+
+    of_tenant: frozenset[str] | None
+    of_key: frozenset[str] | None
+    look_ups: LookUps = field(default_factory=LookUps)
+
+    def check(self, model: str) -> None:
+        """Raises ModelNotAllowed."""
+        for who, names in (("tenant", self.of_tenant), ("key", self.of_key)):
+            if names is not None and model not in names:
+                raise ModelNotAllowed(f"This {who} may not submit to {model!r}.", pointer="/model")
+
+
+def checked_unless_known(
+    request: SubmitRequest | Refused, known: Mapping[str, IdempotencyKey], may: Allowed, now: datetime
+) -> SubmitRequest | Refused:
+    """What repeats an accepted request was right when it came: that its time is past by now, or that its
+    tenant may no longer submit such a job, must not keep the answer from who lost it."""
+    if isinstance(request, Refused):
+        return request
+    used = known.get(request.idempotency_key or "")
+    if used is not None and used.fingerprint == request.fingerprint:
+        return request
+    return _checked(request, may, now)
+
+
+def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitRequest | Refused:
+    """What is wrong with the request whatever else goes on."""
+    try:
+        may.check(request.model)
+        spec = registry.model_spec(request.model)
+        if spec is None:
+            raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
+        check_times(request, spec, now)
+        limit = settings.DISPATCHER.max_payload_bytes
+        if len(json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()) > limit:
+            raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
+        check_payload(spec.payload_schema, request.payload)
+        if request.callback_url:
+            check_callback_url(request.callback_url, may.look_ups)
+    except Refused as refused:
+        return refused
+    return request
+
+
+def check_request(
+    request: SubmitRequest, *, tenant: int, now: datetime, key_models: frozenset[str] | None = None
+) -> None:
+    """What a submit would refuse whatever else goes on, without submitting. Raises Refused."""
+    checked = _checked(request, Allowed(limits_of(tenant).allowed_models, key_models), now)
+    if isinstance(checked, Refused):
+        raise checked

@@ -1,0 +1,111 @@
+"""A few connections for many threads: each one's own for a block, kept for the next."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections
+
+from gpus.models import Pool, lending
+from gpus.models.lending import Lender
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@pytest.fixture
+def lender():
+    lender = Lender(2)
+    yield lender
+    lender.close()
+
+
+def its_own() -> Any:
+    """The thread's wrapper itself, not Django's proxy."""
+    return connections["default"]
+
+
+def test_a_block_reads_over_a_connection_that_is_lent(lender) -> None:
+    own = its_own()
+    with lender.connection():
+        lent = its_own()
+        assert lent is not own
+        Pool.objects.create(name="written")
+    assert its_own() is own
+    assert Pool.objects.filter(name="written").exists()
+    with lender.connection():
+        assert its_own() is lent, "it is kept for the next"
+        assert lent.connection is not None
+
+
+def test_the_threads_own_comes_back_whatever_happens(lender) -> None:
+    own = its_own()
+    with pytest.raises(ZeroDivisionError), lender.connection():
+        _ = 1 / 0
+    assert its_own() is own
+    with lender.connection():
+        pass
+
+
+def test_many_threads_share_as_many_as_there_may_be(lender) -> None:
+    seen: set[int] = set()
+
+    def read(_: int) -> list[str]:
+        with lender.connection():
+            seen.add(id(its_own()))
+            found = list(Pool.objects.values_list("name", flat=True))
+        assert connection.connection is None, "the thread's own was not needed"
+        return found
+
+    Pool.objects.create(name="here")
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(read, range(40))) == [["here"]] * 40
+    assert len(seen) <= 2
+
+
+def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> None:
+    monkeypatch.setattr(lending, "WAIT_SECONDS", 0.01)
+    held, done = threading.Barrier(3), threading.Event()
+
+    def hold() -> None:
+        with lender.connection():
+            held.wait(5)
+            done.wait(5)
+
+    threads = [threading.Thread(target=hold) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    held.wait(5)
+    with pytest.raises(OperationalError), lender.connection():
+        pass
+    done.set()
+    for thread in threads:
+        thread.join(5)
+    with lender.connection():
+        assert Pool.objects.count() == 0
+
+
+def test_one_that_broke_is_not_lent_again(lender) -> None:
+    with lender.connection():
+        Pool.objects.count()
+        lent = its_own()
+        lent.connection.close()  # as if the server had gone
+        with pytest.raises(Exception, match=r"(?i)closed"):
+            Pool.objects.count()
+    with lender.connection():
+        assert its_own() is lent
+        assert Pool.objects.count() == 0
+
+
+def test_one_that_lay_idle_is_looked_at(lender, monkeypatch) -> None:
+    monkeypatch.setattr(lending, "LOOK_AFTER_SECONDS", -1.0)
+    monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
+    with lender.connection():
+        Pool.objects.count()
+        broken = its_own().connection
+        broken.close()
+    with lender.connection():
+        assert Pool.objects.count() == 0
+        assert its_own().connection is not broken

@@ -1,0 +1,139 @@
+"""Many rows in one statement say what each of them would say by itself, on both databases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import DataError, IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from gpus.models import prepared, sets
+from jobs.models import Attempt, Event, Job
+from jobs.states import AttemptState, JobState
+from tests.builders import make_job
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+NOW = datetime(2026, 3, 1, 12, 30, 15, 250_001, tzinfo=UTC)
+ODD: list[Any] = [
+    None,
+    "",
+    'a "quoted" \\ text\n\twith ü and 😀',
+    {"n": None, "a": [1.5, -0.1, 2**70]},
+    [[]],
+    0.1 + 0.2,
+]
+ON_POSTGRESQL = connection.vendor == "postgresql"
+
+
+def event(job: Job, seq: int, data: Any = None) -> Event:
+    return Event(job=job, seq=seq, type="x", at=NOW, data={"n": seq} if data is None else data)
+
+
+@pytest.mark.parametrize(("count", "statements"), [(0, 0), (1, 1), (3, 2), (8, 1), (100, 3)])
+def test_several_rows_of_a_kind_are_inserted_in_order(count: int, statements: int) -> None:
+    job = make_job()
+    rows = [event(job, 10 + seq) for seq in range(count)]
+    with CaptureQueriesContext(connection) as asked:
+        sets.insert_all(rows)
+    assert len(asked) == (min(statements, 1) if ON_POSTGRESQL else statements)
+    stored = Event.objects.filter(job=job, type="x").order_by("id").values_list("seq", "data")
+    assert list(stored) == [(10 + seq, {"n": 10 + seq}) for seq in range(count)]
+
+
+def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
+    some = make_job()
+    jobs = [
+        Job(
+            tenant=some.tenant, model=some.model, pool=some.pool, payload={"n": n}, place_us=n, created_at=NOW
+        )
+        for n in range(150)
+    ]
+    sets.insert_all(jobs)
+    assert Job.objects.filter(id__in=[job.id for job in jobs]).count() == 150
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_what_is_inserted_together_reads_back_as_what_is_inserted_alone(odd: Any) -> None:
+    job = make_job()
+
+    def row(key: str, slot: int) -> Attempt:
+        return Attempt(
+            id=key * 26, job_id=job.id, number=slot + 1, state=AttemptState.COMPLETED, server="gpu-1",
+            slot=slot, model="m", started_at=NOW, finished_at=NOW + timedelta(days=3),
+            gpu_seconds=1 / 3, counted=True,
+            error_message=odd if isinstance(odd, str) else "", usage=odd,
+        )  # fmt: skip
+
+    prepared.insert(row("A", 0))
+    sets.insert_all([row("B", 1), row("C", 2)])
+    alone, *others = Attempt.objects.order_by("id").values()
+    for other in others:
+        assert {**other, "id": "", "number": 0, "slot": 0} == {**alone, "id": "", "number": 0, "slot": 0}
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_what_is_updated_together_reads_back_as_what_is_updated_alone(odd: Any) -> None:
+    jobs = [make_job(deadline_at=NOW, place_us=1) for _ in range(4)]
+    for job in jobs[1:]:
+        job.state, job.finished_at, job.result, job.deadline_at = JobState.COMPLETED, NOW, odd, None
+        job.error_message, job.event_seq = odd if isinstance(odd, str) else "", 2**30
+    fields = ("state", "finished_at", "result", "deadline_at", "error_message", "event_seq")
+    prepared.update(jobs[1], fields)
+    with CaptureQueriesContext(connection) as asked:
+        sets.update_all(jobs[2:], fields)
+    assert len(asked) == 1
+    untouched, alone, *others = Job.objects.order_by("id").values()
+    assert (untouched["state"], untouched["deadline_at"]) == (JobState.QUEUED, NOW)
+    for other in others:
+        assert {**other, "id": ""} == {**alone, "id": ""}
+
+
+def test_a_row_that_is_gone_stays_gone() -> None:
+    there, gone = make_job(), make_job()
+    Job.objects.filter(id=gone.id).delete()
+    there.priority = gone.priority = 1
+    sets.update_all([gone, there], ("priority",))
+    assert list(Job.objects.values_list("id", "priority")) == [(there.id, 1)]
+
+
+def test_where_one_row_is_refused_none_is_there() -> None:
+    job = make_job()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        sets.insert_all([event(job, 7), event(job, 8), event(job, 7)])
+    assert not Event.objects.filter(job=job, type="x").exists()
+
+
+@pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite stores any text")
+@pytest.mark.parametrize("text", ["a\0b", "half a pair: \ud83d"], ids=["NUL", "surrogate"])
+def test_what_no_column_takes_is_refused(text: str) -> None:
+    job = make_job()
+    with pytest.raises(DataError), transaction.atomic():
+        sets.insert_all([event(job, 7, {"text": text}), event(job, 8)])
+
+
+def test_a_value_that_is_none_of_a_column_is_refused_before_it_is_sent() -> None:
+    job = make_job()
+    job.priority = object()
+    with pytest.raises(TypeError):
+        sets.update_all([job], ("priority",))
+
+
+@pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite plans no joins here")
+def test_a_few_rows_are_found_by_their_keys() -> None:
+    """Where the planner guesses how many come, it reads the whole table."""
+    some = make_job()
+    sets.insert_all(
+        [
+            Job(tenant=some.tenant, model="m", pool="m", payload={"n": "x" * 200}, place_us=n, created_at=NOW)
+            for n in range(1000)
+        ]
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE jobs_job")
+        sql, _ = sets._json_update(Job, ("priority",))
+        cursor.execute("EXPLAIN " + sql, ('[{"id":"x","priority":1}]', 8))
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "Index Scan" in plan, plan

@@ -1,0 +1,48 @@
+"""The site with the door for submits, and models to submit to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connections
+
+from jobs.services import limits, quotas
+from tests.builders import ManualClock
+from tests.jobs.api.conftest import World, make_model
+
+from .site import Site
+
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def ground(world: World) -> Iterator[None]:
+    """Threads leave no connection behind."""
+    kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
+    world.clock = ManualClock(NOW)
+    limits.forget()
+    quotas.forget()
+    make_model("zimg")
+    make_model("full", max_queued=0)
+    make_model("strict", payload_schema={"type": "object", "required": ["prompt"]})
+    yield
+    connections.settings["default"]["CONN_MAX_AGE"] = kept
+    limits.forget()
+    quotas.forget()
+
+
+@pytest.fixture
+def door() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def both(door: Site) -> Iterator[tuple[Site, Site]]:
+    """Without and with the door."""
+    plain = Site(clerk=None)
+    yield plain, door
+    plain.close()

@@ -1,0 +1,147 @@
+"""Requests sent to the site as it is deployed, with and without the door for submits, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from a2wsgi import WSGIMiddleware
+from django.core.handlers.wsgi import WSGIHandler
+
+from jobs.api.clerk import answer_together
+from jobs.api.door import SUBMIT, SubmitDoor
+from jobs.api.front import AsyncFront
+from jobs.api.overdue import SiteInTime, unless_given_up
+
+JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
+_JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")
+Clerk = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """headers: besides those of every client; None takes one of these away."""
+
+    body: Any = field(default_factory=lambda: JOB)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    method: str = "POST"
+    path: str = SUBMIT
+    query: bytes = b""
+    more: Sequence[tuple[str, str]] = ()
+
+    def raw(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+    def scope(self, key: str) -> dict[str, Any]:
+        raw = self.raw()
+        named: dict[str, str | None] = {
+            "host": "localhost",
+            "authorization": f"Bearer {key}",
+            "content-type": "application/json",
+            "content-length": str(len(raw)),
+            "user-agent": "a client",
+            **self.headers,
+        }
+        fields = [(name, value) for name, value in named.items() if value is not None] + list(self.more)
+        return {
+            "type": "http", "method": self.method, "path": self.path, "raw_path": self.path.encode(),
+            "query_string": self.query, "http_version": "1.1", "client": ("127.0.0.1", 5), "scheme": "http",
+            "server": ("127.0.0.1", 80), "root_path": "",
+            "headers": [(name.encode(), value.encode("latin1")) for name, value in fields],
+        }  # fmt: skip
+
+
+@dataclass
+class Told:
+    """One answer."""
+
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def plain(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Without what differs from job to job."""
+        headers = [(name, _JOB_ID.sub(b"<id>", value)) for name, value in self.headers]
+        return self.status, headers, _JOB_ID.sub(b"<id>", self.body)
+
+
+class Site:
+    """clerk: None for the site without the door."""
+
+    def __init__(self, clerk: Clerk | None = answer_together, *, seconds: float = 60.0) -> None:
+        self.viewed = 0
+        self.groups: list[int] = []
+        self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)
+        self._django = WSGIHandler()
+        self._clerk = clerk
+        behind = cast("Any", self.threads)
+        self.door = None if clerk is None else SubmitDoor(behind, self._count)
+        self._front = AsyncFront(SiteInTime(self.door or behind, seconds), lambda: cast("Any", None))
+
+    def ask(self, key: str, *asks: Ask) -> list[Told]:
+        """All at once."""
+        return asyncio.run(self._all([(key, ask) for ask in asks]))
+
+    def ask_as(self, *asks: tuple[str, Ask]) -> list[Told]:
+        """key and request, all at once."""
+        return asyncio.run(self._all(asks))
+
+    def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Told]:
+        """Each wave once the one before was answered; `then` after the last; and waits for all clerks."""
+
+        async def all_waves() -> list[Told]:
+            told = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
+            then()
+            while self.door is not None and self.door._busy:
+                await asyncio.sleep(0.01)
+            return told
+
+        return asyncio.run(all_waves())
+
+    def close(self) -> None:
+        self.threads.executor.shutdown()
+        if self.door is not None:
+            self.door.close()
+
+    async def _all(self, asks: Sequence[tuple[str, Ask]]) -> list[Told]:
+        return await asyncio.gather(*(self._one(key, ask) for key, ask in asks))
+
+    async def _one(self, key: str, ask: Ask) -> Told:
+        told, parts = Told(), [ask.raw()]
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                return {"type": "http.request", "body": parts.pop(), "more_body": False}
+            return await asyncio.Future()  # its client stays
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                told.status, told.headers = message["status"], list(message["headers"])
+            told.body += message.get("body", b"")
+
+        await asyncio.wait_for(self._front(ask.scope(key), receive, send), 60)
+        return told
+
+    def _count(self, group: Sequence[Any]) -> Any:
+        assert self._clerk is not None
+        self.groups.append(len(group))
+        return self._clerk(group)
+
+    def _view(self, environ: Any, start_response: Any) -> Any:
+        self.viewed += 1
+        return self._django(environ, start_response)
+
+
+def job(**more: Any) -> Ask:
+    return Ask({**JOB, **more})
+
+
+def with_headers(**headers: str | None) -> Ask:
+    return Ask(headers={name.replace("_", "-"): value for name, value in headers.items()})

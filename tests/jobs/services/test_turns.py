@@ -1,0 +1,56 @@
+"""A task keeps its thread for short jobs, unless somebody else may wait for it; a long one is a task of its
+own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jobs.services.turns import SHORT_TURNS, Turn
+from tests.jobs.services.by_hand import Hands, by_hand
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+@pytest.mark.parametrize(
+    ("worked", "ran", "is_wanted", "is_over"),
+    [
+        (0.9, 0.9, True, False),
+        (1.0, 0.5, True, True),
+        (1.0, 0.5, False, False),
+        (1.0, 1.0, False, True),
+        (30.0, 30.0, False, True),
+        (SHORT_TURNS - 0.1, 0.5, False, False),
+        (SHORT_TURNS, 0.5, False, True),
+    ],
+)
+def test_when_it_is_over(worked: float, ran: float, is_wanted: bool, is_over: bool) -> None:
+    turn = Turn(1.0, 100.0, lambda: is_wanted)
+    assert turn.is_over(100.0 + worked, ran) is is_over
+
+
+@pytest.fixture
+def hands(shop, settings) -> Hands:
+    settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=1.0, worker_threads=2)
+    hands = by_hand(shop)
+    hands.gpu.seconds = 0.5
+    for _ in range(60):
+        hands.submit()
+    return hands
+
+
+def test_short_jobs_share_a_task_while_there_are_threads(hands: Hands) -> None:
+    assert len(hands.worker.work("m")) == 2 * SHORT_TURNS
+
+
+def test_where_every_thread_works_it_hands_back_after_a_second(hands: Hands) -> None:
+    hands.worker.threads = 1
+    assert len(hands.worker.work("m")) == 2
+    hands.worker.threads = 2
+    assert len(hands.worker.work("m")) == 2 * SHORT_TURNS, "a task that ended counts no more"
+
+
+def test_a_long_one_is_a_task_of_its_own(hands: Hands) -> None:
+    hands.gpu.seconds = 1.0
+    assert len(hands.worker.work("m")) == 1
