@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any
 
 from dispatcher_project.simulation.operators import rule_tenant
-from dispatcher_project.simulation.scheduler import START, Process
+from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
+from dispatcher_project.simulation.told import Books, Told
 from dispatcher_project.simulation.world import POOLS, World
 from gpus.leasing.values import ParkedFor
 from gpus.leasing.wire import read_lease
 from gpus.models import prepared
 from jobs.models import Attempt, Job, Tenant
-from jobs.services.explaining import explain_job
 from jobs.services.spent import day_of
 from jobs.states import JobState
 
@@ -55,7 +55,7 @@ class Quotas:
         self._told: dict[str, set[str]] = {pool: set() for pool in POOLS}
         self._given: set[str] = set()
         self._wrong_since: dict[tuple[int, bool], float] = {}
-        self._explained: set[int] = set()
+        self._why = Told(world, self.broken)
         chance = random.Random(f"{world.seed} quotas")
         if chance.random() < SHARE:
             seconds = chance.uniform(0.1, 0.7) * size.jobs
@@ -75,6 +75,7 @@ class Quotas:
             self._wrong_since.clear()
             return
         used = self._used(limits)
+        self._why.look(Books(limits, used, self._told))
         is_calm = self._world.is_calm()
         for tenant in self._world.tenants:
             is_used_up = tenant in limits and used[tenant] >= limits[tenant]
@@ -92,7 +93,7 @@ class Quotas:
                 )
             self._wrong_since.pop((tenant, not is_used_up), None)
             if held and is_used_up and is_calm:
-                self._explain(tenant)
+                self.held += Job.objects.filter(tenant=tenant, state=JobState.QUEUED).exists()
 
     def _lasts(self, what: tuple[int, bool]) -> bool:
         now = self._world.scheduler.now
@@ -109,19 +110,6 @@ class Quotas:
                 elif ended >= day:
                     used[tenant] += seconds or 0.0
         return used
-
-    def _explain(self, tenant: int) -> None:
-        """To whom a job of its waits: the quota is why."""
-        job = Job.objects.filter(tenant=tenant, state=JobState.QUEUED).order_by("id").first()
-        if job is None:
-            return
-        self.held += 1
-        if tenant in self._explained:
-            return
-        self._explained.add(tenant)
-        codes = [reason.code for reason in explain_job(job, self._world.ports(Process("judge"))).reasons]
-        if "quota" not in codes and "starting" not in codes:
-            self.broken.append(f"quota: job {job.id} waits for its tenant's quota, and is told {codes}")
 
     def _carried_out(self, script: str, args: Sequence[Any], answer: Any) -> None:
         """By Redis, whether or not its reply arrives."""

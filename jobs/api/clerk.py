@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
@@ -89,7 +90,7 @@ def answer_together(group: Sequence[Asked]) -> list[Reply]:
 def _look_after_connection() -> None:
     """As Django does between requests; but one that was used a moment ago is not asked whether it lives."""
     close_old_connections()
-    connection.health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
+    cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
 
 
 def _read(asked: Asked) -> _Case | None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,20 +27,24 @@ from jobs.api.representations import API_ROOT
 from jobs.api.request_bodies import SMALL_BYTES
 from jobs.events.stream import Message, Receive, Send
 
+log = structlog.get_logger()
+
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SUBMIT = f"{API_ROOT}/queue/submit"
 MOST = 64
 """Submits of one group."""
-CLERKS = 4
+CLERKS = 2
+"""While one waits for the database, the other goes on. What comes meanwhile waits for one of them: one group
+costs less than two small ones."""
+HELPERS = 2
 PATIENCE_SECONDS = 0.02
-"""So long what comes waits for the clerk that is at work: one group after it costs less than two small ones.
-Then another clerk begins, so that a slow transaction holds up nobody but its own."""
+"""So long. Then a helper begins, so that a slow transaction holds up nobody but its own."""
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
-_ANYTHING = frozenset({b"*/*", b"application/json"})
+_ANYTHING = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 _UNUSUAL = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
 
 
@@ -63,8 +68,6 @@ class Asked:
     reply: asyncio.Future[Reply] = field(compare=False)
 
 
-log = structlog.get_logger()
-
 _TO_NOBODY = Reply(503)
 
 Clerk = Callable[[Sequence[Asked]], Sequence[Reply]]
@@ -76,7 +79,7 @@ class SubmitDoor:
 
     def __init__(self, site: Application, clerk: Clerk) -> None:
         self._site, self._clerk = site, clerk
-        self._threads = ThreadPoolExecutor(CLERKS, thread_name_prefix="submit")
+        self._threads = ThreadPoolExecutor(CLERKS + HELPERS, thread_name_prefix="submit")
         self._busy = 0
         self._began_at = 0.0
         self._due: asyncio.Handle | None = None
@@ -110,16 +113,16 @@ class SubmitDoor:
             self._due.cancel()
             self._due = None
         loop = asyncio.get_running_loop()
-        while self._waiting and self._busy < CLERKS:
+        while self._waiting and self._busy < CLERKS + HELPERS:
             patience = self._began_at + PATIENCE_SECONDS - loop.time()
-            if self._busy and patience > 0 and len(self._waiting) < MOST:
+            if self._busy >= CLERKS and patience > 0 and len(self._waiting) < MOST:
                 self._due = loop.call_later(patience, self._begin)
                 return
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
             self._busy += 1
             self._began_at = loop.time()
             answering = loop.run_in_executor(self._threads, self._answer, group)
-            answering.add_done_callback(lambda done, group=group: self._hand_out(group, done))
+            answering.add_done_callback(partial(self._hand_out, group))
 
     def _answer(self, group: Sequence[Asked]) -> Sequence[Reply]:
         """In a thread. What nobody waits for any more is not begun."""

@@ -18,6 +18,10 @@ HELD = {
     QUOTA: ("quota", "Its tenant has used its GPU-seconds for today.", _NEW_DAY),
 }
 """Code, message and change, by letter."""
+_LET_GO = (
+    "Its tenant has GPU-seconds of today again: it goes on within seconds.",
+    "Nothing needs to change.",
+)
 
 DOOR = {
     RateLimited.code: ("rate", "Time passes, or an operator raises the rate."),
@@ -56,6 +60,8 @@ def held_back(now: Snapshot) -> Iterator[Reason]:
         )
         if code in said or (letter == PAUSE and now.tenant_paused_seconds is not None):
             continue
+        if letter == QUOTA and (now.quota is None or not now.quota.is_exhausted):
+            message, change = _LET_GO
         yield Reason(code, message, change, evidence.get(letter, {"reason": letter}))
 
 

@@ -18,8 +18,9 @@ from gpus.leasing.scripts import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
+from jobs.explain import limits
 from jobs.models import Attempt, Job
-from jobs.services import claims, commits, quotas, spent
+from jobs.services import claims, commits, explaining, quotas, spent
 from jobs.states import AttemptState, JobState
 from jobs.sweeps import due_starts, rebuild
 from jobs.sweeps import quotas as sweeps_quotas
@@ -219,6 +220,32 @@ def end_of_the_quota() -> Iterator[None]:
         yield
 
 
+def quota_told() -> Any:
+    """Who waits for a quota is told something else."""
+    return patch.dict(limits.HELD, {limits.QUOTA: limits.HELD[limits.CAP]})
+
+
+def quota_told_to_who_waits_for_it() -> Any:
+    """Everybody is told so."""
+    return scripts_without({"parked = reasons, fifo": "parked = reasons .. 'q', fifo"})
+
+
+def quota_at_the_door() -> Any:
+    """An estimate does not look at it."""
+    return patch.object(explaining, "quota_refusal", lambda *_: None)
+
+
+def figures_of_the_quota() -> Any:
+    """What runs is left out of what an explanation says was used."""
+    real = explaining.quota_of
+
+    def quota_of(tenant: int, now: datetime) -> Any:
+        with patch.object(spent, "_running", lambda *_: {}):
+            return real(tenant, now)
+
+    return patch.object(explaining, "quota_of", quota_of)
+
+
 MECHANISMS: dict[str, Sabotage] = {
     "result fence": result_fence,
     "look at the row": look_at_the_row,
@@ -235,4 +262,8 @@ MECHANISMS: dict[str, Sabotage] = {
     "quota in the rebuild": quota_in_the_rebuild,
     "ends in the quota": ends_in_the_quota,
     "end of the quota": end_of_the_quota,
+    "quota told": quota_told,
+    "quota told to who waits for it": quota_told_to_who_waits_for_it,
+    "quota at the door": quota_at_the_door,
+    "figures of the quota": figures_of_the_quota,
 }

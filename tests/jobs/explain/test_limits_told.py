@@ -82,6 +82,17 @@ def test_a_start_is_known_while_a_known_day_alone_holds_it_back(
     assert (found and found.p50_seconds) == p50
 
 
+@pytest.mark.parametrize("quota", [Quota(used=4.0, limit=5.0, left_seconds=100.0), None])
+def test_nobody_is_told_that_a_day_is_used_up_which_was_made_longer(quota: Quota | None) -> None:
+    """The line holds it back until the sweep has told it so."""
+    used_up, longer = (
+        explain(held("q", one))[0] for one in (Quota(used=5.0, limit=5.0, left_seconds=9.0), quota)
+    )
+    assert used_up.code == longer.code == "quota"
+    assert "has used" in used_up.message
+    assert "has GPU-seconds of today again" in longer.message
+
+
 def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:
     found = explain(held("z", None))[0]
     assert (found.code, found.evidence) == ("tenant_held", {"reason": "z"})

@@ -31,9 +31,11 @@ local function avoided_server(pool, ticket)
   return nil
 end
 
-local function skip(pool, ticket)
+-- too_early: it was not its tenant's turn either, so that its patience does not begin.
+local function skip(pool, ticket, too_early)
   local skips, since_us, avoid = read_mark(pool, ticket.member)
-  set_mark(pool, ticket.member, skips + 1, skips == 0 and now or since_us, avoid)
+  if since_us == 0 and not too_early then since_us = now end
+  set_mark(pool, ticket.member, skips + 1, since_us, avoid)
 end
 
 local function key_order_of(pool, queue, model)
@@ -102,7 +104,7 @@ local function search(pool, queue, class)
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- Of the tenant's lines of these models the one whose first ticket comes first, or nil.
+-- Of the tenant's lines of these few models the one whose first ticket comes first, or nil.
 local function first_line(queue, tenant, models)
   local names = {}
   for asked = 0, queue.band do
@@ -207,16 +209,42 @@ end
 -- What is warm on a slot whose worker does not tell: the model that was leased there last.
 local function last_model(slot) return slot.warm and ',' .. slot.warm .. ',' or ',' end
 
+-- Whether the ticket may be passed over once more for a warm model.
+local function may_wait(pool, ticket)
+  local skips, since_us = read_mark(pool, ticket.member)
+  return skips < MAX_SKIPS and (since_us == 0 or now - since_us < pool.patience)
+end
+
+-- The first ticket for these models in the own order of the ticket's tenant, unless it is this one.
+local function first_of_tenant(pool, ticket, models)
+  local queue, tenant = ticket.queue, ticket.tenant
+  local name = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
+  if not serves(models, name:sub(2)) then name = first_served(all_lines(queue, tenant), models) end
+  return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
+end
+
+-- Whether `other` goes before whose turn it is although its tenant is further ahead than its last job and the pool's
+-- patience. Who always waits for what is warm would else get eight jobs for each one of who never does.
+local function leads_too_far(pool, other, ticket)
+  local lead = other.rank - ticket.rank - pool.patience / 1000000
+  if pool.fifo or lead <= 0 then return false end
+  return lead > estimated_seconds(other.model, other.tenant) / rules_of(other.tenant).weight
+end
+
 -- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'): loading a model costs more than
 -- a turn, but what could go now is delayed by that only so long, and only so often.
 local function prefer_warm(pool, ticket, warm, class, server)
   if pool.patience <= 0 or serves(warm, ticket.model) then return ticket end
   local models = shared_models(warm, without_kept(pool.name, class[2]))
   if models == ',' then return ticket end
-  local skips, since_us = read_mark(pool, ticket.member)
-  if skips >= MAX_SKIPS or (skips > 0 and now - since_us >= pool.patience) then return ticket end
+  if not may_wait(pool, ticket) then return ticket end
   local other = search_warm(pool, ticket.queue, class, models)
-  if not other or avoided_server(pool, other) == server then return ticket end
+  if not other or leads_too_far(pool, other, ticket) or avoided_server(pool, other) == server then return ticket end
+  local own = other.tenant ~= ticket.tenant and first_of_tenant(pool, other, class[2])
+  if own then
+    if not may_wait(pool, own) then return ticket end
+    skip(pool, own, true)
+  end
   other.overtakes = ticket.overtakes
   skip(pool, ticket)
   return other

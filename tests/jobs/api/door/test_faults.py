@@ -150,6 +150,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
         return answer(group)
 
     monkeypatch.setattr(door_module, "CLERKS", 1)
+    monkeypatch.setattr(door_module, "HELPERS", 0)
     site = Site(wait, seconds=0.2)
     try:
         told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
@@ -162,20 +163,21 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
         site.close()
 
 
-def test_a_slow_group_does_not_hold_up_what_comes_after_it(acme: Account) -> None:
+def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account) -> None:
+    """Both clerks are held: a helper begins."""
     may_go, answer, held = threading.Event(), clerk_module.answer_together, []
 
     def hold_the_first(group: Any) -> Any:
-        if not held:
+        if len(held) < door_module.CLERKS:
             held.append(group)
             assert may_go.wait(20)
         return answer(group)
 
     site = Site(hold_the_first, seconds=0.5)
     try:
-        told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
-        assert statuses(told) == [503, 202, 202]
-        assert site.groups == [1, 2]
+        told = site.ask_in_turn(acme.key, *[[job()]] * door_module.CLERKS, [job(), job()], then=may_go.set)
+        assert statuses(told) == [*[503] * door_module.CLERKS, 202, 202]
+        assert site.groups == [*[1] * door_module.CLERKS, 2]
     finally:
         may_go.set()
         site.close()
@@ -227,8 +229,9 @@ def test_who_waits_for_a_turn_does_not_hold_up_the_others(
 
 
 def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_other(
-    acme: Account, other: Account
+    acme: Account, other: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(door_module, "MOST", 2)
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
     for one in (acme, other):

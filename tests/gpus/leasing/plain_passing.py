@@ -1,0 +1,74 @@
+"""Who may be passed over, in plain Python: for a warm model, and for the server that a ticket avoids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .plain_line import PlainLine
+from .plain_values import MAX_SKIPS, WALK, Server, Slot, Waiting
+
+
+class PlainPassing(PlainLine):
+    def _behind(self, band: int, models: Sequence[str], server: str) -> Waiting | None:
+        """The first in every line that does not avoid the server, no further than eight deep; the best
+        one."""
+        lines: dict[tuple[int, str, str], list[Waiting]] = {}
+        for waiting in sorted(self._ready_in(band), key=lambda w: (w.score, w.member)):
+            if waiting.model in models:
+                lines.setdefault((waiting.asked, waiting.model, waiting.tenant), []).append(waiting)
+        firsts = (
+            next((one for one in line[:WALK] if self._avoids(one) != server), None) for line in lines.values()
+        )
+        return min((one for one in firsts if one), key=lambda w: (*self.rank(w), w.member), default=None)
+
+    def _avoids(self, waiting: Waiting) -> str | None:
+        serving = [s for s in self.servers.values() if s.on and not s.gone and waiting.model in s.models]
+        return waiting.avoid if waiting.avoid and waiting.skips < MAX_SKIPS and len(serving) > 1 else None
+
+    def _skip(self, waiting: Waiting, *, has_turn: bool = True) -> None:
+        if has_turn:
+            waiting.skipped_us = waiting.skipped_us or self.now
+        waiting.skips += 1
+
+    def best(self, models: Sequence[str], server: str | None = None) -> tuple[int, Waiting] | None:
+        for place, band in enumerate(self._bands_in_order()):
+            head = self._head(band, models)
+            if head and server and self._avoids(head) == server:
+                skipped, head = head, self._behind(band, models, server)
+                self._skip(skipped)
+            if head:
+                return place, head
+        return None
+
+    def _prefer_warm(
+        self, ticket: Waiting, slot: Slot, server: Server, told: Sequence[str] | None
+    ) -> Waiting:
+        warm = {slot.warm} if told is None else set(told)
+        models = [model for model in server.models if model in warm]
+        if not self.patience or ticket.model in warm or not models:
+            return ticket
+        if not self._may_wait(ticket):
+            return ticket
+        other = self._head(self.band_of(ticket), models)
+        if not other or self._leads_too_far(other, ticket) or self._avoids(other) == server.name:
+            return ticket
+        own = [one for one in self._ready_in(self.band_of(other)) if one.tenant == other.tenant]
+        first = min((one for one in own if one.model in server.models), key=self.own_order)
+        if first is not other and other.tenant != ticket.tenant:
+            if not self._may_wait(first):
+                return ticket
+            self._skip(first, has_turn=False)
+        self._skip(ticket)
+        return other
+
+    def _may_wait(self, ticket: Waiting) -> bool:
+        return ticket.skips < MAX_SKIPS and (
+            not ticket.skipped_us or self.now - ticket.skipped_us < self.patience
+        )
+
+    def _leads_too_far(self, other: Waiting, ticket: Waiting) -> bool:
+        most = (
+            self.patience / 1_000_000
+            + self.estimate(other.model, other.tenant) / self.rules[other.tenant].weight
+        )
+        return not self.fifo and self._tag(other) - self._tag(ticket) > most

@@ -1,0 +1,114 @@
+"""Whoever chooses what comes when, for which model and how urgent: bands get their parts, turns are kept, and
+affinity delays nobody beyond its bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, count, cycle
+
+import pytest
+
+from benchmarks.virtual_fleet import POOL, VirtualFleet, VirtualJob
+from gpus.leasing.scripts import Client
+from gpus.protocol import ServerSpec
+
+from .siege import LONGEST, PATIENCE, SLOTS, Siege
+
+MAX_SKIPS, LETS_PASS = 8, 15
+
+
+@pytest.fixture(scope="module", params=["last model", "told"])
+def siege(request: pytest.FixtureRequest, client: Client) -> Siege:
+    told = request.param == "told"
+    siege = Siege(client, f"siege-{told}", seed=7 + told, told=told)
+    siege.fleet.run(1000.0)
+    assert siege.fleet.dispatches > 300
+    return siege
+
+
+@pytest.mark.parametrize("band", [1, 2])
+def test_a_lower_band_gets_its_part_of_the_gpu_seconds_at_all_times(siege: Siege, band: int) -> None:
+    """But for what it waits for its first job, one job of the others for every slot, and what was mistaken in
+    the estimates of those that run."""
+    first, running = LETS_PASS * LONGEST, SLOTS * (LONGEST + LETS_PASS * LONGEST)
+    assert siege.missing[band] <= first + running
+
+
+def test_whose_turn_it_is_was_passed_over_for_a_warm_model_only_so_often_and_so_long(siege: Siege) -> None:
+    assert len(siege.skips) > 50
+    assert all(skip.is_warm for skip in siege.skips)
+    assert MAX_SKIPS // 2 < max(skip.count for skip in siege.skips) <= MAX_SKIPS
+    assert max(skip.seconds for skip in siege.skips) < PATIENCE
+
+
+def test_nobody_passed_it_over_who_had_too_much_already(siege: Siege) -> None:
+    """Every weight is 1."""
+    assert max(skip.lead for skip in siege.skips) <= PATIENCE + LONGEST
+
+
+def test_a_tenants_job_was_passed_by_later_ones_as_often_as_those_before_it_and_it_were(siege: Siege) -> None:
+    assert max(siege.passed.values()) > MAX_SKIPS // 2
+    for job, times in siege.passed.items():
+        assert times <= MAX_SKIPS * (1 + siege.ahead[job])
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(1, 1.0), (4, 1.0), (4, 20.0)])
+def test_who_always_waits_for_what_is_warm_gets_no_more_than_its_turn(
+    client: Client, fleet: str, slots: int, seconds: float
+) -> None:
+    """The others never do. Any two are apart by what start-time fair queueing allows, and by what affinity
+    lets one get ahead: the patience and a job. It was eight jobs for each one of all the others together."""
+    models = [f"m{number:02}" for number in range(30)]
+    others, numbers, got = ("a", "b", "c"), cycle(range(30)), Counter[str]()
+
+    def began(job: VirtualJob) -> None:
+        top_up()
+        if job.tenant in others:
+            fleet_of.submit("warm", [seconds] * 8, model=job.model)
+
+    def top_up() -> None:
+        for tenant in others:
+            if fleet_of.waiting.get(tenant, 0) < 2:
+                fleet_of.submit(tenant, [seconds], model=models[next(numbers)])
+
+    def ended(job: VirtualJob) -> None:
+        got[job.tenant] += 1
+
+    servers = [ServerSpec(f"s{number}", POOL, 1, tuple(models)) for number in range(slots)]
+    fleet_of = VirtualFleet(client, fleet, servers, patience_seconds=PATIENCE, on_start=began, on_end=ended)
+    top_up()
+    fleet_of.submit("warm", [seconds] * 8, model=models[0])
+    fleet_of.open()
+    bound = (slots + 1) * 2 * seconds + PATIENCE + 2 * seconds
+    for step in count(1):
+        fleet_of.run(step * 10 * seconds)
+        assert all(abs(got[one] - got[two]) * seconds <= bound for one, two in combinations(got, 2))
+        if fleet_of.dispatches >= 400:
+            break
+    assert got["warm"] * seconds >= sum(got.values()) * seconds / 4
+
+
+def test_who_comes_for_what_few_slots_run_does_not_wait_for_the_whole_past(
+    client: Client, fleet: str
+) -> None:
+    """Twenty slots run one model and one the other, all of them busy for long: the tenant that waited for
+    the one slot is 1,900 GPU-seconds behind the other, which it never can make up for."""
+    waits: list[float] = []
+
+    def top_up() -> None:
+        for tenant, model in (("many", "x"), ("few", "y")):
+            if fleet_of.waiting.get(tenant, 0) < 10:
+                fleet_of.submit(tenant, [10.0] * 20, model=model)
+
+    def began(job: VirtualJob) -> None:
+        if job.tenant == "late":
+            waits.append(fleet_of.now - job.came_at)
+
+    servers = [ServerSpec("s1", POOL, 20, ("x",)), ServerSpec("s2", POOL, 1, ("y",))]
+    fleet_of = VirtualFleet(client, fleet, servers, on_start=began, on_end=lambda job: top_up())
+    top_up()
+    fleet_of.open()
+    fleet_of.run(100.0)
+    fleet_of.submit("late", [10.0], model="y")
+    fleet_of.run(200.0)
+    assert waits
