@@ -65,7 +65,7 @@ def _as_text(value: Any) -> str:
 
 @cache
 def _json_insert(model: type[Model]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
+    fields: list[Any] = [f for f in model._meta.concrete_fields if not isinstance(f, AutoField)]
     listed = ", ".join(f'"{field.column}"' for field in fields)
     sql = f'INSERT INTO "{model._meta.db_table}" ({listed}) SELECT {listed} FROM {_given(fields)}'
     return sql, tuple((field.column, field.attname) for field in fields)

@@ -65,7 +65,7 @@ class Together:
             self._stand(row)
             self.attempts[row.id] = row
         new = self._new[type(row)]
-        new[row.pk or str(len(new))] = row
+        new[str(row.pk or len(new))] = row
 
     def read_attempt(self, attempt_id: str) -> Attempt | None:
         """One that begins in this transaction is written first: it stood on its slot, however soon it ends,
