@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gpus.protocol import Ticket
 
-from .plain_values import HEAD_START_US, LETS_PASS, Band, Held, Rules, Server, Waiting
+from .plain_values import HEAD_START_US, LAG_JOBS, LAG_SECONDS, LETS_PASS, Band, Held, Rules, Server, Waiting
 
 
 class PlainLine:
@@ -224,7 +224,9 @@ class PlainLine:
         start = band.turn.pop(ticket.tenant)
         band.virtual = max(band.virtual, start)
         account = band.turn if self._backlogged(number, ticket.tenant) else band.paid
-        account[ticket.tenant] = start + seconds / self.rules[ticket.tenant].weight
+        weight = self.rules[ticket.tenant].weight
+        start = max(start, band.virtual - (LAG_SECONDS + LAG_JOBS * seconds) / weight)
+        account[ticket.tenant] = start + seconds / weight
         return seconds, frozenset(dues)
 
     def estimate(self, model: str, tenant: str) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
 LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
+LAG_SECONDS, LAG_JOBS = 600, 8
 Warm = Sequence[str] | None
 """Models that are loaded where the asker says so; None: it does not, the slot knows the last one."""
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from gpus.leasing import scripts
 from gpus.leasing.scripts import Client, library_code
 
+from . import plain_line
 from .lease_machine import LeaseMachine
 
 
@@ -25,9 +26,22 @@ def test_the_scripts_answer_like_the_plain_model(client: Client) -> None:
     run(client, 4)
 
 
-def test_so_they_do_where_tenants_wait_in_many_lines(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many: more than three, as many as one model may have: the machine has few models."""
+FEWER = {
+    "MOST_ORDERED = 4": "MOST_ORDERED = 3",
+    "LAG_SECONDS, LAG_JOBS = 600, 8": "LAG_SECONDS, LAG_JOBS = 2, 1",
+}
+
+
+def test_so_they_do_where_tenants_wait_in_many_lines_and_fall_far_behind(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many: more than three, as many as one model may have: the machine has few models. Far: a job and two
+    seconds, as its jobs are short."""
     code = library_code()
-    assert code.count("MOST_ORDERED = 4") == 1
-    monkeypatch.setattr(scripts, "library_code", lambda: code.replace("MOST_ORDERED = 4", "MOST_ORDERED = 3"))
+    for usual, here in FEWER.items():
+        assert code.count(usual) == 1
+        code = code.replace(usual, here)
+    monkeypatch.setattr(scripts, "library_code", lambda: code)
+    monkeypatch.setattr(plain_line, "LAG_SECONDS", 2)
+    monkeypatch.setattr(plain_line, "LAG_JOBS", 1)
     run(client, 3)

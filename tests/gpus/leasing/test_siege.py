@@ -86,3 +86,29 @@ def test_who_always_waits_for_what_is_warm_gets_no_more_than_its_turn(
         if fleet_of.dispatches >= 400:
             break
     assert got["warm"] * seconds >= sum(got.values()) * seconds / 4
+
+
+def test_who_comes_for_what_few_slots_run_does_not_wait_for_the_whole_past(
+    client: Client, fleet: str
+) -> None:
+    """Twenty slots run one model and one the other, all of them busy for long: the tenant that waited for
+    the one slot is 1,900 GPU-seconds behind the other, which it never can make up for."""
+    waits: list[float] = []
+
+    def top_up() -> None:
+        for tenant, model in (("many", "x"), ("few", "y")):
+            if fleet_of.waiting.get(tenant, 0) < 10:
+                fleet_of.submit(tenant, [10.0] * 20, model=model)
+
+    def began(job: VirtualJob) -> None:
+        if job.tenant == "late":
+            waits.append(fleet_of.now - job.came_at)
+
+    servers = [ServerSpec("s1", POOL, 20, ("x",)), ServerSpec("s2", POOL, 1, ("y",))]
+    fleet_of = VirtualFleet(client, fleet, servers, on_start=began, on_end=lambda job: top_up())
+    top_up()
+    fleet_of.open()
+    fleet_of.run(100.0)
+    fleet_of.submit("late", [10.0], model="y")
+    fleet_of.run(200.0)
+    assert waits

@@ -3,6 +3,8 @@
 -- served last. `since` says when a tenant's backlog began. Tags change only here.
 -- include: turns
 
+local LAG_SECONDS, LAG_JOBS = 600, 8  -- so far a tenant may fall behind the virtual time; what is more is forgotten
+
 local function leave_turn(queue, tenant, tag)
   redis.call('ZREM', key('turn', queue.at), tenant)
   redis.call('HDEL', key('since', queue.at), tenant)
@@ -26,10 +28,14 @@ local function withdraw_turn(queue, tenant)
   if tag then leave_turn(queue, tenant, tag) end
 end
 
--- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above.
+-- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above. Where all slots
+-- run all models nobody falls far behind. Who waits for what few slots run does, without end; were all of that kept, whoever
+-- comes later for the same, and begins at the virtual time, would wait until it was made up for.
 local function pay_turn(queue, tenant, start, seconds, lines)
+  local weight = rules_of(tenant).weight
   queue.virtual = math.max(queue.virtual, start)
-  local finish = start + seconds / rules_of(tenant).weight
+  start = math.max(start, queue.virtual - (LAG_SECONDS + LAG_JOBS * seconds) / weight)
+  local finish = start + seconds / weight
   if lines[1] then
     move_turn(queue, tenant, finish, lines)
   else

@@ -104,7 +104,7 @@ local function search(pool, queue, class)
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- Of the tenant's lines of these models the one whose first ticket comes first, or nil.
+-- Of the tenant's lines of these few models the one whose first ticket comes first, or nil.
 local function first_line(queue, tenant, models)
   local names = {}
   for asked = 0, queue.band do
@@ -219,7 +219,7 @@ end
 local function first_of_tenant(pool, ticket, models)
   local queue, tenant = ticket.queue, ticket.tenant
   local name = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
-  if not serves(models, name:sub(2)) then name = first_line(queue, tenant, models) end
+  if not serves(models, name:sub(2)) then name = first_served(all_lines(queue, tenant), models) end
   return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
 end
 
