@@ -51,9 +51,7 @@ def pools(*, fleet: str | None = None) -> list[PoolSpec]:
 
 def fleet_of(pool: str) -> str:
     """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
-    found = _remembered.get(
-        ("fleet", pool), lambda: Pool.objects.values_list("fleet", flat=True).filter(name=pool).first()
-    )
+    found = _remembered.get(("fleet", pool), lambda: _fleet.first(name=pool))
     return found or "main"
 
 
@@ -79,6 +77,7 @@ def read_headers(encrypted: str) -> Mapping[str, str]:
 
 
 _all_pools = prepared.Read(Pool.objects.all)
+_fleet = prepared.Read(lambda: Pool.objects.filter(name=value(Pool, "name")).values_list("fleet", flat=True))
 _pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
 _pauses = prepared.Read(Pause.objects.all)
 _config = prepared.Read(lambda: ModelConfig.objects.filter(name=value(ModelConfig, "name")))

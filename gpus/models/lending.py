@@ -14,6 +14,8 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
+from gpus.models.prepared import over
+
 MOST = 4
 WAIT_SECONDS = 5.0
 """For one that others have: before a database that hangs, threads must not queue up."""
@@ -30,18 +32,17 @@ class Lender:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """The block's database connection, in place of the thread's own. For reads and short transactions;
-        not to be held while something else is awaited, nor taken twice. Raises OperationalError: none came
-        free."""
+        """What the block reads by `gpus.models.prepared` it reads over this connection, all else over the
+        thread's own. Not to be held while something else is awaited, nor taken twice. Raises
+        OperationalError: none came free."""
         if not self._places.acquire(timeout=WAIT_SECONDS):
             raise OperationalError(f"no connection came free in {WAIT_SECONDS:.0f} s")
         try:
-            lent, own = self._take(), connections[DEFAULT_DB_ALIAS]
-            connections[DEFAULT_DB_ALIAS] = lent
+            lent = self._take()
             try:
-                yield
+                with over(lent):
+                    yield
             finally:
-                connections[DEFAULT_DB_ALIAS] = own
                 self._idle.append((time.monotonic(), lent))  # the last used is the next: the others grow old
         finally:
             self._places.release()

@@ -7,7 +7,9 @@ the same queryset would say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
@@ -127,9 +129,24 @@ def change(model: type[Model], pk: Any, fields: Mapping[str, Any], **only_if: An
         return bool(cursor.rowcount)
 
 
+_lent = threading.local()
+
+
 def this_database() -> Any:
-    """This thread's, itself: each look through Django's proxy costs as much as a value of a statement."""
-    return connections[DEFAULT_DB_ALIAS]
+    """What was lent to this thread, else its own; itself: each look through Django's proxy costs as much as a
+    value of a statement."""
+    database = getattr(_lent, "database", None)
+    return connections[DEFAULT_DB_ALIAS] if database is None else database
+
+
+@contextmanager
+def over(database: Any) -> Iterator[None]:
+    """The block's statements of this module go over this connection."""
+    _lent.database = database
+    try:
+        yield
+    finally:
+        _lent.database = None
 
 
 def execute(database: Any, sql: str, values: Sequence[Any]) -> Any:

@@ -181,14 +181,13 @@ def _adopt(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
     """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
-    with worker.ports.database():
-        attempt = (
-            Attempt.objects.filter(id=lease.attempt_id)
-            .values("epoch", "state", "remote_id", "started_at")
-            .first()
-        )
-        spec = fleet.model_spec(lease.model)
-        endpoint = fleet.endpoint_for(lease.server, lease.model)
+    attempt = (
+        Attempt.objects.filter(id=lease.attempt_id)
+        .values("epoch", "state", "remote_id", "started_at")
+        .first()
+    )
+    spec = fleet.model_spec(lease.model)
+    endpoint = fleet.endpoint_for(lease.server, lease.model)
     if attempt is None or attempt["state"] != AttemptState.WAITING:
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
@@ -198,7 +197,7 @@ def _adopt(
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
         return None
     epoch, now = attempt["epoch"], worker.ports.clock.now()
-    with worker.ports.database(), transaction.atomic():
+    with transaction.atomic():
         job = Job.objects.filter(id=lease.job_id).values(*_OF_JOB).get()
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
     if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):

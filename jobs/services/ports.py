@@ -37,7 +37,7 @@ class Ports:
     wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
     announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
     after: does a piece of work once, so many seconds later, in the background.
-    database: a connection for the reads of a block, for threads that wait for long between them.
+    database: a connection for what a block reads by `gpus.models.prepared`.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     """
 

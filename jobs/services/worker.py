@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
+from jobs.services.echoes import Echoes
 from jobs.services.listener import Listener
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
@@ -80,6 +82,7 @@ class GpuWorker:
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.listener: Listener | None = None
+        self.echoes = Echoes()
         self.show_run: Callable[[Lease], None] = lambda lease: None
         """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
         self.warm: Callable[[], Sequence[str] | None] = lambda: None
@@ -218,12 +221,12 @@ class GpuWorker:
     # -- the watcher ------------------------------------------------------------------------------------
 
     def nudge(self, job_ids: Sequence[str]) -> None:
-        """These jobs changed: look now. Called by the listener; costs nothing for jobs run elsewhere."""
-        asked = set(job_ids)
+        """These jobs changed: look now. Called by the listener; costs nothing for jobs run elsewhere, nor for
+        what was announced from here."""
+        asked = self.echoes.without(job_ids)
         with self._lock:
-            mine = any(lease.job_id in asked for lease, _ in self._runs.values())
-        if mine:
-            self._nudged.set()
+            if any(lease.job_id in asked for lease, _ in self._runs.values()):
+                self._nudged.set()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():
@@ -283,7 +286,10 @@ def create_worker(
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
+    echoes = Echoes()
+    ports = replace(ports, announce=echoes.of(ports.announce))
     _current = GpuWorker(ports, name=name, runners=runners, threads=threads)
+    _current.echoes = echoes
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     return _current
 

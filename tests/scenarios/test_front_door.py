@@ -270,6 +270,33 @@ def test_a_client_that_retries_through_all_of_it_has_one_job(
     finish(system, _ids(judge))
 
 
+def test_submits_that_a_web_process_took_with_it_are_one_job_each(
+    system: System, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed between the commit of many clients' jobs and their push, which waits for Valkey: they come
+    again."""
+    monkeypatch.setattr(patience, "LONGEST_PAUSE_SECONDS", 1.0)
+    keys = [f"together-{number}" for number in range(CLIENTS)]
+
+    def submit(key: str) -> str:
+        client = client_of(system, retry_seconds=90, timeout_seconds=10)
+        return client.submit(MODEL, {"key": key}, idempotency_key=key).job_id
+
+    def rows() -> int:
+        with judge.rows():
+            return IdempotencyKey.objects.filter(key__in=keys).count()
+
+    with ThreadPoolExecutor(CLIENTS) as threads, stopped(system, "valkey"):
+        submitted = [threads.submit(submit, key) for key in keys]
+        wait_for(lambda: rows() > 1, what="rows")
+        web = system.signal("web", signal.SIGKILL)
+        system.wait_for_successor("web", web)
+        ids = [one.result(90) for one in submitted]
+    system.tenant.accepted += CLIENTS
+    assert len(set(ids)) == CLIENTS == rows()
+    finish(system, ids)
+
+
 def _ids(judge: Judge) -> list[str]:
     with judge.rows():
         return list(Row.objects.values_list("id", flat=True))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, connections
 
-from gpus.models import Pool, lending
+from gpus.models import Pool, lending, prepared
 from gpus.models.lending import Lender
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -22,19 +21,18 @@ def lender():
     lender.close()
 
 
-def its_own() -> Any:
-    """The thread's wrapper itself, not Django's proxy."""
-    return connections["default"]
+named = prepared.Read(lambda: Pool.objects.order_by("name").values_list("name", flat=True))
+its_own = prepared.this_database
 
 
 def test_a_block_reads_over_a_connection_that_is_lent(lender) -> None:
+    Pool.objects.create(name="here")
     own = its_own()
     with lender.connection():
         lent = its_own()
         assert lent is not own
-        Pool.objects.create(name="written")
+        assert named() == ["here"]
     assert its_own() is own
-    assert Pool.objects.filter(name="written").exists()
     with lender.connection():
         assert its_own() is lent, "it is kept for the next"
         assert lent.connection is not None
@@ -55,7 +53,7 @@ def test_many_threads_share_as_many_as_there_may_be(lender) -> None:
     def read(_: int) -> list[str]:
         with lender.connection():
             seen.add(id(its_own()))
-            found = list(Pool.objects.values_list("name", flat=True))
+            found = named()
         assert connection.connection is None, "the thread's own was not needed"
         return found
 
@@ -84,28 +82,28 @@ def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> No
     for thread in threads:
         thread.join(5)
     with lender.connection():
-        assert Pool.objects.count() == 0
+        assert named() == []
 
 
 def test_one_that_broke_is_not_lent_again(lender) -> None:
     with lender.connection():
-        Pool.objects.count()
+        named()
         lent = its_own()
         lent.connection.close()  # as if the server had gone
         with pytest.raises(Exception, match=r"(?i)closed"):
-            Pool.objects.count()
+            named()
     with lender.connection():
         assert its_own() is lent
-        assert Pool.objects.count() == 0
+        assert named() == []
 
 
 def test_one_that_lay_idle_is_looked_at(lender, monkeypatch) -> None:
     monkeypatch.setattr(lending, "LOOK_AFTER_SECONDS", -1.0)
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
     with lender.connection():
-        Pool.objects.count()
+        named()
         broken = its_own().connection
         broken.close()
     with lender.connection():
-        assert Pool.objects.count() == 0
+        assert named() == []
         assert its_own().connection is not broken

@@ -87,7 +87,7 @@ UNUSUAL = {
     "no host": with_headers(host=None),
     "a cookie": with_headers(cookie="sessionid=x"),
     "an underscore": Ask(more=[("idempotency_key", "key-2")]),
-    "two of a name": Ask(more=[("content-type", "text/plain")]),
+    "two of a name": Ask(more=[("idempotency-key", "a"), ("idempotency-key", "b")]),
     "a query": Ask(query=b"a=b"),
     "GET": Ask(b"", {"content-length": None}, method="GET"),
     "PUT": Ask(method="PUT"),

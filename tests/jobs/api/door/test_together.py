@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,24 @@ def test_tokens_of_a_group_are_taken_one_for_each(acme: Account, door: Site, wor
     assert all(text == b'"submits";r=0;t=5' for text in left[5:])
     assert all(b"retry-after" in dict(one.headers) for one in told[5:])
     assert Job.objects.count() == 5
+
+
+def test_tokens_that_are_there_for_all_are_taken_in_one_go(
+    acme: Account, door: Site, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(acme, submits_per_second=2.0, submit_burst=5)
+    asked, take = [], world.leases.take_tokens
+
+    def note(tenant: str, tokens: int, **limits: Any) -> Any:
+        asked.append(tokens)
+        return take(tenant, tokens, **limits)
+
+    monkeypatch.setattr(world.leases, "take_tokens", note)
+    told = door.ask(acme.key, *[job()] * 3)
+    assert [dict(one.headers)[b"ratelimit"] for one in told] == [
+        b'"submits";r=4;t=1', b'"submits";r=3;t=1', b'"submits";r=2;t=2',
+    ]  # fmt: skip
+    assert asked == [3]
 
 
 def test_a_scheduled_and_a_queued_job_go_together(acme: Account, door: Site, world: World) -> None:

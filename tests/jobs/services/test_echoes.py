@@ -1,0 +1,50 @@
+"""A worker that hears what it announced itself does not look for it; what others announce it looks for at
+once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.services import echoes as module
+from jobs.services import worker as worker_module
+from jobs.services.echoes import Echoes
+from jobs.services.worker import create_worker
+from tests.builders import Told, make_ports
+
+
+def test_of_what_is_heard_the_own_is_taken_out_once() -> None:
+    told: list[str] = []
+    echoes = Echoes()
+    announce = echoes.of(told.extend)
+    announce(["a", "b"])
+    announce(["a"])
+    assert told == ["a", "b", "a"]
+    assert echoes.without(["a", "c"]) == {"c"}
+    assert echoes.without(["a", "b"]) == set()
+    assert echoes.without(["a", "b"]) == {"a", "b"}, "these are from others"
+
+
+def test_where_nothing_comes_back_nothing_piles_up(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MOST", 10)
+    echoes = Echoes()
+    announce = echoes.of(lambda job_ids: None)
+    for number in range(100):
+        announce([str(number)])
+    assert len(echoes._under_way) <= 11
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_worker_of_a_process_does_not_look_for_its_own_news(monkeypatch) -> None:
+    monkeypatch.setattr(worker_module, "_current", None)
+    told = Told()
+    worker = create_worker(make_ports(told=told))
+    assert worker.listener is not None
+    worker._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
+    worker.settlement.ports.announce(["mine"])
+    assert told.announced == ["mine"]
+    worker.nudge(["mine"])
+    assert not worker._nudged.is_set(), "its echo"
+    worker.nudge(["mine"])
+    assert worker._nudged.is_set(), "somebody else's"
