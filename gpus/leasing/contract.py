@@ -211,9 +211,10 @@ class Leases(Protocol):
 
     def generation_age_seconds(self) -> float | None: ...
 
-    def begin_rebuild(self, owner: str) -> bool:
-        """True for the one that may rebuild now (another after 6 s without a sign of life: this call by the
-        same owner, or `wipe`). The index is wiped step by step; until then every other call is refused,
+    def begin_rebuild(self, owner: str) -> str:
+        """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
+        lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call
+        by the same owner, or `wipe`). The index is wiped step by step; until then all other calls are refused,
         afterwards all work but claims, until `open_generation`."""
         ...
 

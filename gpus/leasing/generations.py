@@ -26,8 +26,9 @@ class Generations:
         found = self._run("generation")
         return None if found is None else float(found[1])
 
-    def begin_rebuild(self, owner: str) -> bool:
-        return bool(self._run("begin_rebuild", owner, REBUILD_SILENCE_SECONDS * 1_000_000))
+    def begin_rebuild(self, owner: str) -> str:
+        silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
+        return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex))
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
         return bool(self._run("wipe", owner, max_keys))

@@ -57,6 +57,8 @@ class Rebuild:
     leases: Leases
     ports: Ports
     owner: str
+    name: str = ""
+    """That Redis knows it by."""
     listening_since: float | None = None
     seen_at: float = 0.0
 
@@ -67,12 +69,11 @@ class Rebuild:
     def step(self) -> Progress:
         """Raises LeasingUnavailable; the next step goes on where this one was."""
         if not self._may_go_on():
-            self.listening_since = None
             return Progress.BUSY_ELSEWHERE
         if not self.leases.wipe(self.owner):
             return Progress.WIPING
         monotonic = self.ports.clock.monotonic()
-        if self.listening_since is None or self._was_emptied():
+        if self.listening_since is None:
             mirror_fleet(self.fleet, self.leases, self.ports)
             park_exhausted(self.fleet, self.leases, exhausted(self.ports.clock.now()))
             self.listening_since = monotonic
@@ -84,9 +85,13 @@ class Rebuild:
         return Progress.OPEN
 
     def _may_go_on(self) -> bool:
-        """Also a sign of life: who gives none for six seconds is replaced."""
+        """Also a sign of life: who gives none for six seconds is replaced. Where Redis lost everything once
+        more, what it was told and what keepers announced is lost as well."""
         self.seen_at = self.ports.clock.monotonic()
-        return self.leases.begin_rebuild(self.owner)
+        name = self.leases.begin_rebuild(self.owner)
+        if name != self.name:
+            self.name, self.listening_since = name, None
+        return bool(name)
 
     def _slowly(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, with signs of life between them: a large fleet takes longer than the silence."""
@@ -94,13 +99,6 @@ class Rebuild:
             if self.ports.clock.monotonic() - self.seen_at > SIGN_SECONDS:
                 self._may_go_on()
             yield row
-
-    def _was_emptied(self) -> bool:
-        """Whether Redis lost everything again since this rebuild told it the registry."""
-        told = (
-            Server.objects.filter(pool__fleet=self.fleet, slots__gt=0).values_list("name", flat=True).first()
-        )
-        return told is not None and not self.leases.slots(told)
 
     def _fill_and_open(self) -> None:
         restored = sum(self.leases.restore_lease(lease) for lease in self._slowly(_live_leases(self.fleet)))

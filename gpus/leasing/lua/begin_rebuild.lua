@@ -1,19 +1,19 @@
 -- Why: one at a time makes the index anew; nothing is leased meanwhile. Asked again by the same owner it is a
 --   sign of life; an owner without one loses its right, and so does one of another run of the server.
 -- Keys: KEYS[1] prefix
--- Args: clock, owner, µs without a sign of life after which another may take over
--- Returns: 1 for the one that may rebuild now, else 0
+-- Args: clock, owner, µs without a sign of life after which another may take over, a name for a new rebuild
+-- Returns: the name of its rebuild for the one that may rebuild now, else ''
 -- include: gate
-local owner, silence_us = ARGV[2], tonumber(ARGV[3])
+local owner, silence_us, name = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us')
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us', 'name')
 if rebuild[1] == run_id then
   if rebuild[2] == owner then
     redis.call('HSET', key('rebuild'), 'at_us', now)
-    return 1
+    return rebuild[4]
   end
-  if now - rebuild[3] < silence_us then return 0 end
+  if now - rebuild[3] < silence_us then return '' end
 end
-redis.call('HSET', key('rebuild'), 'run_id', run_id, 'owner', owner, 'at_us', now, 'phase', 'wiping')
+redis.call('HSET', key('rebuild'), 'run_id', run_id, 'owner', owner, 'name', name, 'at_us', now, 'phase', 'wiping')
 redis.call('DEL', key('generation'))
-return 1
+return name

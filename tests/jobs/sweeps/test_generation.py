@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from gpus.errors import LeasingUnavailable, RunTimedOut
@@ -11,6 +13,7 @@ from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import generation
+from jobs.sweeps import rebuild as rebuilding
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_mirror_registry import rules_told
@@ -195,6 +198,23 @@ def test_a_second_flush_in_the_middle_is_survived(world: World) -> None:
     lease = world.leases.claim("m", worker="w", attempt_id="a")
     assert lease is not None
     assert lease.job_id == job.id
+
+
+def test_after_a_second_flush_all_is_told_and_heard_anew_although_the_telling_broke_off(world: World) -> None:
+    world.server()
+    world.job()
+    world.flush()
+    generation.sweep(world.ports)
+    world.flush()
+    with patch.object(rebuilding, "park_exhausted", side_effect=LeasingUnavailable("no reply")):
+        generation.sweep(world.ports)
+    world.clock.advance(60)
+    with patch.object(rebuilding, "park_exhausted", return_value=()) as told:
+        generation.sweep(world.ports)
+    assert told.called
+    assert world.leases.generation() is None, "what keepers announced is lost as well"
+    rebuild(world)
+    assert world.slot() == "free"
 
 
 def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
