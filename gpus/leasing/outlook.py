@@ -23,7 +23,8 @@ class Outlook:
     and run the model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free,
     busy, resting, circuit, quarantined, off. free_seconds: since one of them is; asked_seconds: since a
     worker asked for work that could use a free one; None: none ever did. guess_seconds, p50_log, p90_log,
-    seen: see `forecast.lua`.
+    seen: see `forecast.lua`. passed_over, most_passed_over: how often others went in its place, for a model
+    that is loaded or on the server that it avoids; patience_seconds: how long the former may still happen.
     """
 
     rebuilding: bool = False
@@ -54,6 +55,9 @@ class Outlook:
     seen: int = 0
     p50_log: float = 0.0
     p90_log: float = 0.0
+    passed_over: int = 0
+    most_passed_over: int = 0
+    patience_seconds: float = 0.0
 
 
 def read_outlook(answer: str) -> Outlook:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs.explain.limits import held_back, refused_at_the_door
+from jobs.explain.passing import passed_over
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
 from jobs.states import JobState, is_final
@@ -187,10 +188,12 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
             )
         if line.position > free:
             yield from _behind(now)
+        yield from passed_over(now)
         return
     held = sorted(_held_slots(now), key=lambda one: -one[0])
     if busy:
         yield from _behind(now)
+        yield from passed_over(now)
         yield Reason(
             "all_busy",
             f"All slots that could run it are busy ({busy}).",

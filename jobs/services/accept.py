@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,6 +12,7 @@ from django.db import transaction
 
 from gpus import queries as registry
 from gpus.models import sets
+from gpus.models.one_trip import one_trip
 from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
 from jobs.models import IdempotencyKey, Job
@@ -65,7 +65,10 @@ class Entry:
 def store(entries: Sequence[Entry]) -> list[Item]:
     """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
     # what only repeats, or is wrong in itself, must not wait for its turn to write
-    with transaction.atomic() if any(map(_is_new, entries)) else nullcontext():
+    if any(map(_is_new, entries)):
+        with one_trip(), transaction.atomic():
+            items = _insert(entries)
+    else:
         items = _insert(entries)
     _log(entries, items)
     return items
@@ -73,7 +76,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
 
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """The same, and the key of the batch with what became of its jobs."""
-    with transaction.atomic():
+    with one_trip(), transaction.atomic():
         items = _insert(entries)
         first = next((item.job for item in items if isinstance(item, Submitted)), None)
         if first is not None:

@@ -67,6 +67,11 @@ local circuit = read_circuit(pool, model)
 local kept_us = circuit and tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0
 local attempt = job ~= '' and redis.call('HGET', key('held'), job) or false
 
+-- How often others went in its place, for what is warm or on the server that it avoids.
+local skips, since_us = 0, 0
+if job ~= '' then skips, since_us = read_mark(pool, member) end
+local patience_us = since_us > 0 and math.max(0, since_us + pool.patience - now) or pool.patience
+
 local function seconds(us) return us < math.huge and us / 1000000 or 0 end
 return cjson.encode({
   rebuilding = false, held = attempt, in_line = rank and true or false, parked = reasons, fifo = pool.fifo,
@@ -79,6 +84,7 @@ return cjson.encode({
   model_circuit = circuit and circuit.opens > 0 and
     (read_kept(pool_name).models[model] == 'half_open' and 'half_open' or 'open') or 'closed',
   model_circuit_seconds = math.max(0, kept_us - now) / 1000000,
+  passed_over = skips, most_passed_over = MAX_SKIPS, patience_seconds = patience_us / 1000000,
   free_seconds = (now - free_us) / 1000000, asked_seconds = asked_us > 0 and (now - asked_us) / 1000000 or -1,
   guess_seconds = guess, seen = factors[1], p50_log = factors[2], p90_log = factors[3],
 })

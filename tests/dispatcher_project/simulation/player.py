@@ -23,7 +23,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 
 class Player:
     """The process, seen from a test. without: mechanisms taken out; faults: empty for all; stops: only until
-    a law breaks."""
+    a law breaks, or the one that `law` begins."""
 
     def __init__(self, process: Popen[str]) -> None:
         self._process = process
@@ -38,11 +38,13 @@ class Player:
         jobs: int = 24,
         faults_each: int = 12,
         stops: bool = True,
+        law: str = "",
     ) -> dict[str, Any]:
         asked = {
             "mechanisms": [name for name in without.split(",") if name],
             "faults": [name for name in faults.split(",") if name],
             "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "stops": stops,
+            "law": law,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -98,6 +100,7 @@ def _play(
     jobs: int,
     faults_each: int,
     stops: bool,
+    law: str,
 ) -> dict[str, Any]:
     from dispatcher_project.simulation.run import simulate
     from dispatcher_project.simulation.size import Size
@@ -110,7 +113,7 @@ def _play(
         for name in mechanisms:
             stack.enter_context(MECHANISMS[name]())
         stack.enter_context(counted_bookings(cost))
-        while not (broken and stops) and played < seeds:
+        while not (stops and any(one.startswith(law) for one in broken)) and played < seeds:
             verdict = simulate(first + played, client, size)
             broken += [f"{law} (seed {verdict.seed})" for law in verdict.broken]
             played += 1

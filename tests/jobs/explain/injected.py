@@ -205,6 +205,17 @@ def away(scene: Scene) -> Job:
     return job
 
 
+def warm_first(scene: Scene) -> Job:
+    """It is its turn, and a slot that gets free stays with the model that it has loaded."""
+    scene.tickets(2 * scene.slots, of=scene.rival, model=scene.other.name)
+    leases = [scene.ask() for _ in range(scene.slots)]
+    job = scene.job()
+    for lease in leases[: scene.chance.randint(1, min(scene.slots, 7))]:
+        assert lease
+        scene.hand_on(lease)
+    return job
+
+
 def fifo_behind(scene: Scene) -> Job:
     scene.leases.configure_pool(PoolSpec(scene.pool.name, QueueAlgorithm.FIFO))
     return behind(scene)
@@ -226,6 +237,7 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job | None]]] = {
     "all_busy": ("all_busy", all_busy),
     "behind": ("behind", behind),
     "fifo_behind": ("behind", fifo_behind),
+    "warm_first": ("passed_over", warm_first),
     "lower_share": ("lower_share", lower_share),
     "no_worker": ("no_worker", no_worker),
     "tenant_cap": ("tenant_cap", capped),

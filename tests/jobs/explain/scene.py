@@ -115,6 +115,14 @@ class Scene:
         )
         self.leases.settled([lease.ref])
 
+    def hand_on(self, lease: Lease) -> None:
+        """Its end gives the slot to the next one."""
+        following = f"a{self.number()}"
+        assert self.leases.release(
+            lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, next_attempt_id=following
+        )
+        self.leases.settled([lease.ref])
+
     def some_ahead(self) -> None:
         """Noise: now and then others stand before it."""
         if self.chance.random() < 0.5:

@@ -1,0 +1,86 @@
+"""Statements that are sent together: their errors are Django's, and nothing of them is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from django.db import IntegrityError, OperationalError, connection, transaction
+
+from gpus.models import sets
+from gpus.models.one_trip import one_trip
+from jobs.models import Event, Job
+from tests.builders import make_job
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+only_postgresql = pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="SQLite is told one by one, and has no connection to lose"
+)
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def job() -> Job:
+    job = make_job()
+    Event.objects.all().delete()
+    return job
+
+
+def insert(job: Job, *numbers: int, then: Callable[[], object] = lambda: None) -> None:
+    """One statement for each."""
+    with one_trip(), transaction.atomic():
+        for number in numbers:
+            sets.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
+        then()
+
+
+def stored() -> list[int]:
+    return sorted(Event.objects.values_list("seq", flat=True))
+
+
+def test_what_was_sent_is_stored_and_may_be_read_in_between(job: Job) -> None:
+    seen: list[int] = []
+    insert(job, 1, 2, then=lambda: seen.extend(stored()))
+    assert seen == stored() == [1, 2]
+
+
+@pytest.mark.parametrize("taken", [1, 3], ids=["the first is refused", "the last is refused"])
+def test_what_is_refused_is_said_and_nothing_is_stored(job: Job, taken: int) -> None:
+    insert(job, taken)
+    with pytest.raises(IntegrityError):
+        insert(job, 1, 2, 3)
+    assert stored() == [taken]
+    insert(job, 4)
+    assert stored() == [taken, 4], "the connection goes on"
+
+
+def test_an_error_of_ours_rolls_back(job: Job) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        insert(job, 1, then=fail)
+    assert stored() == []
+
+
+@only_postgresql
+def test_nothing_is_waited_for_before_the_end(job: Job) -> None:
+    seen: list[object] = []
+    insert(job, 1, 2, then=lambda: seen.append(connection.connection.pgconn.pipeline_status))
+    assert seen == [psycopg.pq.PipelineStatus.ON]
+    assert connection.connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+
+
+@only_postgresql
+def test_a_connection_that_is_lost_is_no_refusal(job: Job) -> None:
+    with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
+        pid = connection.connection.info.backend_pid
+        with pytest.raises(OperationalError):
+            insert(job, 1, then=lambda: other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid]))
+    connection.close()
+    assert stored() == []
+    insert(job, 2)
+    assert stored() == [2]

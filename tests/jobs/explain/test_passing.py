@@ -1,0 +1,30 @@
+"""Whoever was passed over is told so as long as that may happen again."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.leasing.outlook import Outlook
+from jobs.explain.decide import explain
+from jobs.explain.snapshot import Servers, Snapshot
+from jobs.states import JobState
+
+
+@pytest.mark.parametrize(
+    ("times", "left", "slots", "codes"),
+    [
+        (3, 12.34, {"busy": 2}, ["passed_over", "all_busy"]),
+        (3, 12.34, {"free": 1, "busy": 1}, ["passed_over"]),
+        (0, 30.0, {"busy": 2}, ["all_busy"]),
+        (8, 12.0, {"busy": 2}, ["all_busy"]),
+        (3, 0.0, {"busy": 2}, ["all_busy"]),
+    ],
+)
+def test_it_binds_before_the_busy_slots(
+    times: int, left: float, slots: dict[str, int], codes: list[str]
+) -> None:
+    line = Outlook(in_line=True, slots=slots, passed_over=times, most_passed_over=8, patience_seconds=left)
+    found = explain(Snapshot(JobState.QUEUED, "m", servers=Servers(on=1, slots=2), outlook=line))
+    assert [reason.code for reason in found] == codes
+    if codes[0] == "passed_over":
+        assert found[0].evidence == {"passed_over": 3, "at_most": 8, "patience_seconds": 12.3}
