@@ -214,7 +214,7 @@ class Leases(Protocol):
     def begin_rebuild(self, owner: str) -> str:
         """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
         lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call
-        by the same owner, or `wipe`). The index is wiped step by step; until then all other calls are refused,
+        by the same owner, or `wipe`). The index is wiped step by step; until then other calls are refused,
         afterwards all work but claims, until `open_generation`."""
         ...
 
