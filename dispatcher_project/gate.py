@@ -145,9 +145,9 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
-    """In one process more than there are cores, unless told otherwise: many tests wait. `arguments` may say
+    """In two processes more than there are cores, unless told otherwise: many tests wait. `arguments` may say
     it too."""
-    count = str(processes or _cores() + 1)
+    count = str(processes or _cores() + 2)
     # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
     parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", count, "--dist", "worksteal")
     colour = "yes" if sys.stdout.isatty() else "no"

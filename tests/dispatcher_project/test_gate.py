@@ -70,7 +70,7 @@ def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path, assertio
 
 def test_pytest_keeps_the_cores_busy_unless_told_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert pytest_command(["tests"])[3:7] == ["-n", "9", "--dist", "worksteal"]
+    assert pytest_command(["tests"])[3:7] == ["-n", "10", "--dist", "worksteal"]
     assert "--dist" not in pytest_command(["-n0", "tests"])
 
 

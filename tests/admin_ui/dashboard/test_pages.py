@@ -23,7 +23,7 @@ from tests.admin_ui.conftest import World
 from tests.admin_ui.rows import fill
 from tests.gpus.test_fleet import view
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some"), pytest.mark.sqlite_only]
 PAGES = ["/admin/", "/admin/fleet/", "/admin/queues/"]
 PARTS = [
     "/admin/now/?part=now",

@@ -21,6 +21,8 @@ from .conftest import Account
 from .test_bad_input import problem
 from .test_jobs import make_job
 
+pytestmark = pytest.mark.sqlite_only
+
 PUBLIC = {"schema", "docs", "tasks/callback/<str:job_id>"}
 METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -66,7 +68,6 @@ def test_the_walk_finds_the_routes() -> None:
     assert ("delete", "/api/v1/admin/dlq/<str:job_id>") in ROUTES
 
 
-@pytest.mark.sqlite_only
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_nobody_gets_in_without_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
     answer = getattr(anonymous, method)(filled(path, "0" * 26))

@@ -12,6 +12,8 @@ from tests.builders import make_model, make_running, make_server
 
 from .test_limits import limit, nothing_remembered, used
 
+pytestmark = pytest.mark.sqlite_only
+
 __all__ = ["nothing_remembered"]
 
 URL = "/api/v1/queue"

@@ -17,6 +17,8 @@ from .conftest import Account, World, make_model
 from .test_bad_input import problem
 from .test_limits import BATCH, JOB, REJECT, limit, nothing_remembered, server, submit
 
+pytestmark = pytest.mark.sqlite_only
+
 __all__ = ["nothing_remembered", "server"]
 
 

@@ -18,6 +18,8 @@ from .test_access import ROUTES, filled
 from .test_bad_input import problem
 from .test_jobs import make_job
 
+pytestmark = pytest.mark.sqlite_only
+
 NEVER_BY_A_SESSION = {"/api/v1/queue/submit", "/api/v1/queue/submit-batch", "/api/v1/queue/estimate"}
 READS = [route for route in ROUTES if route[0] == "get"]
 WRITES = [route for route in ROUTES if route[0] != "get" and route[1] not in NEVER_BY_A_SESSION]

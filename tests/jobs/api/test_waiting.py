@@ -20,6 +20,8 @@ from tests.jobs.web import Web
 
 from .conftest import Account
 
+pytestmark = pytest.mark.sqlite_only
+
 __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {"n": 1}}
@@ -98,7 +100,6 @@ def test_a_submit_that_waited_in_vain_is_accepted(web: Web, tenant: Account, set
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
 
 
-@pytest.mark.sqlite_only
 def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     url = f"{web.url}/api/v1/queue/jobs/{job.id}?wait=30"
@@ -117,7 +118,6 @@ def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> No
     assert [answer.json()["status"] for answer in answers] == ["failed"] * 40
 
 
-@pytest.mark.sqlite_only
 def test_a_body_that_is_too_long_is_answered_not_cut_off(web: Web, tenant: Account) -> None:
     """A client that sends all before it reads gets to send all, and its answer."""
     body = json.dumps({"model": "zimg", "payload": {"x": "y" * 16_000_000}}).encode()
@@ -140,7 +140,6 @@ def chunks(size: int) -> Iterator[bytes]:
     yield b'"}}'
 
 
-@pytest.mark.sqlite_only
 def test_a_body_without_a_length_is_read_up_to_a_bound(web: Web, tenant: Account) -> None:
     headers = bearer(tenant) | {"Content-Type": "application/json"}
     answer = requests.post(web.url + SUBMIT, data=chunks(500_000), headers=headers, timeout=20)
@@ -149,7 +148,6 @@ def test_a_body_without_a_length_is_read_up_to_a_bound(web: Web, tenant: Account
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
-@pytest.mark.sqlite_only
 def test_slow_senders_hold_no_thread(web: Web, tenant: Account) -> None:
     address = urlsplit(web.url)
     slow = []

@@ -18,7 +18,7 @@ from tests.jobs.fake_leases import FakeLeases
 
 from .site import JOB, Ask, Site, job, with_headers
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 TEXT = {"content-type": "text/plain"}
