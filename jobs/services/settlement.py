@@ -142,6 +142,7 @@ class Settlement:
         """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
         too, the lease runs out, and the sweep ends the attempt."""
         error = RunFailed("The run ended with something that the database can't store.")
+        error.unfinished = True  # it ran, and nothing of it counts
         plain = replace(end, ending=Ending(error, suspect=end.ending.suspect), result=None, evidence="")
         self._submit_end(leases, lease, plain).add_done_callback(
             lambda done: None if done.exception() is None else self.keeper.forget(lease.ref)

@@ -9,7 +9,7 @@ import pytest
 from django.db import DataError, OperationalError, connection
 
 from gpus.errors import LeasingUnavailable
-from gpus.models import QuarantinedSlot
+from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.models import Attempt, Job
 from jobs.services import claims, dispatch
@@ -111,7 +111,9 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
     eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free", seconds=15)
 
 
-def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypatch):
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypatch, at_most_once):
+    ModelConfig.objects.filter(name="m").update(at_most_once=at_most_once)
     job = shop.submit({"seconds": 0.01})
     worker = shop.worker()
     real = transitions.end_attempt
@@ -125,6 +127,9 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
     worker.work("m")
     eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
     eventually(lambda: worker.settlement.keeper.held() == 0)
+    if at_most_once:  # it ran
+        job.refresh_from_db()
+        assert (job.state, job.error_code) == (JobState.FAILED, "lost_at_most_once")
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
