@@ -33,6 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.claim_rows import COSTS, HEADS, flatness, goals, line_of
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import Verdict
 from gpus.leasing.connect import connect
@@ -49,8 +50,6 @@ GROWING: Mapping[str, Sequence[int]] = {
     "tenants": (1, 100, 1_000, 10_000),
     "models": (4, 16, 64, 200),
 }
-COSTS = ("claim", "release")
-MOST_US, APART, MOST_CLIENT_US, MOST_BYTES = 30.0, 0.3, 1000.0, 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,52 +152,6 @@ def row_of(grows: str, size: Size, costs: Costs) -> dict[str, Any]:
         "client_p99_us": costs.client_us(0.99),
         "bytes": costs.bytes and round(costs.bytes),
     }
-
-
-HEADS = (
-    f"{'waiting':>9} {'slots':>7} {'tenants':>8} {'models':>7} {'order':>5} │ {'push':>6} {'claim':>6} "
-    f"{'release+claim':>14} {'settled':>8} {'client p50':>11} {'p99':>6} {'bytes':>6}"
-)
-
-
-def line_of(row: Mapping[str, Any]) -> str:
-    return (
-        f"{row['waiting']:>9,} {row['slots']:>7,} {row['tenants']:>8,} {row['models']:>7} "
-        f"{row['algorithm']:>5} │ {row['push_us']:>6} {row['claim_us']:>6} {row['release_us']:>14} "
-        f"{row['settled_us']:>8} {row['client_p50_us']:>11} {row['client_p99_us']:>6} "
-        f"{row['bytes'] or '–':>6}"
-        + (" limited" if row["limited"] else "")
-        + (f" {row['warm']} warm" if row["warm"] else "")
-    )
-
-
-def flatness(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """By dimension: the dearest row's cost by the cheapest one's, the first row among them."""
-    found = {}
-    for grows in dict.fromkeys(row["grows"] for row in rows if row["grows"]):
-        of_it = [rows[0], *(row for row in rows if row["grows"] == grows)]
-        found[grows] = {
-            what: round(max(row[f"{what}_us"] for row in of_it) / min(row[f"{what}_us"] for row in of_it), 2)
-            for what in COSTS
-        }
-    return found
-
-
-def goals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """{text, measured, reached} of each."""
-
-    def at_most(text: str, limit: float, values: Sequence[float]) -> dict[str, Any]:
-        return {"text": text, "measured": max(values), "reached": max(values) <= limit}
-
-    flat = [row for row in rows if row["grows"] or row is rows[0]]
-    apart = max(abs(row[f"{what}_us"] / rows[0][f"{what}_us"] - 1) for row in flat for what in COSTS)
-    sizes = [row["bytes"] for row in rows if row["bytes"]]
-    return [
-        *(at_most(f"{what}: {MOST_US:g} µs", MOST_US, [row[f"{what}_us"] for row in rows]) for what in COSTS),
-        dict(text="flat: within 30 % of the first row", measured=round(apart, 2), reached=apart <= APART),
-        at_most("client p99: 1,000 µs", MOST_CLIENT_US, [row["client_p99_us"] for row in rows]),
-        *([at_most("bytes per waiting job: 200", MOST_BYTES, sizes)] if sizes else []),
-    ]
 
 
 def measure(size: Size, calls: int) -> Costs:

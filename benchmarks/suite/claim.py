@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import claim
+from benchmarks import claim, claim_rows
 from dispatcher_project.proving.terminal import say
 
 from .suite import Suite
@@ -17,10 +17,10 @@ CALLS = 5_000
 def measure(suite: Suite) -> dict[str, Any]:
     """--jobs: calls per row."""
     rows = []
-    say(claim.HEADS)
+    say(claim_rows.HEADS)
     for grows, size in sizes():
         rows.append(claim.row_of(grows, size, claim.measure(size, suite.options.jobs or CALLS)))
-        say(claim.line_of(rows[-1]))
+        say(claim_rows.line_of(rows[-1]))
     return {"rows": rows, **flatness(rows)}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claim import flatness, goals
+from benchmarks.claim_rows import flatness, goals
 from benchmarks.fairness import closest_pair
 
 
