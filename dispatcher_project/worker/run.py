@@ -100,11 +100,7 @@ def keep_connections() -> None:
     """As between two requests: a thread's database connection is looked at before a task, and kept as long as
     CONN_MAX_AGE says. Celery closes it before and after each, and PostgreSQL takes 15 ms for a new one."""
     app.conf.CELERY_DB_REUSE_MAX = sys.maxsize  # tasks
-    signals.task_prerun.connect(_look_after_connections)
-
-
-def _look_after_connections(**_: object) -> None:
-    close_old_connections()
+    signals.task_prerun.connect(close_old_connections)
 
 
 def _run_celery(

@@ -24,7 +24,7 @@ MOST_PLACES = 60_000
 
 def insert_all(rows: Sequence[Model]) -> None:
     """Of one kind, in order; keys that the database makes are not read back. Raises IntegrityError where one
-    of them can't be: then none is database."""
+    of them can't be: then none is."""
     if not rows:
         return
     if this_database().vendor == "postgresql":

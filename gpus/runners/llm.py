@@ -21,7 +21,7 @@ from gpus.runners.http_runner import HttpRunner, identity, merged
 from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.refusals import error_of, failure_of, message_of
 from gpus.runners.streaming import Hear, HttpStream, StreamTransport
-from gpus.runners.transport import ResponseTooLarge
+from gpus.runners.transport import too_large
 
 _CONTEXT = re.compile(
     r"context (length|size|window)|maximum context|exceeds? the (available )?context|prompt is too long",
@@ -163,7 +163,7 @@ class Kept:
     def count(self, value: Any) -> None:
         self._size += len(value.encode()) if isinstance(value, str) else len(json.dumps(value))
         if self._size > self._max_bytes:
-            raise ResponseTooLarge(f"The answer is larger than {self._max_bytes} bytes.")
+            raise too_large(self._max_bytes)
 
 
 def llm_error_of(response: Response, *, now: datetime) -> GpuError:

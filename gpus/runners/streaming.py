@@ -15,7 +15,7 @@ from typing import Protocol
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, connect, reason
-from gpus.runners.transport import ResponseTooLarge, request_head, send, split_url
+from gpus.runners.transport import request_head, send, split_url, too_large
 
 _READ_BYTES = 64 * 1024
 
@@ -113,7 +113,7 @@ def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
     for piece in _pieces(answer):
         size += len(piece)
         if size > max_bytes:
-            raise ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
+            raise too_large(max_bytes)
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -150,7 +150,7 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
 def _rest(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
     """Of an answer whose head is read. body: what came with it."""
     if head.length > max_bytes:
-        raise _too_large(max_bytes)
+        raise too_large(max_bytes)
     pieces, missing = [body], head.length - len(body)
     while missing > 0:
         piece = connection.read(min(missing, _READ_BYTES))
@@ -172,18 +172,18 @@ def _any_answer(connection: Connection, message: _Message) -> tuple[Response, bo
     return Response(answer.status, headers, _read(answer, message.max_bytes)), not answer.will_close
 
 
-def _too_large(max_bytes: int) -> ResponseTooLarge:
+def too_large(max_bytes: int) -> ResponseTooLarge:
     return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
 
 
 def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
     if answer.length is not None and answer.length > max_bytes:
-        raise _too_large(max_bytes)
+        raise too_large(max_bytes)
     pieces, size = [], 0
     while piece := answer.read(_READ_BYTES):
         size += len(piece)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         pieces.append(piece)
     if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")

@@ -89,16 +89,12 @@ def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
         cursor = _summed_up_to()
         by_attempt = _running(chosen, day, now)  # first: what ends meanwhile is an end, counted once
         by_attempt |= _ended_since(cursor, chosen, day)
-        summed_up = _summed_up(chosen, day)
+        summed_up = _rolled_up(chosen, day=day)
         if _summed_up_to() == cursor:
             break  # else what was summed up meanwhile may be on both sides
     for tenant, seconds in [*by_attempt.values(), *summed_up]:
         used[tenant] += seconds
     return used
-
-
-def _summed_up(chosen: list[int], day: datetime) -> list[tuple[int, float]]:
-    return _rolled_up(chosen, day=day)
 
 
 def _summed_up_to() -> int:

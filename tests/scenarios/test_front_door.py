@@ -247,14 +247,10 @@ def test_a_client_that_retries_through_all_of_it_has_one_job(
     key = "through-all-of-it"
     client = client_of(system, retry_seconds=90, timeout_seconds=10)
 
-    def rows() -> int:
-        with judge.rows():
-            return IdempotencyKey.objects.filter(key=key).count()
-
     with ThreadPoolExecutor(1) as thread, stopped(system, "valkey"):
         # two seconds lie between commit and answer
         submitted = thread.submit(client.submit, MODEL, {"n": 1}, idempotency_key=key)
-        wait_for(lambda: rows() == 1, what="the row")
+        wait_for(lambda: _stored(judge, [key]) == 1, what="the row")
         web = system.signal("web", signal.SIGKILL)
         with database_down(system):
             system.wait_for_successor("web", web)
@@ -265,7 +261,7 @@ def test_a_client_that_retries_through_all_of_it_has_one_job(
     assert max(answer.seconds for answer in answers) < PROMISED_SECONDS
     system.tenant.accepted += 1
     assert client.wait(job.job_id, 60).status == "completed"
-    assert rows() == 1
+    assert _stored(judge, [key]) == 1
     assert client.submit(MODEL, {"n": 1}, idempotency_key=key).job_id == job.job_id
     finish(system, _ids(judge))
 
@@ -282,19 +278,21 @@ def test_submits_that_a_web_process_took_with_it_are_one_job_each(
         client = client_of(system, retry_seconds=90, timeout_seconds=10)
         return client.submit(MODEL, {"key": key}, idempotency_key=key).job_id
 
-    def rows() -> int:
-        with judge.rows():
-            return IdempotencyKey.objects.filter(key__in=keys).count()
-
     with ThreadPoolExecutor(CLIENTS) as threads, stopped(system, "valkey"):
         submitted = [threads.submit(submit, key) for key in keys]
-        wait_for(lambda: rows() > 1, what="rows")
+        wait_for(lambda: _stored(judge, keys) > 1, what="rows")
         web = system.signal("web", signal.SIGKILL)
         system.wait_for_successor("web", web)
         ids = [one.result(90) for one in submitted]
     system.tenant.accepted += CLIENTS
-    assert len(set(ids)) == CLIENTS == rows()
+    assert len(set(ids)) == CLIENTS == _stored(judge, keys)
     finish(system, ids)
+
+
+def _stored(judge: Judge, keys: list[str]) -> int:
+    """Of so many idempotency keys: how many have their row."""
+    with judge.rows():
+        return IdempotencyKey.objects.filter(key__in=keys).count()
 
 
 def _ids(judge: Judge) -> list[str]:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 from celery import signals
 from celery.fixups.django import DjangoWorkerFixup
+from django.db import DEFAULT_DB_ALIAS, close_old_connections, connections
 
 from dispatcher_project.celery import app
 from dispatcher_project.worker import run
@@ -18,7 +19,7 @@ def kept() -> Iterator[None]:
     run.keep_connections()
     yield
     app.conf.CELERY_DB_REUSE_MAX = None
-    signals.task_prerun.disconnect(run._look_after_connections)
+    signals.task_prerun.disconnect(close_old_connections)
 
 
 @pytest.mark.usefixtures("kept")
@@ -32,6 +33,7 @@ def test_celery_closes_none_around_a_task() -> None:
 
 @pytest.mark.usefixtures("kept")
 def test_each_task_begins_with_a_look_at_its_connection() -> None:
-    with patch.object(run, "close_old_connections") as looked:
+    one = connections[DEFAULT_DB_ALIAS]
+    with patch.object(one, "close_if_unusable_or_obsolete") as looked:
         signals.task_prerun.send(sender=None)
     assert looked.called

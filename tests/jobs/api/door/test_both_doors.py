@@ -110,9 +110,7 @@ def begin_anew(world: World) -> None:
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """What the log says of requests and jobs, without what differs from request to request."""
     said = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
-    kept = [
-        line for line in said if line["event"] in ("request_started", "request_finished", "job_submitted")
-    ]
+    kept = [line for line in said if line["event"] in _OF_INTEREST]
     caplog.clear()
     return [
         {name: "<id>" if name in ("request_id", "job_id") else value for name, value in line.items()
