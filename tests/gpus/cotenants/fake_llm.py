@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TextIO
 
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
 
@@ -44,18 +45,23 @@ def main(port: str, mib: str, log: str, *does: str) -> None:
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     behaviour = Behaviour(models=("llama", "other"), hang_after=2 if "hang" in does else None)
-    server = (Ollama if is_ollama else LlmServer)(behaviour, port=int(port))
-    if isinstance(server, Ollama):
-        server.mib = int(mib)
-    with server, Path(log).open("a", buffering=1) as notes:
-        notes.write(f"up {os.getpid()}\n")
+    with Path(log).open("a", buffering=1) as notes:
+        notes.write(f"up {os.getpid()}\n")  # before it can answer: who reached it looks its process up here
+        server = (Ollama if is_ollama else LlmServer)(behaviour, port=int(port))
+        if isinstance(server, Ollama):
+            server.mib = int(mib)
+        _serve(server, notes, over)
+    del weights
+
+
+def _serve(server: LlmServer, notes: TextIO, over: threading.Event) -> None:
+    with server:
         said = 0
         while not over.wait(0.02):
             for path, what in server.log[said:]:
                 notes.write(f"{what} {path}\n")
                 said += 1
         notes.write("down\n")
-    del weights
 
 
 if __name__ == "__main__":
