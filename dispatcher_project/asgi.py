@@ -8,6 +8,8 @@ from typing import Any, cast
 from a2wsgi import WSGIMiddleware
 from django.core.wsgi import get_wsgi_application
 
+from dispatcher_project.heap import loaded_for_good
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
 WSGI_THREADS = 16
@@ -31,4 +33,5 @@ def make_application() -> Any:
     return AsyncFront(site, lambda: EventHub(settings.REDIS_URL))
 
 
-application = make_application()
+with loaded_for_good():
+    application = make_application()

@@ -15,7 +15,7 @@ from django.db.models import Count, F, Sum
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import SlotView
-from gpus.models import ModelConfig, Server
+from gpus.models import ModelConfig, Server, prepared
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.services.ports import Ports
@@ -28,6 +28,33 @@ _PAGE = 500
 _LONG = timedelta(minutes=1)
 """Much more than any sweep that repairs each second or two needs."""
 _MOVES = {(move.source.value, move.target.value): move.event for move in JOB_MOVES}
+
+_live = prepared.Read(lambda: Attempt.objects.filter(state__in=Attempt.LIVE))
+_slots = prepared.Read(lambda: Server.objects.values_list("name", "slots", "pool__fleet"))
+_named = prepared.Read(
+    lambda: Job.objects.filter(state=JobState.RUNNING.value).values_list("id", "live_attempt")
+)
+_ends = prepared.Read(
+    lambda: Event.objects.filter(type__in=sorted(_FINAL_EVENTS)).values_list("job_id", flat=True)
+)
+_rounds = prepared.Read(lambda: Callback.objects.values_list("job_id", "round"))
+_jobs = prepared.Read(
+    lambda: Job.objects.values_list("id", "state", "finished_at", "round", "callback_url", "event_seq")
+)
+_in_state = prepared.Read(
+    lambda: Job.objects.filter(state=prepared.value(Job, "state")).defer("payload", "result")
+)
+_retries = prepared.Read(lambda: ModelConfig.objects.values_list("name", "max_retries"))
+_counted = prepared.Read(lambda: Attempt.objects.filter(counted=True).values_list("job_id", "round"))
+_tried = prepared.ReadAmong(
+    Job, "id", lambda ids: Job.objects.filter(id__in=ids).values_list("id", "model", "max_retries")
+)
+_states = prepared.Read(lambda: Job.objects.order_by().values_list("state").annotate(Count("id")))
+_dismissed = prepared.Read(
+    lambda: prepared.summed(
+        Job.objects.filter(dismissed_at__isnull=False).exclude(state=JobState.FAILED.value), wrong=Count("id")
+    )
+)
 
 
 def check_laws(
@@ -42,8 +69,7 @@ def check_laws(
 
 
 def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
-    live = Attempt.objects.filter(state__in=Attempt.LIVE).values_list("server", "slot", "job_id")
-    for (server, slot), number in Counter((server, slot) for server, slot, _ in live).items():
+    for (server, slot), number in Counter((one.server, one.slot) for one in _live()).items():
         if number > 1:
             yield f"(1) {number} live attempts on slot {slot_name(server, slot)}"
     holders: dict[str, list[str]] = defaultdict(list)
@@ -54,7 +80,7 @@ def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
     for view in views.values():
         if view.state in ("leased", "adoptable") and view.job_id:
             holders[view.job_id].append(view.slot)
-    for name, slots in Server.objects.values_list("name", "slots"):
+    for name, slots, _ in _slots():
         if peak_running.get(name, 0) > slots:
             yield f"(1) {name} ran {peak_running[name]} jobs at once on {slots} slots"
     for job_id, held in holders.items():
@@ -64,13 +90,12 @@ def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
 
 def _views(ports: Ports) -> dict[str, SlotView]:
     """Raises LeasingUnavailable."""
-    servers = Server.objects.values_list("name", "pool__fleet")
-    return {view.slot: view for name, fleet in servers for view in ports.leases(fleet).slots(name)}
+    return {view.slot: view for name, _, fleet in _slots() for view in ports.leases(fleet).slots(name)}
 
 
 def _leased(ports: Ports) -> Iterator[str]:
     views = _views(ports)
-    for attempt in Attempt.objects.filter(state__in=Attempt.LIVE):
+    for attempt in _live():
         slot = slot_name(attempt.server, attempt.slot)
         view = views.get(slot)
         if view is None or view.state not in ("leased", "adoptable"):
@@ -84,21 +109,20 @@ def _leased(ports: Ports) -> Iterator[str]:
 
 def _running() -> Iterator[str]:
     live: dict[str, list[str]] = defaultdict(list)
-    for job_id, attempt_id in Attempt.objects.filter(state__in=Attempt.LIVE).values_list("job_id", "id"):
-        live[job_id].append(attempt_id)
-    named = dict(Job.objects.filter(state=JobState.RUNNING.value).values_list("id", "live_attempt"))
+    for attempt in _live():
+        live[attempt.job_id].append(attempt.id)
+    named = dict(_named())
     for job_id in named.keys() | live.keys():
         if live.get(job_id, []) != [named.get(job_id)]:
             yield f"(3) job {job_id} names attempt {named.get(job_id)}, live are {live.get(job_id, [])}"
 
 
 def _final() -> Iterator[str]:
-    ends = Counter(Event.objects.filter(type__in=_FINAL_EVENTS).values_list("job_id", flat=True))
+    ends = Counter(_ends())
     callbacks: dict[str, list[int]] = defaultdict(list)
-    for job_id, number in Callback.objects.values_list("job_id", "round"):
+    for job_id, number in _rounds():
         callbacks[job_id].append(number)
-    fields = ("id", "state", "finished_at", "round", "callback_url")
-    for job_id, state, finished_at, rounds, url in Job.objects.values_list(*fields):
+    for job_id, state, finished_at, rounds, url, _ in _jobs():
         is_over = state in _FINAL
         if is_over != (finished_at is not None):
             yield f"(4) job {job_id} is {state} and finished at {finished_at}"
@@ -111,18 +135,20 @@ def _final() -> Iterator[str]:
 
 
 def _reachable(ports: Ports) -> Iterator[str]:
-    no_due = Job.objects.filter(state=JobState.RETRYING.value, due_at=None).values_list("id", flat=True)
-    yield from (f"(5) job {job_id} is retrying and never due" for job_id in no_due)
-    no_time = Job.objects.filter(state=JobState.SCHEDULED.value, run_at=None).values_list("id", flat=True)
-    yield from (f"(5) job {job_id} is scheduled for no time" for job_id in no_time)
+    for job in _in_state(state=JobState.RETRYING.value):
+        if job.due_at is None:
+            yield f"(5) job {job.id} is retrying and never due"
     before = ports.clock.now() - _LONG
-    late = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before).values_list("id", "run_at")
-    yield from (f"(5) job {job_id} should have stood in line since {run_at}" for job_id, run_at in late)
-    for job in Job.objects.filter(state=JobState.CANCELLING.value).defer("payload", "result"):
+    for job in _in_state(state=JobState.SCHEDULED.value):
+        if job.run_at is None:
+            yield f"(5) job {job.id} is scheduled for no time"
+        elif job.run_at < before:
+            yield f"(5) job {job.id} should have stood in line since {job.run_at}"
+    for job in _in_state(state=JobState.CANCELLING.value):
         if evidence := proof(job, before):
             yield f"(5) job {job.id} is being cancelled although its GPU is free: {evidence}"
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
-    for job in Job.objects.filter(state=JobState.QUEUED.value).defer("payload", "result"):
+    for job in _in_state(state=JobState.QUEUED.value):
         lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
         for at in range(0, len(tickets), 1000):
@@ -134,13 +160,12 @@ def _reachable(ports: Ports) -> Iterator[str]:
 
 
 def _budget() -> Iterator[str]:
-    retries = dict(ModelConfig.objects.values_list("name", "max_retries"))
-    counted = Counter(Attempt.objects.filter(counted=True).values_list("job_id", "round"))
+    retries: dict[str, int] = dict(_retries())
+    counted = Counter(_counted())
     tried = sorted({job_id for job_id, _ in counted})
     jobs: dict[str, tuple[str, int | None]] = {}
     for at in range(0, len(tried), _PAGE):
-        rows = Job.objects.filter(id__in=tried[at : at + _PAGE]).values_list("id", "model", "max_retries")
-        jobs |= {job_id: (model, own) for job_id, model, own in rows}
+        jobs |= {job_id: (model, own) for job_id, model, own in _tried(tried[at : at + _PAGE])}
     for (job_id, number), tries in counted.items():
         if job_id not in jobs:
             continue  # retention took it in between
@@ -159,7 +184,7 @@ def _replayed() -> Iterator[str]:
             yield f"(7) job {job_id}: event {seq} follows {before}"
         yield from _step(job_id, status, kind, data)
         present[job_id] = (seq, data.get("status", status))
-    for job_id, state, seq in Job.objects.values_list("id", "state", "event_seq"):
+    for job_id, state, *_, seq in _jobs():
         if present.get(job_id) != (seq, state):
             yield f"(7) job {job_id} is {state} at event {seq}, its events lead to {present.get(job_id)}"
 
@@ -177,12 +202,11 @@ def _step(job_id: str, status: str | None, kind: str, data: Mapping[str, Any]) -
 
 
 def _conserved(accepted: int | None) -> Iterator[str]:
-    states = dict(Job.objects.order_by().values_list("state").annotate(Count("id")))
+    states: dict[str, int] = dict(_states())
     strange = states.keys() - {state.value for state in JobState}
     if strange:
         yield f"(8) jobs in states that do not exist: {sorted(strange)}"
-    wrong = Job.objects.filter(dismissed_at__isnull=False).exclude(state=JobState.FAILED.value).count()
-    if wrong:
+    if wrong := _dismissed.first()["wrong"]:
         yield f"(8) {wrong} jobs are dismissed and not failed"
     if accepted is None:
         return

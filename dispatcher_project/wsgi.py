@@ -7,6 +7,9 @@ import os
 
 from django.core.wsgi import get_wsgi_application
 
+from dispatcher_project.heap import loaded_for_good
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
-application = get_wsgi_application()
+with loaded_for_good():
+    application = get_wsgi_application()

@@ -79,7 +79,11 @@ def read_headers(encrypted: str) -> Mapping[str, str]:
 _all_pools = prepared.Read(Pool.objects.all)
 _fleet = prepared.Read(lambda: Pool.objects.filter(name=value(Pool, "name")).values_list("fleet", flat=True))
 _pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_used_fleets = prepared.Read(lambda: Pool.objects.order_by().values_list("fleet", flat=True).distinct())
 _pauses = prepared.Read(Pause.objects.all)
+_fit = prepared.Read(
+    lambda: Placement.objects.filter(FIT, model=value(ModelConfig, "name", "model")).values_list("pk")[:1]
+)
 _config = prepared.Read(lambda: ModelConfig.objects.filter(name=value(ModelConfig, "name")))
 _server = prepared.Read(lambda: Server.objects.filter(name=value(Server, "name")))
 _address = prepared.Read(
@@ -90,7 +94,7 @@ _address = prepared.Read(
 
 
 def _read_fleets() -> list[str]:
-    return sorted({"main", *Pool.objects.order_by().values_list("fleet", flat=True).distinct()})
+    return sorted({"main", *_used_fleets()})
 
 
 def _read_model(name: str) -> ModelSpec | None:
@@ -99,7 +103,7 @@ def _read_model(name: str) -> ModelSpec | None:
 
 
 def _read_capacity(model: str) -> bool:
-    return Placement.objects.filter(FIT, model=model).exists()
+    return bool(_fit(model=model))
 
 
 def _read_endpoint(server: str, model: str) -> Endpoint | None:

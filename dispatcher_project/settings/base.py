@@ -114,6 +114,10 @@ _PREPARE_AFTER = 5
 connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
 
 
+_KEPT_STATEMENTS = 1024
+"""Of SQLite, by connection: there are hundreds, and one that fell out is compiled anew at each execution."""
+
+
 def database(url: str) -> dict[str, Any]:
     """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003). The query of the
     URL gives driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3`` (PostgreSQL).
@@ -127,6 +131,7 @@ def database(url: str) -> dict[str, Any]:
     if entry["ENGINE"] == "django.db.backends.sqlite3":
         entry["OPTIONS"] = {
             "timeout": 20,
+            "cached_statements": _KEPT_STATEMENTS,
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             **entry.get("OPTIONS", {}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import multiprocessing
 import os
 import signal
@@ -56,20 +55,14 @@ def _prepare() -> None:
     global _client
     if _client is not None:
         return
-    import redis
-
     from dispatcher_project.embedded import EmbeddedValkey
+    from dispatcher_project.heap import collect_seldom
+    from dispatcher_project.simulation.redis_link import connect
 
     folder = tempfile.TemporaryDirectory(prefix=f"simulate-{os.getpid()}-")
     valkey = EmbeddedValkey(Path(folder.name), append_only=False)
     valkey.start()
     atexit.register(folder.cleanup)
     atexit.register(valkey.stop)
-    _client = redis.Redis.from_url(valkey.url)
+    _client = connect(valkey.url)
     collect_seldom()
-
-
-def collect_seldom() -> None:
-    """What is loaded by now stays; a seed makes garbage faster than cycles."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)

@@ -99,6 +99,13 @@ class GpuServer:
     def running(self) -> list[Ran]:
         return [one for one in self.ran if one.ended is None]
 
+    def comes_late(self, headers: Mapping[str, str]) -> None:
+        """Its sender stood still for longer than a lease, the request in its hands. If that begins a run,
+        nobody can stop it: the server has seen no newer fence before the slot's next run comes, a moment
+        later. A late poll excuses nothing."""
+        if "Idempotency-Key" in headers:
+            self._late.add(headers["Idempotency-Key"])
+
     # -- the protocol ----------------------------------------------------------------------------------
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
@@ -117,7 +124,7 @@ class GpuServer:
         order = RunOrder(
             _HANDLER, payload, headers["X-Job-Id"], headers["Idempotency-Key"], True, headers["X-Slot"], fence
         )
-        is_late = int(headers["X-Fence"]) < self._fences.get(order.slot, 0)
+        is_late = int(headers["X-Fence"]) < self._fences.get(order.slot, 0) or order.attempt_id in self._late
         self._fences[order.slot] = max(int(headers["X-Fence"]), self._fences.get(order.slot, 0))
         desk = self._desk
         try:

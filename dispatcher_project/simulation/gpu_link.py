@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 from dispatcher_project.simulation.gpu import LOST, Answer, GpuServer, server_of
 from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
 from dispatcher_project.simulation.weather import Weather
@@ -35,7 +37,10 @@ class GpuLink:
             raise Interrupted("Interrupted before anything was sent.")
         name, path = server_of(url), urlsplit(url).path
         server, until = self._servers[name], self._scheduler.now + deadline_seconds
+        asked_at = self._scheduler.now
         self._scheduler.point(f"{method} {name}{path[:20]}")
+        if self._scheduler.now - asked_at > settings.DISPATCHER.lease_seconds:
+            server.comes_late(headers)
         ended = Event(self._scheduler)
         if abort is not None:
             abort.set_reader(ended.set)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from dispatcher_project.simulation.world import MODELS, World
-from gpus.models import Pause
+from gpus.models import Pause, prepared
 from gpus.protocol import BANDS, DesiredState
 from gpus.services import controls
 from jobs.models import Job, Tenant
@@ -94,9 +94,13 @@ class Operators:
         self._world.operate(ask)
 
 
+_name_of = prepared.Read(
+    lambda: Tenant.objects.filter(pk=prepared.value(Tenant, "id")).values_list("name", flat=True)
+)
+
+
 def rule_tenant(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
-    name = Tenant.objects.get(pk=tenant).name
-    ports.send_wakes(change_rules(name, rules, by=OPERATOR, ports=ports).wakes)
+    ports.send_wakes(change_rules(_name_of.first(id=tenant), rules, by=OPERATOR, ports=ports).wakes)
 
 
 def _move(place: int, priority: int | None, ports: Ports) -> None:

@@ -44,6 +44,14 @@ _attempts = prepared.Read(
     )
 )
 
+_queued = prepared.Read(
+    lambda: (
+        Job.objects.filter(tenant=prepared.value(Job, "tenant"), state=JobState.QUEUED.value)
+        .order_by()
+        .values_list("state")[:1]
+    )
+)
+
 
 class Quotas:
     """broken: laws. held: looks at which a tenant was held back whose jobs waited."""
@@ -63,10 +71,14 @@ class Quotas:
         world.redis.witness = self._carried_out
 
     def lift(self) -> None:
-        """By an operator, after a while in which nothing but the quotas holds anybody back."""
-        self._world.scheduler.sleep(HELD_SECONDS)
-        for tenant in self._world.tenants:
-            self._world.operate(partial(rule_tenant, tenant, {"daily_gpu_seconds": None}))
+        """By an operator, after a while in which nothing but the quotas holds anybody back. Again where a cut
+        that was under way had its last word later: it makes a day long, not endless."""
+        tenants = self._world.tenants
+        while True:
+            self._world.scheduler.sleep(HELD_SECONDS)
+            for tenant in tenants:
+                self._world.operate(partial(rule_tenant, tenant, {"daily_gpu_seconds": None}))
+            tenants = [tenant for tenant, _ in _limits()]
 
     def look(self) -> None:
         """What must be so, and in calm weather is wrong for too long, breaks a law."""
@@ -93,7 +105,7 @@ class Quotas:
                 )
             self._wrong_since.pop((tenant, not is_used_up), None)
             if held and is_used_up and is_calm:
-                self.held += Job.objects.filter(tenant=tenant, state=JobState.QUEUED).exists()
+                self.held += bool(_queued(tenant=tenant))
 
     def _lasts(self, what: tuple[int, bool]) -> bool:
         now = self._world.scheduler.now

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -34,6 +35,26 @@ for _, name in ipairs(found) do redis.call('COPY', name, name, 'DB', ARGV[2]) en
 redis.call('SELECT', '0')
 return #found
 """
+
+
+class _OneConnection(redis.ConnectionPool):
+    """Of one thread that never waits inside a call. redis-py's own pool looks before each call whether the
+    connection is free, alive and empty, which costs as much as the call."""
+
+    _one: Any = None
+
+    def get_connection(self, *_: Any, **__: Any) -> Any:
+        if self._one is None:
+            self._one = self.make_connection()
+            self._one.connect()
+        return self._one
+
+    def release(self, connection: Any) -> None:
+        pass
+
+
+def connect(url: str) -> redis.Redis:
+    return redis.Redis(connection_pool=_OneConnection.from_url(url))
 
 
 class RedisServer:

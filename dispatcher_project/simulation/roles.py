@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -11,6 +12,7 @@ from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from jobs.services.commits import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
 from jobs.services.ports import Ports
+from jobs.services.read_ahead import GATHER_SECONDS
 from jobs.services.runs import AttemptRun
 from jobs.services.worker import WATCH_SECONDS, GpuWorker
 from jobs.sweeps.registry import Entry, sweeps
@@ -20,6 +22,7 @@ from jobs.transitions import Touched
 GRACE_SECONDS = 20.0
 KEEPER_SECONDS = 1.0
 WAKE_EXPIRES_SECONDS = 60.0
+OLD_ROWS_SECONDS = 30.0
 
 
 class FiberWriter(GroupCommitWriter):
@@ -33,7 +36,9 @@ class FiberWriter(GroupCommitWriter):
     def start(self) -> None:
         self._scheduler.spawn(self._process, self._run)
 
-    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+    def submit(
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+    ) -> Future[Any]:
         write = Write(apply, touched)
         self._queue.append(write)
         self._filled.set()
@@ -60,11 +65,15 @@ class FiberWorker(GpuWorker):
         )
         self._scheduler, self._process = scheduler, process
         self._told = Event(scheduler)
+        self.ahead.wanted = Event(scheduler)  # type: ignore[assignment]
+        # jobs are long here, and rows that are much older than in life must break no law
+        self.ahead.short_seconds, self.ahead.fresh_seconds = math.inf, OLD_ROWS_SECONDS
 
     def start(self) -> None:
         self.settlement.writer.start()
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
+        self._scheduler.spawn(self._process, self._look_ahead)
 
     def running(self, lease: Lease, run: AttemptRun) -> Any:
         run.woken = Event(self._scheduler)  # type: ignore[assignment]
@@ -95,6 +104,12 @@ class FiberWorker(GpuWorker):
         while True:
             self._step("keeper", lambda: keeper.step(clock.monotonic()))
             self._scheduler.sleep(KEEPER_SECONDS)
+
+    def _look_ahead(self) -> None:
+        while True:
+            self.ahead.wanted.wait()
+            self._scheduler.sleep(GATHER_SECONDS)
+            self._step("read-ahead", self.ahead.look)
 
     def _step(self, name: str, step: Callable[[], Any]) -> None:
         """Threads of a worker outlive what goes wrong in one of their rounds."""

@@ -12,7 +12,7 @@ from dispatcher_project.simulation.nemesis import Nemesis, Planned
 from dispatcher_project.simulation.quotas import LOOK_SECONDS, Quotas
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import World
-from gpus.models import QuarantinedSlot
+from gpus.models import QuarantinedSlot, prepared
 from jobs.models import Job
 
 LOOKS_EVERY_SECONDS = 24.0
@@ -20,6 +20,11 @@ DRAIN_SECONDS = 600.0
 STEP_SECONDS = 4.0
 SETTLE_SECONDS = 20.0
 """After the last job's end: a lease time and a few ticks, in which leftovers must vanish."""
+
+_not_over = prepared.Read(lambda: Job.objects.exclude(state__in=sorted(FINAL)).values_list("state")[:1])
+_in_quarantine = prepared.Read(
+    lambda: QuarantinedSlot.objects.filter(freed_at=None).order_by().values_list("pk")[:1]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,4 @@ def _play(world: World, quotas: Quotas, seconds: float) -> None:
 
 
 def _is_drained(clients: Clients) -> bool:
-    return not (
-        clients.waiting()
-        or Job.objects.exclude(state__in=FINAL).exists()
-        or QuarantinedSlot.objects.filter(freed_at=None).exists()
-    )
+    return not (clients.waiting() or _not_over() or _in_quarantine())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dispatcher_project.simulation.scheduler import Process
 from dispatcher_project.simulation.world import MODELS, World
+from gpus.models import prepared
 from jobs.errors import QuotaExhausted
 from jobs.explain.decide import WAITING
 from jobs.models import Job
@@ -15,6 +16,15 @@ from jobs.services.explaining import Explanation, estimate_job, explain_job
 ROUNDED = 0.1
 _ELSEWHERE = {"index_away", "index_rebuilding", "starting"}
 """Told in place of what the line knows."""
+
+_waiting = prepared.Read(
+    lambda: (
+        Job.objects.filter(tenant=prepared.value(Job, "tenant"), state__in=WAITING)
+        .order_by("id")
+        .values_list("id", flat=True)
+    )
+)
+_of_id = prepared.Read(lambda: Job.objects.filter(id=prepared.value(Job, "id")).defer("payload", "result"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +52,8 @@ class Told:
         self._looks += 1
         next_one = self._world.tenants[self._looks % len(self._world.tenants)]
         for tenant in {next_one, *(int(name) for names in books.held.values() for name in names)}:
-            waiting = Job.objects.filter(tenant=tenant, state__in=WAITING).order_by("id")
-            if jobs := list(waiting.defer("payload", "result")):
-                self._explain(jobs[self._looks % len(jobs)], books)
+            if ids := _waiting(tenant=tenant):
+                self._explain(_of_id.first(id=ids[self._looks % len(ids)]), books)
         self._estimate(next_one, books)
 
     def _explain(self, job: Job, books: Books) -> None:

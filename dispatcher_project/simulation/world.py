@@ -213,6 +213,8 @@ class World:
 
     def _reset(self) -> None:
         """What processes keep in modules."""
+        connection.execute_wrappers.clear()
+        fresh_database(_register)  # first: the one that makes it must draw nothing from what follows
         chance = random.Random(f"{self.seed} ids")
         random.seed(f"{self.seed} jitter")
         run_ids = random.Random(f"{self.seed} runs")
@@ -230,8 +232,6 @@ class World:
         queries.forget()
         queries.REMEMBER_SECONDS = limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         quotas.REMEMBER_SECONDS = 0.0
-        connection.execute_wrappers.clear()
-        fresh_database(_register)
 
     def _fleet(self) -> list[GpuServer]:
         fleet = []

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from dispatcher_project.celery import app
+from dispatcher_project.heap import keep_what_is_loaded
 from dispatcher_project.worker.events import HEARTBEAT_SECONDS
 from dispatcher_project.worker.ordered_stop import OrderedStop
 from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
@@ -116,6 +117,7 @@ def _run_celery(
     stop.install()
     if ready_file is not None:
         signals.worker_ready.connect(lambda **_: _write_ready(ready_file), weak=False)
+    signals.worker_ready.connect(_keep_what_is_loaded)
     # we decided on what is announced, and unpickle nothing that root could regret
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     warnings.simplefilter("ignore", SecurityWarning)
@@ -141,6 +143,10 @@ def _run_celery(
     app.events.publisher.flush(1.0)  # that it goes offline
     log.info("worker_stopped", node=node)
     return int(worker.exitcode or 0)
+
+
+def _keep_what_is_loaded(**_: object) -> None:
+    keep_what_is_loaded()
 
 
 def _write_ready(ready_file: Path) -> None:

@@ -6,6 +6,7 @@ lost replies leased four slots. Time-outs are short, because a worker that waits
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -15,6 +16,7 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from gpus import blocking
 from gpus.leasing.scripts import Client
 
 TIMEOUT_SECONDS = 2.0
@@ -33,10 +35,38 @@ def connect(url: str) -> Client:
     if parts.scheme == "redis+cluster":
         return _cluster(parts)
     if parts.scheme in ("redis", "rediss", "unix"):
-        return redis.Redis.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
+        client = redis.Redis.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
+        pool = client.connection_pool
+        pool.connection_class = _BLOCKING.get(pool.connection_class, pool.connection_class)
+        return client
     raise ValueError(
         f"{parts.scheme!r} is no scheme for Redis: use redis, rediss, unix, redis+sentinel or redis+cluster"
     )
+
+
+class _Blocking:
+    """A redis-py connection that waits in the system (see `gpus.blocking`). TLS has to wait in Python."""
+
+    def _connect(self) -> socket.socket:
+        sock: socket.socket = super()._connect()  # type: ignore[misc]
+        blocking.block(sock)
+        blocking.limit_reads(sock, TIMEOUT_SECONDS)
+        blocking.limit_writes(sock, TIMEOUT_SECONDS)
+        return sock
+
+
+class _BlockingTcp(_Blocking, redis.Connection):
+    pass
+
+
+class _BlockingUnix(_Blocking, redis.UnixDomainSocketConnection):
+    pass
+
+
+_BLOCKING: dict[type, type] = {
+    redis.Connection: _BlockingTcp,
+    redis.UnixDomainSocketConnection: _BlockingUnix,
+}
 
 
 def _never() -> Retry:

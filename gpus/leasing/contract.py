@@ -244,6 +244,10 @@ class Leases(Protocol):
         """Why this ticket waits, or would wait if it came now. Does not raise while the index is rebuilt."""
         ...
 
+    def next_jobs(self, pool: str, most: int) -> list[str]:
+        """Jobs that will probably be given out next, in that order: a guess at which rows to read ahead."""
+        ...
+
     def estimate_seconds(self, model: str, tenant: str) -> float:
         """Running mean of GPU-seconds of this tenant's jobs of this model (else the model's, else 1.0)."""
         ...

@@ -32,6 +32,9 @@ class Looking:
         known = wire.ticket_args(ticket) if is_waiting else ("", *wire.ticket_args(ticket)[1:])
         return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
 
+    def next_jobs(self, pool: str, most: int) -> list[str]:
+        return list(self._run("ahead", pool, most))
+
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model, tenant))
 

@@ -32,20 +32,23 @@ class Lender:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """What the block reads by `gpus.models.prepared` it reads over this connection, all else over the
-        thread's own. Not to be held while something else is awaited, nor taken twice. Raises
-        OperationalError: none came free."""
-        if not self._places.acquire(timeout=WAIT_SECONDS):
-            raise OperationalError(f"no connection came free in {WAIT_SECONDS:.0f} s")
+        """What the block reads by `gpus.models.prepared` it reads over a connection of these, all else over
+        the thread's own; a block that reads nothing takes none. Not to be held while something else is
+        awaited, nor taken twice. Reads raise OperationalError: none came free."""
+        lent: list[Any] = []
+
+        def lend() -> Any:
+            if not lent:
+                lent.append(self._take())
+            return lent[0]
+
         try:
-            lent = self._take()
-            try:
-                with over(lent):
-                    yield
-            finally:
-                self._idle.append((time.monotonic(), lent))  # the last used is the next: the others grow old
+            with over(lend):
+                yield
         finally:
-            self._places.release()
+            for database in lent:
+                self._idle.append((time.monotonic(), database))  # the last used is the next: others grow old
+                self._places.release()
 
     def close(self) -> None:
         """Those that are not lent."""
@@ -53,6 +56,15 @@ class Lender:
             self._idle.pop()[1].close()
 
     def _take(self) -> Any:
+        if not self._places.acquire(timeout=WAIT_SECONDS):
+            raise OperationalError(f"no connection came free in {WAIT_SECONDS:.0f} s")
+        try:
+            return self._idle_or_new()
+        except BaseException:
+            self._places.release()
+            raise
+
+    def _idle_or_new(self) -> Any:
         try:
             since, lent = self._idle.pop()
         except IndexError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
@@ -60,8 +60,10 @@ class Read:
         if compiled is None:
             compiled = self._compiled[database.vendor] = self._compile(database)
         sql, places, converters, build = compiled
-        with execute(database, sql, fill(places, values, database)) as cursor:
-            rows = [list(row) for row in cursor.fetchall()]
+        rows = _fetch(database, sql, fill(places, values, database))
+        if not rows:
+            return []
+        rows = [list(row) for row in rows]
         for row in rows:
             for at, expression, convert in converters:
                 row[at] = convert(row[at], expression, database)
@@ -74,7 +76,7 @@ class Read:
     def _compile(self, database: Any) -> tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]:
         rows = self._rows()
         compiler = rows.query.get_compiler(connection=database)
-        sql, places = compiler.as_sql()
+        sql, places = _with_constants(database, *compiler.as_sql())
         converters = [
             (at, expression, convert)
             for at, (converts, expression) in compiler.get_converters(
@@ -82,7 +84,7 @@ class Read:
             ).items()
             for convert in converts
         ]
-        return sql, tuple(places), converters, _builder(rows, compiler)
+        return sql, places, converters, _builder(rows, compiler)
 
 
 class ReadAmong:
@@ -111,22 +113,21 @@ def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
     """Whether the row was inserted. A key that the database makes is not read back."""
     database = this_database()
     sql, fields = insert_sql(database.vendor, type(row), ignore_conflicts)
-    with execute(database, sql, columns(row, fields, database)) as cursor:
-        return bool(cursor.rowcount)
+    return bool(execute(database, sql, columns(row, fields, database)))
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
     """Writes these fields (no relations) of a row that was read; whether it is still there."""
-    return change(type(row), row.pk, {name: getattr(row, name) for name in fields})
+    return change(type(row), {name: getattr(row, name) for name in fields}, pk=row.pk)
 
 
-def change(model: type[Model], pk: Any, fields: Mapping[str, Any], **only_if: Any) -> bool:
-    """Sets these fields of the row, if the fields in `only_if` have these values; whether it was so."""
+def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
+    """Sets these fields of the row (or rows) whose fields have the values in `of`; whether there was one. In
+    one trip with others (`gpus.models.one_trip`) nobody knows that yet."""
     database = this_database()
-    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(only_if))
-    values = {"pk": pk, **{f"to {name}": value for name, value in fields.items()}, **only_if}
-    with execute(database, sql, fill(places, values, database)) as cursor:
-        return bool(cursor.rowcount)
+    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of))
+    values = {**{f"to {name}": value for name, value in fields.items()}, **of}
+    return bool(execute(database, sql, fill(places, values, database)))
 
 
 _lent = threading.local()
@@ -135,35 +136,57 @@ _lent = threading.local()
 def this_database() -> Any:
     """What was lent to this thread, else its own; itself: each look through Django's proxy costs as much as a
     value of a statement."""
-    database = getattr(_lent, "database", None)
-    return connections[DEFAULT_DB_ALIAS] if database is None else database
+    lend = getattr(_lent, "lend", None)
+    return connections[DEFAULT_DB_ALIAS] if lend is None else lend()
 
 
 @contextmanager
-def over(database: Any) -> Iterator[None]:
-    """The block's statements of this module go over this connection."""
-    _lent.database = database
+def over(lend: Callable[[], Any]) -> Iterator[None]:
+    """The block's statements of this module go over the connection that this gives for the first of them."""
+    _lent.lend = lend
     try:
         yield
     finally:
-        _lent.database = None
+        _lent.lend = None
 
 
-def execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
+def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
+    """How many rows it touched."""
+    cursor = _executed(database, sql, values)
+    try:
+        return int(cursor.rowcount)
+    finally:
+        cursor.close()
+
+
+def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
+    cursor = _executed(database, sql, values)
+    try:
+        with database.wrap_database_errors:  # SQLite looks for a row when it is fetched
+            return list(cursor.fetchall())
+    finally:
+        cursor.close()
+
+
+def _executed(database: Any, sql: str, values: Sequence[Any]) -> Any:
     """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
     text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
     the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
-    not know the text of what the server has prepared."""
-    if database.vendor == "postgresql" and not database.queries_logged:
-        database.close_if_health_check_failed()
-        database.ensure_connection()
-        with database.wrap_database_errors:
-            bare = database.Database.Cursor(database.connection)
-        cursor = database.make_cursor(bare)
+    not know the text of what the server has prepared. SQLite's is the driver's own as well: Django's
+    looks for the places in the text at each execution."""
+    if database.queries_logged:
+        cursor = asked = database.cursor()
     else:
-        cursor = database.cursor()
+        database.close_if_health_check_failed()
+        if database.connection is None:
+            database.ensure_connection()
+        with database.wrap_database_errors:
+            cursor = database.Database.Cursor(database.connection)
+        asked = database.make_cursor(cursor)
+        if database.vendor == "sqlite":
+            sql = _with_marks(sql)
     try:
-        cursor.execute(sql, values)
+        asked.execute(sql, values)
     except BaseException as error:
         cursor.close()
         if isinstance(error, NotSupportedError) and not database.in_atomic_block:
@@ -171,6 +194,12 @@ def execute(database: Any, sql: str, values: Sequence[Any]) -> Any:
             database.close()
         raise
     return cursor
+
+
+@lru_cache(maxsize=4096)
+def _with_marks(sql: str) -> str:
+    """As Django's own cursor of SQLite turns it."""
+    return sql.replace("%%", "\0").replace("%s", "?").replace("\0", "%")
 
 
 def _plan_each_time(connection: Any, **_: Any) -> None:
@@ -186,6 +215,26 @@ connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
     return [field.get_db_prep_save(getattr(row, field.attname), database) for field in fields]
+
+
+def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """What is the same at each execution stands in SQLite's text: a value in a place it compares with the
+    conditions of partial indexes, and compiles the statement anew for each that is put there."""
+    if database.vendor != "sqlite":
+        return sql, tuple(places)
+    said = [None if isinstance(place, Value) else _constant(place) for place in places]
+    text = sql.replace("%%", "%%%%") % tuple("%s" if one is None else one.replace("%", "%%") for one in said)
+    return text, tuple(place for place, one in zip(places, said, strict=True) if one is None)
+
+
+def _constant(value: Any) -> str | None:
+    match value:
+        case bool() | int():
+            return str(int(value))
+        case str() if "\0" not in value:
+            quoted = str(value).replace("'", "''")
+            return f"'{quoted}'"
+    return None
 
 
 def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
@@ -216,7 +265,8 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
     fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
-    query.insert_values(fields, [model()])
+    # of no values: those that the model would make up, such as an id, are drawn by nobody
+    query.insert_values(fields, [model(**dict.fromkeys(field.attname for field in fields))])
     compiler = query.get_compiler(connection=this_database())
     compiler.returning_fields = None
     [(sql, _)] = compiler.as_sql()
@@ -225,12 +275,12 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
 
 @cache
 def update_sql(
-    vendor: str, model: type[Model], fields: tuple[str, ...], only_if: tuple[str, ...]
+    vendor: str, model: type[Model], fields: tuple[str, ...], of: tuple[str, ...]
 ) -> tuple[str, tuple[Any, ...]]:
-    """As `QuerySet.update` on the row's key and `only_if` would say it."""
-    conditions = {name: value(model, name) for name in only_if}
-    found = model._default_manager.filter(pk=value(model, model._meta.pk.name, "pk"), **conditions)
-    query: Any = found.query.chain(UpdateQuery)
+    """As `QuerySet.update` on the rows that `of` finds would say it."""
+    key = model._meta.pk.name
+    found = {name: value(model, key if name == "pk" else name, name) for name in of}
+    query: Any = model._default_manager.filter(**found).query.chain(UpdateQuery)
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
     sql, places = query.get_compiler(connection=this_database()).as_sql()
     return sql, tuple(places)

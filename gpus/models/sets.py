@@ -33,6 +33,20 @@ def insert_all(rows: Sequence[Model]) -> None:
         _insert_by_places(rows)
 
 
+def put_all(rows: Sequence[Model]) -> None:
+    """Inserts these rows, or writes them over those with their keys; no key twice."""
+    if not rows:
+        return
+    database, model = this_database(), type(rows[0])
+    if database.vendor == "postgresql":
+        sql, names = _json_insert(model)
+        _execute_json((sql + _or_over(model), names), rows)
+        return
+    sql, fields = insert_sql(database.vendor, model, ignore_conflicts=False)
+    with database.cursor() as cursor:
+        cursor.executemany(sql + _or_over(model), [columns(row, fields, database) for row in rows])
+
+
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     """Writes these fields (no relations) of rows of one kind that were read; what is gone stays gone."""
     if not rows:
@@ -41,7 +55,7 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     if database.vendor == "postgresql":
         _execute_json(_json_update(model, tuple(fields)), rows)
         return
-    sql, places = update_sql(database.vendor, model, tuple(fields), ())
+    sql, places = update_sql(database.vendor, model, tuple(fields), ("pk",))
     values = [
         fill(places, {"pk": row.pk, **{f"to {name}": getattr(row, name) for name in fields}}, database)
         for row in rows
@@ -54,7 +68,7 @@ def _execute_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequ
     sql, names = statement
     said = [{column: getattr(row, name) for column, name in names} for row in rows]
     text = json.dumps(said, separators=(",", ":"), default=_as_text)
-    execute(this_database(), sql, (text, len(rows))).close()
+    execute(this_database(), sql, (text, len(rows)))
 
 
 def _as_text(value: Any) -> str:
@@ -83,6 +97,14 @@ def _json_update(model: type[Model], names: tuple[str, ...]) -> tuple[str, tuple
     return sql, tuple((field.column, field.attname) for field in (key, *fields))
 
 
+@cache
+def _or_over(model: type[Model]) -> str:
+    key: Any = model._meta.pk
+    others = [field.column for field in model._meta.concrete_fields if field is not key]
+    to = ", ".join(f'"{column}" = excluded."{column}"' for column in others)
+    return f' ON CONFLICT ("{key.column}") DO UPDATE SET {to}'
+
+
 def _given(fields: Sequence[Any]) -> str:
     """The limit tells the planner how many there are: it would guess a hundred, and read a table whole."""
     types = ", ".join(f'"{field.column}" {field.db_type(this_database())}' for field in fields)
@@ -100,5 +122,5 @@ def _insert_by_places(rows: Sequence[Model]) -> None:
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
         some = rows[first : first + count]
         listed = [column for row in some for column in columns(row, fields, database)]
-        execute(database, head + values + ", ".join([places] * count), listed).close()
+        execute(database, head + values + ", ".join([places] * count), listed)
         first += count

@@ -11,14 +11,19 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
+from gpus import blocking
 from gpus.errors import ConnectFailed, Interrupted
 from gpus.runners.base import Abort
 
+T = TypeVar("T")
+
 _SLICE_MS = 50
+_TOO_LATE = "the deadline has passed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,9 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        if not self._is_tls:
+            blocking.block(sock)
         self.reused = False
         self.deadline = 0.0
         self.ended = False
@@ -53,8 +61,7 @@ class Connection:
         self.deadline = deadline
 
     def send(self, data: memoryview) -> int:
-        self.sock.settimeout(self._left())
-        return self.sock.send(data)
+        return self._in_time(blocking.limit_writes, lambda: self.sock.send(data))
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What `http.client.HTTPResponse` reads from."""
@@ -62,8 +69,7 @@ class Connection:
 
     def read(self, size: int) -> bytes:
         """What is there, at most `size`; nothing: it has ended."""
-        self.sock.settimeout(self._left())
-        piece = self.sock.recv(size)
+        piece = self._in_time(blocking.limit_reads, lambda: self.sock.recv(size))
         self.ended = self.ended or not piece
         return piece
 
@@ -77,8 +83,7 @@ class Connection:
             self._unread = self._unread[len(piece) :]
             buffer[: len(piece)] = piece
             return len(piece)
-        self.sock.settimeout(self._left())
-        count = self.sock.recv_into(buffer)
+        count = self._in_time(blocking.limit_reads, lambda: self.sock.recv_into(buffer))
         self.ended = self.ended or count == 0
         return count
 
@@ -95,11 +100,19 @@ class Connection:
         with contextlib.suppress(OSError):
             self.sock.close()
 
-    def _left(self) -> float:
+    def _in_time(self, limit: Callable[[socket.socket, float], None], call: Callable[[], T]) -> T:
+        """One read or write, in what is left."""
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the deadline has passed")
-        return left
+            raise TimeoutError(_TOO_LATE)
+        if self._is_tls:
+            self.sock.settimeout(left)
+        else:
+            limit(self.sock, left)
+        try:
+            return call()
+        except BlockingIOError as error:
+            raise TimeoutError(_TOO_LATE) from error
 
 
 class _Reader(io.RawIOBase):

@@ -151,7 +151,7 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
         return False
     if health.ok:
         found["checked_at"] = at
-    prepared.change(Server, server.pk, found)
+    prepared.change(Server, found, pk=server.pk)
     for field, value in found.items():
         setattr(server, field, value)
     return True

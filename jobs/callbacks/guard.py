@@ -103,7 +103,9 @@ def resolve_allowed(host: str, port: int, *, within_seconds: float = 10.0) -> li
 
     Raises OSError (`socket.gaierror`, `TimeoutError`) when the name can't be resolved.
     """
-    found = addresses_of(host, port, within_seconds=within_seconds)
+    found = literal_addresses(host, port)
+    if found is None:
+        found = addresses_of(host, port, within_seconds=within_seconds)
     return [address for address in found if is_allowed(address)]
 
 

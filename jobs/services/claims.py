@@ -20,6 +20,7 @@ from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services import finish
+from jobs.services.read_ahead import OF_JOB
 from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
 
@@ -30,16 +31,14 @@ log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
 
-_OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at", "attempts_made")
-
-_to_run = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *_OF_JOB))
+_to_run = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
 
-    job: the row's `_OF_JOB`, and its payload (None when adopted).
+    job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     """
 
@@ -141,8 +140,9 @@ def open_lease(
 def _begin(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
+    job = worker.ahead.take(lease.pool, lease.job_id)
     with worker.ports.database():
-        job = _to_run.first(id=lease.job_id)
+        job = job or _to_run.first(id=lease.job_id)
         spec = fleet.model_spec(lease.model)
         endpoint = fleet.endpoint_for(lease.server, lease.model)
     if job is None or job["state"] != JobState.QUEUED:
@@ -198,7 +198,7 @@ def _adopt(
         return None
     epoch, now = attempt["epoch"], worker.ports.clock.now()
     with transaction.atomic():
-        job = Job.objects.filter(id=lease.job_id).values(*_OF_JOB).get()
+        job = Job.objects.filter(id=lease.job_id).values(*OF_JOB).get()
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
     if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
         return None

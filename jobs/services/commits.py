@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from django.db import (
     transaction,
 )
 
+from gpus.models.one_trip import one_trip
 from jobs.transitions import Touched, together, write_out
 
 log = structlog.get_logger()
@@ -60,11 +62,14 @@ class Write:
 
 
 class Writer(Protocol):
-    """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable."""
+    """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
+    False if nothing is known that could be written together with it, so that waiting for more is no use."""
 
     def start(self) -> None: ...
 
-    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]: ...
+    def submit(
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+    ) -> Future[Any]: ...
 
     def stop(self, timeout_seconds: float = 10.0) -> bool: ...
 
@@ -93,6 +98,7 @@ class GroupCommitWriter:
         self._some = threading.Condition()
         self._stopping = False
         self._idle = False
+        self._hurried = False  # a write waits that nothing will come with
         self._ended = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -109,14 +115,17 @@ class GroupCommitWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+    def submit(
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+    ) -> Future[Any]:
         write = Write(apply, touched)
         with self._some:
             if self._ended:
                 write.done.set_exception(RuntimeError("the writer has ended"))
                 return write.done
             self._queue.append(write)
-            if self._idle:  # one that gathers looks by itself: waking it for each write would end its pause
+            self._hurried |= not gather
+            if self._idle or not gather:  # waking one that gathers for each write would end its pause
                 self._some.notify()
         return write.done
 
@@ -139,8 +148,9 @@ class GroupCommitWriter:
                 if not self._queue:
                     self._ended = True
                     break
-                if not self._stopping and len(self._queue) < MAX_BATCH:
+                if not self._stopping and not self._hurried and len(self._queue) < MAX_BATCH:
                     self._some.wait(self._gather_seconds)
+                self._hurried = False
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
             self._commit(batch)
         connection.close()
@@ -180,8 +190,11 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
     written alone by then keeps its outcome."""
     if all(write.alone is _UNWRITTEN for write in batch):
         try:
-            with transaction.atomic(), together([w.touched for w in batch if w.touched is not None]):
-                return [_apply(write) for write in batch]
+            with ExitStack() as trip, transaction.atomic():
+                with together([w.touched for w in batch if w.touched is not None]):
+                    outcomes = [_apply(write) for write in batch]
+                    trip.enter_context(one_trip())  # what is written at the end, and COMMIT
+                return outcomes
         except (OperationalError, InterfaceError) as error:
             if not is_about_the_write(error):
                 raise

@@ -19,15 +19,13 @@ from django.conf import settings
 from django.db import connection
 
 from gpus.errors import ConnectFailed, GpuBusy, Interrupted
-from gpus.models import prepared
-from gpus.models.prepared import value
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.base import RunRequest
 from gpus.services.health import evidence_for
 from jobs.ids import new_id
-from jobs.models import PushedResult
 from jobs.retry import Ending, verdict_of
 from jobs.services import finish
+from jobs.services.attempts import pushed_body
 from jobs.services.claims import Claimed, open_lease
 from jobs.services.push_tokens import push_token
 from jobs.services.run_news import news_of
@@ -56,13 +54,6 @@ class WorkReport:
     outcome: str
     seconds: float
     error_code: str = ""
-
-
-_pushed = prepared.Read(
-    lambda: PushedResult.objects.filter(attempt_id=value(PushedResult, "attempt_id")).values_list(
-        "body", flat=True
-    )
-)
 
 
 def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claimed | None, WorkReport]:
@@ -152,7 +143,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
 
 def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
     with worker.ports.database():
-        body: Mapping[str, Any] | None = _pushed.first(attempt_id=lease.attempt_id)
+        body: Mapping[str, Any] | None = pushed_body.first(attempt_id=lease.attempt_id)
     return body
 
 
@@ -184,6 +175,8 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: f
     charge = 0.0 if was_refused else seconds
     asked_at = worker.ports.clock.monotonic()
     go_on = not turn.is_over(asked_at, seconds) and not ending.suspect and worker.may_claim()
+    if go_on:
+        worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=seconds)
     following = settlement.release(
         leases,
         lease,
@@ -211,6 +204,7 @@ def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: f
             evidence=over.evidence,
             usage=over.usage,
         ),
+        gather=following is not None,
     )
     if following is None:
         return None

@@ -12,7 +12,8 @@ from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.outlook import Outlook
 from gpus.leasing.values import ParkedFor, StartsIn
-from gpus.models import Pause, Placement
+from gpus.models import ModelConfig, Pause, Placement, prepared
+from gpus.models.prepared import value
 from gpus.protocol import DesiredState, Ticket
 from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
@@ -34,6 +35,23 @@ class Explanation:
     reasons: tuple[Reason, ...]
     starts: StartsIn | None
     position: int | None
+
+
+_held_back = prepared.Read(
+    lambda: Pause.objects.filter(
+        Q(kind=Pause.Kind.SYSTEM)
+        | Q(kind=Pause.Kind.MODEL, name=value(Pause, "name", "model"))
+        | Q(kind=Pause.Kind.TENANT, name=value(Pause, "name", "tenant"))
+    ).values_list("kind", "since")
+)
+_servers_of = prepared.Read(
+    lambda: (
+        Placement.objects.filter(model=value(ModelConfig, "name", "model"))
+        .order_by()
+        .values_list("server__desired")
+        .annotate(Count("pk"), Sum("server__slots"), fit=Count("pk", filter=registry.FIT))
+    )
+)
 
 
 def explain_job(job: Job, ports: Ports) -> Explanation:
@@ -139,22 +157,12 @@ def _outlook(
 
 def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
     """Seconds since, by kind."""
-    rows = Pause.objects.filter(
-        Q(kind=Pause.Kind.SYSTEM)
-        | Q(kind=Pause.Kind.MODEL, name=model)
-        | Q(kind=Pause.Kind.TENANT, name=tenant)
-    )
-    return {one.kind: max(0.0, (now - one.since).total_seconds()) for one in rows}
+    rows = _held_back(model=model, tenant=tenant)
+    return {kind: max(0.0, (now - since).total_seconds()) for kind, since in rows}
 
 
 def _servers(model: str) -> Servers:
-    rows = (
-        Placement.objects.filter(model=model)
-        .order_by()
-        .values_list("server__desired")
-        .annotate(Count("pk"), Sum("server__slots"), fit=Count("pk", filter=registry.FIT))
-    )
-    found = {desired: (count, slots or 0, fit) for desired, count, slots, fit in rows}
+    found = {desired: (count, slots or 0, fit) for desired, count, slots, fit in _servers_of(model=model)}
     on, slots, fit = found.get(DesiredState.ON.value, (0, 0, 0))
     return Servers(
         on=on,

@@ -9,6 +9,7 @@ import structlog
 from django.conf import settings
 
 from gpus.errors import LeasingUnavailable
+from gpus.models import prepared
 from gpus.protocol import ModelSpec, Ticket
 from jobs.models import Job
 from jobs.retry import RetryPolicy
@@ -18,6 +19,12 @@ from jobs.states import JobState
 from jobs.transitions import Ended
 
 log = structlog.get_logger()
+
+waiting_job = prepared.Read(
+    lambda: Job.objects.filter(id=prepared.value(Job, "id"), state=JobState.QUEUED.value).defer(
+        "payload", "result"
+    )
+)
 
 
 def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
@@ -66,6 +73,6 @@ def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports)
 
 def push_waiting(job_id: str, ports: Ports) -> None:
     """Back into the line if it still waits: a lease that came to nothing took its ticket."""
-    job = Job.objects.filter(id=job_id, state=JobState.QUEUED).defer("payload", "result").first()
+    job: Job | None = waiting_job.first(id=job_id)
     if job is not None:
         push_tickets(job.fleet, job.pool, [job.ticket], ports)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models.signals import post_save
 
+from gpus.models import prepared
 from gpus.remember import Remembered
 from jobs.models import Tenant
 
@@ -28,6 +29,8 @@ class Limits:
         return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
 
 
+_FIELDS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
+_row = prepared.Read(lambda: Tenant.objects.filter(pk=prepared.value(Tenant, "id")).values(*_FIELDS))
 _remembered: Remembered[int, Limits] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
 
 
@@ -40,8 +43,7 @@ def forget() -> None:
 
 
 def _read(tenant_id: int) -> Limits:
-    fields = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
-    row = Tenant.objects.filter(pk=tenant_id).values(*fields).first()
+    row = _row.first(id=tenant_id)
     if row is None:
         return Limits()
     names = row.pop("allowed_models")

@@ -13,6 +13,7 @@ import structlog
 from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
+from gpus.models import prepared
 from gpus.services.audit import record
 from jobs import transitions
 from jobs.errors import CANCELLED, NotCancellable, NotDeadLetter
@@ -24,6 +25,8 @@ from jobs.states import JobState
 from jobs.transitions import Ended
 
 log = structlog.get_logger()
+
+_of_id = prepared.Read(lambda: Job.objects.defer("payload", "result").filter(id=prepared.value(Job, "id")))
 
 
 class CancelOutcome(StrEnum):
@@ -49,7 +52,9 @@ def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOut
 
 def move_to_cancelled(job_id: str, ports: Ports, *, by: str | None = None) -> tuple[CancelOutcome, Ended]:
     """`cancel_job` without telling anybody: that is the caller's."""
-    job = Job.objects.defer("payload", "result").get(id=job_id)
+    job: Job | None = _of_id.first(id=job_id)
+    if job is None:
+        raise Job.DoesNotExist
     if job.state == JobState.CANCELLED:
         return CancelOutcome.CANCELLED, Ended(won=False)
     is_held = job.state == JobState.QUEUED and not _take_out_if_redis_answers(job, ports)

@@ -25,7 +25,6 @@ from jobs.services import finish
 from jobs.services.commits import GroupCommitWriter, MakeWriter, Writer
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
-from jobs.states import JobState
 from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 
 log = structlog.get_logger()
@@ -127,15 +126,17 @@ class Settlement:
             Touched(ref.job_id, ref.attempt_id),
         )
 
-    def write_end(self, leases: Leases, lease: Lease, end: End) -> None:
-        self._submit_end(leases, lease, end).add_done_callback(
+    def write_end(self, leases: Leases, lease: Lease, end: End, *, gather: bool = True) -> None:
+        """gather: the slot has a next job, whose start will be written together with this end."""
+        self._submit_end(leases, lease, end, gather=gather).add_done_callback(
             lambda done: None if done.exception() is None else self._end_unstorable(leases, lease, end)
         )
 
-    def _submit_end(self, leases: Leases, lease: Lease, end: End) -> Future[Any]:
+    def _submit_end(self, leases: Leases, lease: Lease, end: End, *, gather: bool = True) -> Future[Any]:
         return self.writer.submit(
             lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref),
             Touched(end.job_id, end.attempt_id),
+            gather=gather,
         )
 
     def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
@@ -217,7 +218,7 @@ class Settlement:
                 run_limit_seconds=spec.run_limit_seconds,
             )
             # a job that still waits lost its ticket to this lease
-            job = _waiting(lease.job_id)
+            job: Job | None = finish.waiting_job.first(id=lease.job_id)
             return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
 
         self.writer.submit(apply)
@@ -279,10 +280,6 @@ class Settlement:
                 self._unsettled.pop(ref, None)
                 self.keeper.forget(ref)
             self.ports.send_wakes(wakes)
-
-
-def _waiting(job_id: str) -> Job | None:
-    return Job.objects.filter(id=job_id, state=JobState.QUEUED).defer("payload", "result").first()
 
 
 def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:

@@ -17,6 +17,7 @@ from django.db import transaction
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
+from gpus.models import prepared
 from gpus.protocol import TenantSpec
 from gpus.services.audit import record
 from gpus.services.mirror import LeasesOf
@@ -28,6 +29,8 @@ RULES = ("weight", "highest_band", "max_running")
 LIMITS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
 """What the front door asks the row for."""
 CHANGEABLE = (*RULES, *LIMITS)
+
+_of_id = prepared.Read(lambda: Tenant.objects.filter(pk=prepared.value(Tenant, "id")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def tell_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], boo
     """Every fleet, until the row says what was told; the wakes, and whether all took it."""
     wakes: list[Wakes] = []
     told: TenantSpec | None = None
-    while (tenant := Tenant.objects.filter(pk=tenant_id).first()) is not None and tenant.spec != told:
+    while (tenant := _of_id.first(id=tenant_id)) is not None and tenant.spec != told:
         told = tenant.spec
         for fleet in registry.fleets():
             try:

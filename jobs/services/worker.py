@@ -36,6 +36,7 @@ from jobs.services.dispatch import WorkReport
 from jobs.services.echoes import Echoes
 from jobs.services.listener import Listener
 from jobs.services.ports import Ports
+from jobs.services.read_ahead import ReadAhead
 from jobs.services.runs import AttemptRun
 from jobs.services.server_rests import ServerRests
 from jobs.services.settlement import Settlement
@@ -81,6 +82,7 @@ class GpuWorker:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
+        self.ahead = ReadAhead(ports)
         self.listener: Listener | None = None
         self.echoes = Echoes()
         self.show_run: Callable[[Lease], None] = lambda lease: None
@@ -105,6 +107,7 @@ class GpuWorker:
     def start(self) -> None:
         self.settlement.start()
         self._watcher.start()
+        self.ahead.start()
         if self.listener is not None:
             self.listener.start()
 
@@ -160,6 +163,7 @@ class GpuWorker:
         self._nudged.set()
         if self.listener is not None:
             self.listener.stop()
+        self.ahead.stop()
         self.settlement.stop(timeout_seconds)
 
     def _is_crowded(self) -> bool:
@@ -198,10 +202,9 @@ class GpuWorker:
     def running(self, lease: Lease, run: AttemptRun) -> Iterator[None]:
         with self._lock:
             self._runs[lease.attempt_id] = (lease, run)
-        if self._draining.is_set():
-            run.order(Order.HAND_OVER)
-        if self._interrupted.is_set():
-            run.order(Order.INTERRUPT)
+        for event, order in ((self._draining, Order.HAND_OVER), (self._interrupted, Order.INTERRUPT)):
+            if event.is_set():
+                run.order(order)
         try:
             yield
         finally:
@@ -247,8 +250,6 @@ class GpuWorker:
         claims.return_unanswered(self)
         with self._lock:
             runs = dict(self._runs)
-        if not runs:
-            return
         for _, run in runs.values():
             run.check_time()
         by_job = {lease.job_id: run for lease, run in runs.values()}
@@ -260,15 +261,14 @@ class GpuWorker:
 
     def _order_all(self, order: Order) -> None:
         with self._lock:
-            runs = list(self._runs.values())
-        for _, run in runs:
+            runs = [run for _, run in self._runs.values()]
+        for run in runs:
             run.order(order)
 
     def _on_lost(self, ref: LeaseRef) -> None:
         with self._lock:
-            found = self._runs.get(ref.attempt_id)
-        if found is not None:
-            found[1].order(Order.LOST)
+            if found := self._runs.get(ref.attempt_id):
+                found[1].order(Order.LOST)
 
 
 _current: GpuWorker | None = None

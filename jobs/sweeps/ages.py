@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.db import transaction
+
+from gpus.models import sets
 from jobs import tallies
 from jobs.closings import CURSOR
 from jobs.models import SweepRun
@@ -43,10 +46,6 @@ def write_runs(runs: Mapping[str, Ran]) -> None:
         for name, ran in runs.items()
     ]
     if rows:
-        SweepRun.objects.bulk_create(
-            rows,
-            update_conflicts=True,
-            unique_fields=["name"],
-            update_fields=["at", "looked", "repaired", "note"],
-        )
+        with transaction.atomic(savepoint=False):
+            sets.put_all(rows)
     tallies.add({(tallies.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

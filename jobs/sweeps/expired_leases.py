@@ -19,7 +19,7 @@ import structlog
 from django.db import transaction
 
 from gpus.leasing.contract import Leases
-from gpus.models import QuarantinedSlot
+from gpus.models import QuarantinedSlot, prepared
 from gpus.protocol import ExpiredLease, ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.models import Attempt
@@ -36,6 +36,8 @@ LIMIT = 300
 SWEEPER = "sweep"
 """The worker under whose name this sweep holds a lease for a moment."""
 
+_of_id = prepared.Read(lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")))
+
 
 def sweep(ports: Ports) -> SweepCount:
     """repaired: leases resolved and ends settled."""
@@ -50,7 +52,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
-    attempt = Attempt.objects.filter(id=ref.attempt_id).first()
+    attempt: Attempt | None = _of_id.first(id=ref.attempt_id)
     log.info(
         "lease_expired",
         job_id=ref.job_id,

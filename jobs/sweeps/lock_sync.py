@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Prefetch
+
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
-from gpus.models import Server
+from gpus.models import Placement, Server
 from gpus.protocol import slot_name
 from gpus.services.health import Health, is_restart, record_health
 from gpus.services.pinned import ask_all
@@ -35,7 +37,7 @@ def sweep(ports: Ports) -> SweepCount:
     servers = [
         server
         for server in Server.objects.select_related("pool")
-        .prefetch_related("placements__model")
+        .prefetch_related(Prefetch("placements", Placement.objects.select_related("model")))
         .order_by("name")
         if server.placements.all()
     ]

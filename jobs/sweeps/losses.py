@@ -8,6 +8,7 @@ from django.db import transaction
 
 from gpus import queries as fleet_queries
 from gpus.errors import ServerLost
+from gpus.models import prepared
 from gpus.protocol import ModelSpec
 from jobs import transitions
 from jobs.models import Attempt, Job
@@ -15,6 +16,11 @@ from jobs.retry import Ending
 from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.transitions import End, Ended, Start, StartOutcome
+
+_lost = prepared.Read(
+    lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")).values("epoch", "started_at")
+)
+_job = prepared.Read(lambda: Job.objects.filter(id=prepared.value(Job, "id")).values("max_retries"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,7 @@ def lose_unwritten(loss: Loss, worker: str, ports: Ports) -> tuple[StartOutcome,
 
 def _end(loss: Loss, ports: Ports) -> Ended:
     now = ports.clock.now()
-    found = Attempt.objects.filter(id=loss.attempt_id).values("epoch", "started_at").first()
-    job = Job.objects.filter(id=loss.job_id).values("max_retries").first()
+    found, job = _lost.first(id=loss.attempt_id), _job.first(id=loss.job_id)
     if found is None or job is None:
         return Ended(won=False)
     spec = spec_of(loss.model, loss.pool)

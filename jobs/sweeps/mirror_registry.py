@@ -72,9 +72,8 @@ def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
     wakes: list[Wakes] = []
     last = 0
     while True:
-        rows = Tenant.objects.filter(pk__gt=last).order_by("pk")
         told: list[TenantSpec] = []
-        while (page := [tenant.spec for tenant in rows[:PAGE]]) != told:
+        while (page := [tenant.spec for tenant in _tenants_from(after=last)]) != told:
             wakes += leases.set_tenants([spec for spec in page if spec not in set(told)])
             told = page
         if len(page) < PAGE:
@@ -98,6 +97,9 @@ _placed = prepared.Read(
     )
 )
 
+_tenants_from = prepared.Read(
+    lambda: Tenant.objects.filter(pk__gt=value(Tenant, "id", "after")).order_by("pk")[:PAGE]
+)
 _last_deed = prepared.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
 _tenants = prepared.Read(
     lambda: prepared.summed(

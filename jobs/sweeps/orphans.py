@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from gpus.leasing.contract import Leases
 from gpus.models import prepared
@@ -49,6 +50,18 @@ _any_running = prepared.Read(
 )
 
 
+def _running() -> QuerySet[Job]:
+    return Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by("id")[:LIMIT]
+
+
+_oldest = prepared.Read(_running)
+_old_among = prepared.ReadAmong(
+    Attempt,
+    "id",
+    lambda ids: Attempt.objects.filter(id__in=ids, started_at__lt=prepared.value(Attempt, "started_at")),
+)
+
+
 def is_needed(_ports: Ports) -> bool:
     return bool(_any_running())
 
@@ -78,11 +91,10 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _runs(started_before: datetime) -> list[_Run]:
     """The oldest jobs first: who is looked at stays so until it ends, and everybody's turn comes."""
-    running = Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by("id")
-    jobs = {job.live_attempt: job for job in running[:LIMIT] if job.live_attempt}
+    jobs = {job.live_attempt: job for job in _oldest() if job.live_attempt}
     ids, found = list(jobs), []
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
-        attempts = Attempt.objects.filter(id__in=ids[at : at + 500], started_at__lt=started_before)
+        attempts = _old_among(ids[at : at + 500], started_at=started_before)
         found += [_Run(jobs[attempt.id], attempt) for attempt in attempts]
     return found
 

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
-from django.db.models import F
+from django.db.models import F, Prefetch
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.models import QuarantinedSlot, Server, prepared
+from gpus.models import Placement, QuarantinedSlot, Server, prepared
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 from gpus.services.health import health_url, health_urls, is_restart, record_health
@@ -84,7 +84,8 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _open_rows() -> list[QuarantinedSlot]:
     oldest = QuarantinedSlot.objects.filter(freed_at=None).order_by(F("probed_at").asc(nulls_first=True))
-    return list(oldest.select_related("server__pool").prefetch_related("server__placements__model")[:LIMIT])
+    placed = Prefetch("server__placements", Placement.objects.select_related("model"))
+    return list(oldest.select_related("server__pool").prefetch_related(placed)[:LIMIT])
 
 
 def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group], SweepCount]:

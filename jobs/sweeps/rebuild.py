@@ -18,7 +18,7 @@ from django.db import transaction
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import announced_seconds
-from gpus.models import QuarantinedSlot, Server, prepared
+from gpus.models import Pool, QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import Lease, slot_name
 from jobs import transitions
@@ -39,6 +39,16 @@ Row = TypeVar("Row")
 PAGE = 500
 SIGN_SECONDS = 1.0
 _HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
+
+
+_servers = prepared.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")).order_by("name"))
+_open_rows = prepared.Read(
+    lambda: (
+        QuarantinedSlot.objects.filter(freed_at=None, server__pool__fleet=value(Pool, "fleet"))
+        .order_by("pk")
+        .values_list("server_id", "slot", "attempt_id")
+    )
+)
 
 
 class Progress(StrEnum):
@@ -120,11 +130,10 @@ class Rebuild:
         self.ports.send_wakes(self.leases.fill())
 
     def _quarantine(self) -> int:
-        for server in self._slowly(Server.objects.filter(pool__fleet=self.fleet).order_by("name")):
+        for server in self._slowly(_servers(fleet=self.fleet)):
             for slot in range(server.slots):
                 _write_missing_quarantine(server, slot)
-        rows = QuarantinedSlot.objects.filter(freed_at=None, server__pool__fleet=self.fleet).order_by("pk")
-        open_rows = list(rows.values_list("server_id", "slot", "attempt_id"))
+        open_rows = _open_rows(fleet=self.fleet)
         for server_name, slot, attempt_id in self._slowly(open_rows):
             self.leases.quarantine(slot_name(server_name, slot), attempt_id)
         return len(open_rows)
@@ -160,9 +169,14 @@ def lease_of(job: Job, attempt: Attempt) -> Lease:
     )
 
 
+_any_held = prepared.Read(
+    lambda: Job.objects.filter(fleet=value(Job, "fleet"), state__in=_HELD).order_by().values_list("state")[:1]
+)
+
+
 def _somebody_may_hold(fleet: str) -> bool:
     """Whether a lease may exist that the database does not know as ended: a claim needs a QUEUED job."""
-    return Job.objects.filter(fleet=fleet, state__in=_HELD).exists()
+    return bool(_any_held(fleet=fleet))
 
 
 def _live_leases(fleet: str) -> Iterator[Lease]:

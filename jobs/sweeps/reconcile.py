@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from gpus import queries as fleet_queries
 from gpus.leasing.contract import Leases
+from gpus.models import prepared
 from gpus.protocol import Ticket
 from jobs.models import Job
 from jobs.services.ports import Ports
@@ -23,6 +24,14 @@ PAGES_PER_RUN = 50
 
 _went_to: dict[str, Place] = {}
 """Where the last run stopped, by pool."""
+
+_next_pool = prepared.Read(
+    lambda: (
+        Job.objects.filter(state=JobState.QUEUED.value, pool__gt=prepared.value(Job, "pool", "after"))
+        .order_by("pool")
+        .values_list("pool", "fleet")[:1]
+    )
+)
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -46,9 +55,8 @@ def sweep(ports: Ports) -> SweepCount:
 def _pools_gone(registered: set[str]) -> dict[str, str]:
     """Pools of waiting jobs that nobody registered, with their fleets. One short read per pool that jobs wait
     for: all waiting jobs would be too many to look at."""
-    waiting = Job.objects.filter(state=JobState.QUEUED.value).order_by("pool").values_list("pool", "fleet")
     gone, last = {}, ""
-    while (found := waiting.filter(pool__gt=last).first()) is not None:
+    while (found := _next_pool.first(after=last)) is not None:
         last, fleet = found
         if last not in registered:
             gone[last] = fleet

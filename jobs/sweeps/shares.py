@@ -45,6 +45,8 @@ _queued = prepared.Read(
     )
 )
 
+_rules = prepared.Read(lambda: Tenant.objects.order_by().values_list("pk", "highest_band", "weight"))
+
 
 def recent_shares(pool: str, now: datetime) -> list[Share]:
     """Of the tenants that were served in the last ten minutes, band by band."""
@@ -54,7 +56,8 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
     got: list[dict[int, float]] = [defaultdict(float) for _ in BANDS]
     longest = [0.0 for _ in BANDS]
     queued = _queued(pool=pool)
-    granted = dict(Tenant.objects.values_list("pk", "highest_band"))  # last: one may be new
+    rules = {pk: (band, weight) for pk, band, weight in _rules()}  # last: one may be new
+    granted = {pk: band for pk, (band, _) in rules.items()}
     for priority, tenant, seconds, most in served:
         band = standing_band(priority, granted[tenant])
         got[band][tenant] += seconds
@@ -62,9 +65,7 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
     waiting: list[set[int]] = [set() for _ in BANDS]
     for priority, tenant in queued:
         waiting[standing_band(priority, granted[tenant])].add(tenant)
-    weights = dict(
-        Tenant.objects.filter(pk__in={one for band in got for one in band}).values_list("pk", "weight")
-    )
+    weights = {tenant: rules[tenant][1] for band in got for tenant in band}
     return [
         Share(band * 3 + 1, str(tenant), seconds)
         for band in range(len(BANDS))

@@ -8,7 +8,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from django.db.models import Count
+
 from gpus.errors import ConnectFailed, GpuError
+from gpus.models import prepared
+from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
 from jobs.models import Attempt, Event, Job
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end
@@ -75,6 +79,17 @@ _ENDED = (
 )
 
 
+_faults = prepared.Read(
+    lambda: prepared.summed(
+        Attempt.objects.filter(
+            job__pk=value(Job, "id", "job_id"),
+            round=value(Attempt, "round"),
+            server=value(Attempt, "server"),
+            error_code="gpu_fault",
+        ),
+        faults=Count("pk"),
+    )
+)
 _SAID_AT_ONCE = 200
 """No transaction holds more of one job's events than this (`jobs.services.commits.MAX_BATCH`)."""
 
@@ -260,9 +275,7 @@ def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
     faults = 0
     if attempt.error_code or job.attempts_made > 1:
         write_out()
-        faults = Attempt.objects.filter(
-            job_id=job.id, round=job.round, server=attempt.server, error_code="gpu_fault"
-        ).count()
+        faults = _faults.first(job_id=job.id, round=job.round, server=attempt.server)["faults"]
     return Standing(
         tries=job.tries,
         free_connects=job.free_connects,

@@ -125,7 +125,7 @@ def together(touched: Sequence[Touched]) -> Iterator[None]:
     """Inside a transaction, which ends with this block or is rolled back: locks the jobs of all these writes,
     in order of their ids (so that two workers never wait for each other in a circle), and reads their
     attempts. What is moved is written at its end, or when `write_out` asks for it."""
-    if len(touched) < 2:
+    if not touched:
         yield
         return
     rows = Together(touched)

@@ -157,6 +157,10 @@ class FakeLeases:
             working_slots=2, servers=1, looked_at=1, asked_seconds=1.0, p90_log=0.7,
         )  # fmt: skip
 
+    def next_jobs(self, pool: str, most: int) -> list[str]:
+        self._answer()
+        return [ticket.job_id for ticket in self.line[:most]]
+
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
         self._answer()
         return self.broken

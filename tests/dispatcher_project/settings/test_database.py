@@ -15,6 +15,7 @@ from dispatcher_project.settings.base import database
 def test_sqlite_waits_for_its_lock_and_the_url_may_say_how_long() -> None:
     options = database("sqlite:////data/db.sqlite3")["OPTIONS"]
     assert (options["timeout"], options["transaction_mode"]) == (20, "IMMEDIATE")
+    assert options["cached_statements"] > 500  # there are hundreds, and the driver's own number is 128
     assert "journal_mode=WAL" in options["init_command"]
     own = database("sqlite:////data/db.sqlite3?timeout=3")["OPTIONS"]
     assert own == options | {"timeout": 3}

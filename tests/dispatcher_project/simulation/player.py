@@ -1,7 +1,7 @@
 """`python3 -m tests.dispatcher_project.simulation.player`: plays seeds as its standard input asks.
 
-A line of JSON says what `_play` takes; another one answers: `{"broken": [laws], "played", "cost": {}}`. One
-process for many questions: starting Django and making its tables costs more than playing.
+A line of JSON says what `_play` takes; another one answers: `{"broken": [laws], "played", "cost": {},
+"steps": []}`. One process for many questions: starting Django and making its tables costs more than playing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from typing import Any
 from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
 
+HASH_SEED = "1"
+
 
 class Player:
-    """The process, seen from a test. without: mechanisms taken out; faults: empty for all; stops: only until
-    a law breaks, or the one that `law` begins."""
+    """The process, seen from a test. without: mechanisms taken out; faults: empty for all; it plays until a
+    law breaks, or the one that `law` begins, or, whatever breaks, until the cost `until` is there; tells: the
+    steps of the last seed."""
 
     def __init__(self, process: Popen[str]) -> None:
         self._process = process
@@ -37,14 +40,15 @@ class Player:
         faults: str = "",
         jobs: int = 24,
         faults_each: int = 12,
-        stops: bool = True,
         law: str = "",
+        until: str = "",
+        tells: bool = False,
     ) -> dict[str, Any]:
         asked = {
             "mechanisms": [name for name in without.split(",") if name],
             "faults": [name for name in faults.split(",") if name],
-            "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "stops": stops,
-            "law": law,
+            "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
+            "until": until, "tells": tells,
         }  # fmt: skip
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -61,7 +65,12 @@ def started_player() -> Iterator[Player]:
     process = Popen(
         [sys.executable, "-m", __name__],
         cwd=ROOT,
-        env={**environment, "PYTHONWARNINGS": "ignore", "DISPATCHER_PAGES": "0"},
+        env={
+            **environment,
+            "PYTHONWARNINGS": "ignore",
+            "DISPATCHER_PAGES": "0",
+            "PYTHONHASHSEED": HASH_SEED,
+        },
         stdin=PIPE,
         stdout=PIPE,
         text=True,
@@ -77,14 +86,13 @@ def main() -> None:
     import django
 
     django.setup()
-    import redis
-
     from dispatcher_project.embedded import EmbeddedValkey
-    from dispatcher_project.simulation.campaign import collect_seldom
+    from dispatcher_project.heap import collect_seldom
+    from dispatcher_project.simulation.redis_link import connect
 
     collect_seldom()
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
-        client = redis.Redis.from_url(valkey.url)
+        client = connect(valkey.url)
         for line in sys.stdin:
             sys.stdout.write(f"{json.dumps(_play(client, **json.loads(line)))}\n")
             sys.stdout.flush()
@@ -99,26 +107,29 @@ def _play(
     seeds: int,
     jobs: int,
     faults_each: int,
-    stops: bool,
     law: str,
+    until: str,
+    tells: bool,
 ) -> dict[str, Any]:
     from dispatcher_project.simulation.run import simulate
     from dispatcher_project.simulation.size import Size
 
     from .sabotage import MECHANISMS, counted_bookings
 
-    size = Size(jobs=jobs, faults=faults_each, names=tuple(faults))
+    size = Size(jobs=jobs, faults=faults_each, names=tuple(faults), keeps_history=tells)
+    steps: list[str] = []
     cost, broken, played = Counter[str](), list[str](), 0
     with ExitStack() as stack:
         for name in mechanisms:
             stack.enter_context(MECHANISMS[name]())
         stack.enter_context(counted_bookings(cost))
-        while not (stops and any(one.startswith(law) for one in broken)) and played < seeds:
+        while not (cost[until] if until else any(one.startswith(law) for one in broken)) and played < seeds:
             verdict = simulate(first + played, client, size)
             broken += [f"{law} (seed {verdict.seed})" for law in verdict.broken]
             played += 1
             cost.update(verdict.cost)
-    return {"broken": broken, "played": played, "cost": cost}
+            steps = [f"{at:10.4f} {who:<12} {what}" for at, who, what in verdict.history] if tells else []
+    return {"broken": broken, "played": played, "cost": cost, "steps": steps}
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.explain import limits
 from jobs.models import Attempt, Job
-from jobs.services import claims, commits, explaining, quotas, spent
+from jobs.services import claims, commits, explaining, quotas, read_ahead, spent
 from jobs.states import AttemptState, JobState
 from jobs.sweeps import due_starts, rebuild
 from jobs.sweeps import quotas as sweeps_quotas
@@ -70,8 +70,9 @@ class _Whatever:
 
 @contextmanager
 def look_at_the_row() -> Iterator[None]:
-    """A claim does not look whether its job still waits."""
-    with patch.object(claims, "JobState", SimpleNamespace(QUEUED=_Whatever())):
+    """A claim does not look whether its job still waits, nor does who reads for it."""
+    anything = SimpleNamespace(QUEUED=_Whatever())
+    with patch.object(claims, "JobState", anything), patch.object(read_ahead, "JobState", anything):
         yield
 
 

@@ -18,6 +18,14 @@ def client(valkey: EmbeddedValkey) -> Iterator[Client]:
     found.close()
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who looks at all keys of a fleet goes over those of the others, too."""
+    yield
+    if "client" in request.fixturenames:
+        request.getfixturevalue("client").flushdb()
+
+
 @pytest.fixture
 def rig(client: Client, fleet: str) -> Rig:
     """A whole index with one pool and nothing in it."""

@@ -69,6 +69,7 @@ def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> No
 
     def hold() -> None:
         with lender.connection():
+            named()
             held.wait(5)
             done.wait(5)
 
@@ -76,8 +77,10 @@ def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> No
     for thread in threads:
         thread.start()
     held.wait(5)
+    with lender.connection():
+        pass  # who reads nothing needs none
     with pytest.raises(OperationalError), lender.connection():
-        pass
+        named()
     done.set()
     for thread in threads:
         thread.join(5)

@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from gpus.models import prepared
 from gpus.models.prepared import value
+from jobs import ids
 from jobs.models import Attempt, Event, Job
 from jobs.states import AttemptState, JobState
 from tests.builders import make_job
@@ -76,6 +77,35 @@ def test_sums_over_all_rows_are_one_row_even_of_none() -> None:
     [found] = read(model=jobs[0].model)
     assert found == Job.objects.filter(model=jobs[0].model).aggregate(**sums)
     assert (found["rows"], found["urgent"]) == (3, 1)
+
+
+def test_what_never_changes_stands_in_sqlites_text() -> None:
+    """A value in a place that a partial index is about would have it compile the statement each time."""
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL plans with the values")
+    odd = make_job(model="it's 100% %s ?", error_message="a % b")
+    make_job()
+    read = prepared.Read(
+        lambda: (
+            Job.objects.filter(
+                model=odd.model, state=JobState.QUEUED.value, place_us__gt=1, error_message__contains="% b"
+            )
+            .filter(id__in=[value(Job, "id", "one"), value(Job, "id", "other")])
+            .values_list("id", "finished_at")
+        )
+    )
+    places: list[object] = []
+
+    def look(execute, sql, params, many, context):  # type: ignore[no-untyped-def]
+        places.append(tuple(params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(look):
+        assert read(one=odd.id, other="nobody") == [(odd.id, None)]
+    with CaptureQueriesContext(connection) as asked:
+        assert read(one=odd.id, other="nobody") == [(odd.id, None)]
+    assert places == [(odd.id, "nobody")]
+    assert odd.id in asked.captured_queries[0]["sql"]
 
 
 def test_what_it_can_not_build_is_refused_at_once() -> None:
@@ -185,6 +215,15 @@ def test_a_change_is_a_compare_and_set() -> None:
     prepared.insert(attempt)
     waiting = {"state": AttemptState.WAITING, "remote_id": "r"}
 
-    assert not prepared.change(Attempt, attempt.id, waiting, epoch=2, state=AttemptState.SENT)
-    assert prepared.change(Attempt, attempt.id, waiting, epoch=1, state=AttemptState.SENT)
-    assert not prepared.change(Attempt, attempt.id, waiting, epoch=1, state=AttemptState.SENT)
+    assert not prepared.change(Attempt, waiting, pk=attempt.id, epoch=2, state=AttemptState.SENT)
+    assert prepared.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
+    assert not prepared.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
+
+
+def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulated history would go on otherwise in the process that happens to prepare it."""
+    drawn: list[int] = []
+    monkeypatch.setattr(ids, "chance_bits", lambda bits: drawn.append(bits) or 0)
+    prepared.insert_sql.cache_clear()
+    prepared.insert_sql(connection.vendor, Job, False)
+    assert drawn == []

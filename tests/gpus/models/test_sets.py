@@ -10,7 +10,7 @@ from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from gpus.models import prepared, sets
-from jobs.models import Attempt, Event, Job
+from jobs.models import Attempt, Event, Job, SweepRun
 from jobs.states import AttemptState, JobState
 from tests.builders import make_job
 
@@ -41,6 +41,21 @@ def test_several_rows_of_a_kind_are_inserted_in_order(count: int, statements: in
     assert len(asked) == (min(statements, 1) if ON_POSTGRESQL else statements)
     stored = Event.objects.filter(job=job, type="x").order_by("id").values_list("seq", "data")
     assert list(stored) == [(10 + seq, {"n": 10 + seq}) for seq in range(count)]
+
+
+def test_what_is_put_stands_there_once_as_it_was_said_last() -> None:
+    for looked in (1, 2):
+        rows = [SweepRun(name=name, at=NOW, looked=looked, note=f"it's {looked}") for name in ("a", "b")]
+        with CaptureQueriesContext(connection) as asked:
+            sets.put_all(rows)
+        assert len(asked) == 1
+    sets.put_all([SweepRun(name="c", at=NOW)])
+    stored = SweepRun.objects.order_by("name").values_list("name", "at", "looked", "repaired", "note")
+    assert list(stored) == [
+        ("a", NOW, 2, 0, "it's 2"),
+        ("b", NOW, 2, 0, "it's 2"),
+        ("c", NOW, 0, 0, ""),
+    ]
 
 
 def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:

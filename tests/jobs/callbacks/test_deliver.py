@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
@@ -66,6 +67,7 @@ def test_a_repeat_carries_the_same_id_and_body(receiver: Receiver, send: Send) -
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.headers["webhook-timestamp"] != second.headers["webhook-timestamp"]
     assert first.body == second.body
+    assert [(line.number, line.status_code) for line in sent.callback.log.all()] == [(1, 500), (2, 200)]
 
 
 def test_410_stops_for_good(receiver: Receiver, send: Send) -> None:
@@ -226,3 +228,34 @@ def test_body_that_the_receiver_reads_is_the_stored_text(receiver: Receiver, sen
     deliver(sent.callback.id, now=NOW)
     assert receiver.got[0].body.decode() == sent.callback.body
     assert json.loads(sent.callback.body)["status"] == "completed"
+
+
+def test_a_try_asks_the_database_for_few_statements(receiver: Receiver, send: Send) -> None:
+    """A client waits for them: BEGIN, three to take the message, COMMIT; BEGIN, two to settle it, COMMIT."""
+    sent = send(receiver.url)
+    deliver(sent.callback.id, now=NOW)
+    other = send(receiver.url)
+    with CaptureQueriesContext(connection) as asked:
+        assert deliver(other.callback.id, now=NOW) == "delivered"
+    assert len(asked) == 9, [one["sql"] for one in asked.captured_queries]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's writers take turns with everything")
+def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Send) -> None:
+    """Its tenant's submits, and whoever ends its job's attempt, must not wait for it."""
+    sent = send(receiver.url)
+    with transaction.atomic():
+        assert delivering._read_due.first(id=sent.callback.id, next_at=NOW) is not None
+        done = []
+
+        def somebody_else() -> None:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM jobs_job FOR UPDATE NOWAIT")
+                cursor.execute("SELECT 1 FROM jobs_tenant FOR UPDATE NOWAIT")
+                done.append(cursor.fetchall())
+            connection.close()
+
+        thread = threading.Thread(target=somebody_else)
+        thread.start()
+        thread.join()
+    assert done == [[(1,)]]

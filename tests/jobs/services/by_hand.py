@@ -28,20 +28,25 @@ OVER, GOES_ON = Turn(0.0, -1e9), Turn(1e9, 0.0)
 
 
 class HandWriter:
-    """Commits when the test says so, or with `at_once` before the slot's thread takes its next step."""
+    """Commits when the test says so, or with `at_once` before the slot's thread takes its next step.
+    gathered: of each write, whether others were expected with it."""
 
     def __init__(self, after_commit: AfterCommit) -> None:
         self.at_once = True
         self.failing = False
         self.backlog = 0
+        self.gathered: list[bool] = []
         self._after_commit = after_commit
         self._queue: list[Write] = []
 
     def start(self) -> None: ...
 
-    def submit(self, apply: Callable[[], Any], touched: Touched | None = None) -> Future[Any]:
+    def submit(
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+    ) -> Future[Any]:
         write = Write(apply, touched)
         self._queue.append(write)
+        self.gathered.append(gather)
         if self.at_once:
             self.commit()
         return write.done

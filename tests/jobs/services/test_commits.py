@@ -143,3 +143,20 @@ def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     assert [future.result(10) for future in futures] == [f"g{n}" for n in range(10)]
     assert (batches, len(woken)) == ([10], 1)
     assert writer.stop()
+
+
+def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_before_it():
+    batches = []
+    writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
+    writer.start()
+    assert writer.submit(lambda: create("alone"), gather=False).result(10) == "alone"
+    eventually(lambda: writer._idle)
+    first = writer.submit(lambda: create("first"))
+    eventually(lambda: not writer._idle)
+    writer.submit(lambda: create("second"), gather=False)
+    assert first.result(10) == "first"
+    eventually(lambda: writer._idle)
+    writer.submit(lambda: create("third"))
+    eventually(lambda: not writer._idle)
+    assert batches == [["alone"], ["first", "second"]], "the haste is over"
+    assert writer.stop()

@@ -54,3 +54,14 @@ def test_where_every_thread_works_it_hands_back_after_a_second(hands: Hands) -> 
 def test_a_long_one_is_a_task_of_its_own(hands: Hands) -> None:
     hands.gpu.seconds = 1.0
     assert len(hands.worker.work("m")) == 1
+
+
+def test_only_an_end_whose_slot_has_a_next_job_waits_to_be_written_with_others(shop) -> None:
+    """With that one's start; an idle slot's end is waited for by its client alone."""
+    hands = by_hand(shop)
+    hands.gpu.seconds = 0.1
+    first, second = hands.submit(), hands.submit()
+    hands.worker.work("m")
+    assert hands.gpu.sent == [first.id, second.id]
+    a_start, an_end, the_next_start, the_last_end = True, True, True, False
+    assert hands.writer.gathered == [a_start, an_end, the_next_start, the_last_end]

@@ -40,10 +40,10 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     worker = shop.worker()
 
     class Gone:
-        def filter(self, *a, **k):
+        def first(self, **k):
             away()
 
-    monkeypatch.setattr(dispatch, "PushedResult", type("P", (), {"objects": Gone()}))
+    monkeypatch.setattr(dispatch, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
     eventually(lambda: state(job) != JobState.RUNNING, seconds=15)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpus.models import ModelConfig, QuarantinedSlot
+from gpus.models import ModelConfig, QuarantinedSlot, prepared
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
 from jobs.ids import new_id
@@ -117,6 +117,7 @@ def test_the_oldest_jobs_are_looked_at_first(world: World, monkeypatch: pytest.M
         world.job(id=job_id)
         world.claim()
     monkeypatch.setattr(orphans, "LIMIT", 2)
+    monkeypatch.setattr(orphans, "_oldest", prepared.Read(orphans._running))
     looked_at = orphans._runs(world.clock.now() + timedelta(seconds=1))
     assert sorted(run.job.id for run in looked_at) == ids[:2]
 

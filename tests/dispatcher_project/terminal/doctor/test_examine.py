@@ -13,7 +13,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from redis.exceptions import ConnectionError as RedisGone
 
 from dispatcher_project.embedded import EmbeddedValkey
-from dispatcher_project.management.commands import doctor as command
 from dispatcher_project.terminal.doctor import examine
 from dispatcher_project.terminal.doctor.finding import Level, View
 from gpus.errors import Verdict
@@ -269,7 +268,7 @@ def test_a_check_that_breaks_stops_no_other(patient: Patient) -> None:
 def test_the_exit_status_is_the_worst_finding(
     patient: Patient, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "real_view", patient.view)
+    monkeypatch.setattr(examine, "real_view", patient.view)
     assert terminal("doctor").status == 0
     a_dead_letter(patient)
     run = terminal("doctor", "--json")

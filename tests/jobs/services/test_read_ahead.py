@@ -1,0 +1,189 @@
+"""Rows that are read before they are needed: which ones, how old they may be, and what they may not hide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from gpus.protocol import Ticket
+from jobs.models import Job
+from jobs.services import claims, read_ahead
+from jobs.services.read_ahead import (
+    FRESH_SECONDS,
+    JUDGED_SECONDS,
+    MOST,
+    REST_SECONDS,
+    SHORT_SECONDS,
+    ReadAhead,
+)
+from jobs.states import JobState
+from tests.builders import ManualClock, make_job, make_model, make_ports
+from tests.jobs.fake_leases import FakeLeases
+
+from .shop import Shop, eventually, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+class Counted(FakeLeases):
+    asked = 0
+
+    def next_jobs(self, pool: str, most: int) -> list[str]:
+        self.asked += 1
+        return super().next_jobs(pool, most)
+
+
+class Line:
+    """A line on paper, and a reader of it under a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.leases = Counted()
+        self.ahead = ReadAhead(make_ports(cast(Any, self.leases), clock=self.clock))
+        self.model = make_model("m")
+
+    def jobs(self, count: int, **values: Any) -> list[str]:
+        jobs = [make_job("m", payload={"number": number}, **values) for number in range(count)]
+        self.leases.line += [Ticket(job.id, "m", "t", 5, 0) for job in jobs]
+        return [job.id for job in jobs]
+
+    def want(self, slots: int = 2, ran_seconds: float = 0.02) -> bool:
+        """Whether there is something to look for."""
+        self.ahead.want("main", "m", slots=slots, ran_seconds=ran_seconds)
+        return self.ahead.wanted.is_set()
+
+    def look(self, slots: int = 2) -> None:
+        self.want(slots)
+        self.ahead.look()
+
+    def take(self, *job_ids: str) -> list[bool]:
+        """Whether each one's row was at hand."""
+        return [self.ahead.take("m", job_id) is not None for job_id in job_ids]
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+def test_rows_of_those_who_come_next_are_at_hand_once(line: Line) -> None:
+    first, *others = line.jobs(5)
+    assert line.take(first) == [False]
+    line.look(slots=2)
+    row = line.ahead.take("m", first)
+    assert row is not None
+    assert (row["payload"], row["attempts_made"]) == ({"number": 0}, 0)
+    assert line.take(first) == [False]
+    assert line.take(*others) == [True, True, True, False]
+
+
+def test_nothing_is_read_again_while_there_is_one_for_each_slot(line: Line) -> None:
+    jobs = line.jobs(20)
+    line.look(slots=2)
+    assert not line.want(slots=2)
+    del line.leases.line[:3]
+    assert all(line.take(*jobs[:3]))
+    assert line.want(slots=2)
+    line.ahead.look()
+    assert all(line.take(*jobs[3:7]))
+
+
+def test_before_long_jobs_nobody_needs_it(line: Line) -> None:
+    line.jobs(3)
+    assert not line.want(ran_seconds=SHORT_SECONDS)
+    assert line.want(ran_seconds=SHORT_SECONDS - 0.01)
+
+
+def test_what_was_read_too_long_ago_is_read_again(line: Line) -> None:
+    jobs = line.jobs(6)
+    line.look(slots=3)
+    assert all(line.take(*jobs[:4]))
+    line.clock.move(FRESH_SECONDS + 0.01)
+    assert line.take(jobs[4]) == [False]
+    del line.leases.line[:4]
+    line.look()
+    assert line.take(*jobs[4:]) == [True, True]
+
+
+def test_what_does_not_wait_is_left_to_the_claim(line: Line) -> None:
+    waiting, moved = line.jobs(2)
+    Job.objects.filter(id=moved).update(state=JobState.CANCELLED, finished_at=line.clock.now())
+    line.look()
+    assert line.take(waiting, moved) == [True, False]
+
+
+def test_what_was_claimed_during_the_look_is_not_kept(line: Line, monkeypatch) -> None:
+    first, second = line.jobs(2)
+    rows_among = read_ahead._rows_among
+
+    def meanwhile(ids: Sequence[str]) -> Any:
+        assert line.take(first) == [False]
+        return rows_among(ids)
+
+    monkeypatch.setattr(read_ahead, "_rows_among", meanwhile)
+    line.look()
+    assert line.take(first, second) == [False, True]
+
+
+def test_rows_of_those_who_left_the_line_make_room(line: Line) -> None:
+    jobs = line.jobs(8)
+    line.look()
+    assert line.take(*jobs[:3]) == [True] * 3
+    del line.leases.line[:4]  # the fourth went to somebody else
+    line.look()
+    assert line.take(*jobs[3:8]) == [False, True, True, True, True]
+
+
+def test_however_many_slots_there_are_rows_are_few(line: Line) -> None:
+    jobs = line.jobs(MOST + 5)
+    line.look(slots=1000)
+    assert sum(line.take(*jobs)) == MOST
+
+
+def test_who_reads_mostly_for_others_rests(line: Line) -> None:
+    jobs = line.jobs(12)
+    line.look()
+    assert line.take(jobs[0]) == [True]
+    del line.leases.line[:8]  # the others went to other workers
+    line.clock.move(FRESH_SECONDS + JUDGED_SECONDS)
+    line.look()
+    asked = line.leases.asked
+    line.clock.move(FRESH_SECONDS + JUDGED_SECONDS)
+    assert not line.want()
+    line.clock.move(REST_SECONDS)
+    line.look()
+    assert line.leases.asked == asked + 1
+    assert line.take(jobs[8]) == [True]
+
+
+def test_a_redis_that_is_away_costs_a_rest_and_no_job(line: Line) -> None:
+    line.jobs(3)
+    line.leases.away = True
+    line.look()
+    line.leases.away = False
+    line.look()
+    assert line.leases.asked == 1
+    line.clock.move(REST_SECONDS)
+    line.look()
+    assert line.leases.asked == 2
+
+
+@pytest.mark.parametrize("shop", [{"slots": 1}], indirect=True)
+def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch) -> None:
+    reads: list[str] = []
+    to_run = claims._to_run
+
+    class Watched:
+        def first(self, **values: Any) -> Any:
+            reads.append(values["id"])
+            return to_run.first(**values)
+
+    monkeypatch.setattr(claims, "_to_run", Watched())
+    jobs = [shop.submit({"seconds": 0.05}) for _ in range(6)]
+    thread = shop.work(shop.worker())
+    eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
+    thread.join(10)
+    assert reads[0] == jobs[0].id
+    assert len(reads) <= 3
