@@ -1,12 +1,13 @@
 """``python -m benchmarks.suite.http_load``: clients that post, in a process of their own.
 
 Orders come on stdin, one JSON object a line: ``{"do": "closed" | "open", "url", "headers", "body",
-"connections", "seconds", "rate"}``; the answer says how many were answered as wanted, how long each took
-(seconds), and what else came.
+"connections", "seconds", "rate"}``; the answer says how long each took that was answered as wanted (seconds),
+what else came, and how late each request of an open loop left.
 
 closed: each connection posts again as soon as it was answered, `connections` of them. open: requests become
 due at random moments, `rate` a second in the mean, whatever became of those before; the time counts from the
 moment a request was due, so that a server that stalls is charged for everybody who would have come meanwhile.
+It is charged for our own lateness too, on a machine that both of us share: therefore that is told.
 
 It costs little (one event loop, no client library), because it shares the machine with what it measures.
 Standard library only.
@@ -89,6 +90,7 @@ class Load:
     port: int
     request: bytes
     took: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
     idle: list[Connection] = field(default_factory=list)
 
@@ -146,6 +148,7 @@ class Load:
         connection = self.idle.pop() if self.idle else await self.connect()
         if not connection.is_open:
             connection = await self.connect()
+        self.late.append(time.monotonic() - due)
         await self.post(connection, due)
         if connection.is_open:
             self.idle.append(connection)
@@ -163,7 +166,8 @@ async def obey(order: dict[str, Any]) -> dict[str, Any]:
         await load.closed(order["connections"], order["seconds"], order.get("most", 0))
     else:
         await load.open(order["rate"], order["seconds"])
-    return {"took": load.took, "other": dict(load.other), "seconds": time.monotonic() - begin}
+    seconds = time.monotonic() - begin
+    return {"took": load.took, "late": load.late, "other": dict(load.other), "seconds": seconds}
 
 
 def main() -> None:

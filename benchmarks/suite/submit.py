@@ -179,7 +179,9 @@ def _closed(load: Child, target: Target, way: str, seconds: float) -> dict[str, 
 
 
 def _open(load: Child, target: Target, rate: float, seconds: float) -> dict[str, Any]:
-    return {"rate": round(rate, 1), **_figures(load.ask(**target.order("open", seconds, rate=rate)), 1)}
+    told = load.ask(**target.order("open", seconds, rate=rate))
+    late = spread(one * 1000 for one in told["late"])
+    return {"rate": round(rate, 1), **_figures(told, 1), "late_p99_ms": late["p99"]}
 
 
 def _figures(told: Mapping[str, Any], jobs: int) -> dict[str, Any]:
@@ -201,10 +203,11 @@ def _wrong(ours: Dispatcher, accepted: int) -> list[str]:
 
 
 def _tell(what: str, one: Mapping[str, Any]) -> None:
+    late = f"  sent late: p99 {one['late_p99_ms']} ms" if "late_p99_ms" in one else ""
     other = f"  OTHER ANSWERS: {one['other']}" if one["other"] else ""
     say(
         f"{what}  {one['requests_per_second']:8.1f} requests/s  {one['jobs_per_second']:9.1f} jobs/s  "
-        f"p50 {one['p50_ms']} ms  p99 {one['p99_ms']} ms{other}"
+        f"p50 {one['p50_ms']} ms  p99 {one['p99_ms']} ms{late}{other}"
     )
 
 

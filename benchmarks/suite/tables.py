@@ -91,10 +91,11 @@ def _submit(found: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("Closed loop", ("who", "way", "requests/s", "jobs/s", "p50 ms", "p99 ms", "served by"), rows)
     yield Table(
         "Open loop at half the capacity, while the fleet works",
-        ("who", "requests/s wanted", "answered/s", "p50 ms", "p99 ms", "other answers"),
+        ("who", "requests/s wanted", "answered/s", "p50 ms", "p99 ms", "sent late, p99 ms", "other answers"),
         [
             [name, f"{one['rate']:,.1f}", f"{one['requests_per_second']:,.1f}",
-             f"{one['p50_ms']}", f"{one['p99_ms']}", str(one["other"] or "none")]
+             f"{one['p50_ms']}", f"{one['p99_ms']}", f"{one.get('late_p99_ms', '–')}",
+             str(one["other"] or "none")]
             for name, one in found["open"].items()
         ],
     )  # fmt: skip

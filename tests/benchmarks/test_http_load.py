@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from benchmarks.suite.http_load import obey
+from benchmarks.suite.http_load import Connection, Load, obey
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.1 %d X\r\nContent-Length: 2\r\n\r\n{}"
@@ -73,3 +73,18 @@ def test_an_open_loop_does_not_wait_for_who_is_not_answered():
     found = load(serve, do="open", rate=200.0, seconds=0.1)
     assert max(found["took"]) >= 0.29
     assert len(found["took"]) > 5  # it did not wait for the first one before it sent the others
+
+
+def test_an_open_loop_tells_how_late_its_requests_left(monkeypatch):
+    """Here because a connection takes its time: the server is charged for what is not its own."""
+    serve, heard = answering(202)
+    connect = Load.connect
+
+    async def slowly(self: Load) -> Connection:
+        await asyncio.sleep(0.1)
+        return await connect(self)
+
+    monkeypatch.setattr(Load, "connect", slowly)
+    found = load(serve, do="open", rate=100.0, seconds=0.05)
+    assert len(found["late"]) == len(found["took"]) == len(heard)
+    assert max(found["took"]) > max(found["late"]) > 0.09
