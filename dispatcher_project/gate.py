@@ -8,6 +8,7 @@ arguments only pytest runs, with those arguments. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from .embedded import die_with_parent
 from .supervisor.data_folder import ROOT
@@ -44,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     begun = time.monotonic()
     with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:
         static = [] if arguments else _static_checks(threads)
+        if not arguments:
+            _compile_once()
         if url:
             dynamic = _on_both(arguments, url)
         else:
@@ -66,6 +70,16 @@ def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
     lines.append(f"{failed} of {len(outcomes)} checks failed" if failed else "everything passed")
     lines[-1] += f" in {seconds:.0f} s"
     return "\n".join(lines)
+
+
+def _compile_once() -> None:
+    """Where nothing has run yet, one process compiles what all of them would compile at once, each for
+    itself and for ten seconds of processor time."""
+    compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "builders.py")))
+    if not sys.dont_write_bytecode and not compiled.exists():
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+        process = _started(command, {DATABASE_VARIABLE: ""})
+        process.communicate()  # what is wrong with the tests, they say themselves
 
 
 def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:

@@ -13,7 +13,8 @@ import pytest
 from django.test import TransactionTestCase
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
-from tests.emptying import delete_rows, let_be_emptied
+from dispatcher_project.heap import collect_seldom
+from tests.emptying import delete_rows, end_other_sessions, let_be_emptied
 
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
 
@@ -23,27 +24,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not os.environ.get("DISPATCHER_TEST_DATABASE_URL"):
         items[:] = _waiting_ones_first(items)
         return
-    kept, left = [], []
+    kept, left = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         uses = _TOUCHES_THE_DATABASE & set(getattr(item, "fixturenames", ()))
         marked = item.get_closest_marker("django_db") or item.get_closest_marker("database")
         (kept if uses or marked else left).append(item)
     config.hook.pytest_deselected(items=left)
-    items[:] = kept
+    items[:] = _waiting_ones_first(kept)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays, and it is much: the collector need not go over it again and again."""
+    collect_seldom()
 
 
 def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Each process begins with its share of the long ones and of the scenarios: these mostly wait, and leave
-    the cores to the tests of the other pass, as long as there are some. The others fill all shares up to one
-    size, by which they are dealt out."""
+    """Each process begins with its share of the long ones or of the scenarios: the latter mostly wait, and
+    leave the cores to the former, which never do (as many processes play them as there are cores), and to the
+    tests of the other pass. The others fill all shares up to one size, by which they are dealt out."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    players = min(processes, os.cpu_count() or 1)
     shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
     scenarios: dict[str, list[pytest.Item]] = {}  # by what they share: a system, or their file's things
     others = []
     long = itertools.count()
     for item in items:
         if item.get_closest_marker("long"):
-            shares[next(long) % processes].append(item)
+            shares[next(long) % players].append(item)
         elif item.get_closest_marker("scenario"):
             shares_system = "shared_system" in getattr(item, "fixturenames", ())
             what = "shared_system" if shares_system else item.nodeid.partition("::")[0]
@@ -65,9 +72,12 @@ def emptied_by_deleting() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     with django_db_blocker.unblock():
         let_be_emptied("default")
+    yield
+    with django_db_blocker.unblock():
+        end_other_sessions("default")
 
 
 @pytest.fixture(scope="session")

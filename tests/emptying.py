@@ -23,6 +23,17 @@ def let_be_emptied(alias: str) -> None:
         cursor.execute(_append_only.let_go(connection.vendor, "gpus_auditentry", "DELETE"))
 
 
+def end_other_sessions(alias: str) -> None:
+    """Threads that outlive their tests keep theirs, and PostgreSQL drops no database that is in use."""
+    connection = connections[alias]
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+
 def delete_rows(case: TransactionTestCase) -> None:
     """In place of `TransactionTestCase._fixture_teardown`."""
     for alias in case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ _folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 STATIC_ROOT = Path(_folder, "static")
 STATIC_ROOT.mkdir()
+WHITENOISE_AUTOREFRESH = True  # every test client makes the middleware anew: no look at all files first
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
+from dispatcher_project import gate
 from dispatcher_project.gate import (
     _PYTEST_SUMMARY,
     ON_POSTGRESQL,
@@ -72,6 +73,29 @@ def test_pytest_keeps_the_cores_busy_unless_told_how_many(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert pytest_command(["tests"])[3:7] == ["-n", "10", "--dist", "worksteal"]
     assert "--dist" not in pytest_command(["-n0", "tests"])
+
+
+def test_where_nothing_has_run_yet_one_process_compiles_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, ...]] = []
+
+    def compile_builders(command: list[str], environment: object) -> subprocess.Popen[bytes]:
+        started.append(tuple(command))
+        return subprocess.Popen([sys.executable, "-c", "import tests.builders"], cwd=ROOT, env=compiling)
+
+    compiling = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(gate, "_started", compile_builders)
+    gate._compile_once()
+    gate._compile_once()
+    assert len(started) == 1
+    assert "--collect-only" in started[0]
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    gate._compile_once()
+    assert len(started) == 1, "nothing would be kept"
 
 
 def test_generated_requests_run_on_sqlite_only() -> None:
