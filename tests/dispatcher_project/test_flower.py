@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -22,6 +21,7 @@ from tornado.options import options
 from admin_ui.flower_address import FLOWER_PREFIX
 from dispatcher_project.embedded import EmbeddedValkey
 from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.scenario
 
@@ -34,8 +34,7 @@ goodbye."""
 
 class Flower:
     def __init__(self, bench: WorkerBench) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         with (bench.folder / "flower.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "dispatcher_project", "flower", f"--port={self.port}"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from dispatcher_project.embedded import EmbeddedValkey
 from tests.dispatcher_project.silent_proxy import SilentProxy
 from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.scenario
 
@@ -20,8 +20,7 @@ class Rig:
     """Worker → proxy → Valkey; the test itself talks to Valkey directly."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.valkey = EmbeddedValkey(folder / "valkey", port=port)
         self.valkey.start()
         self.proxy = SilentProxy(port)

@@ -21,6 +21,7 @@ from dispatcher_project.embedded import find_valkey
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.scenario,
@@ -44,7 +45,7 @@ class Up:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.output = folder.parent / f"{folder.name}.out"
-        self.port = _free_port()
+        self.port = free_port()
         command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
         ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
         environment = {name: value for name, value in os.environ.items() if name not in ours}
@@ -207,9 +208,3 @@ def _flower_workers(facts: dict[str, Any]) -> set[str]:
 
     wait_until(look, seconds=30)
     return names
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -61,11 +61,11 @@ def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
     once_alive = "notify('READY=1')\nnotify('WATCHDOG=1')\nsignal.pause()"
     talking = "notify('READY=1')\nwhile True: notify('WATCHDOG=1'); time.sleep(0.1)"
     run = supervise(
-        [child("beat", once_alive, silent_after_seconds=1), child("web", talking, silent_after_seconds=1)]
+        [child("beat", once_alive, silent_after_seconds=4), child("web", talking, silent_after_seconds=4)]
     )
     before = run.wait_ready()
     wait_until(lambda: run.pids()["beat"] != before["beat"])
-    assert "beat        │ silent for 1 s: restarting it" in run.output.read_text()
+    assert "beat        │ silent for 4 s: restarting it" in run.output.read_text()
     assert "web         │ silent" not in run.output.read_text()
 
 

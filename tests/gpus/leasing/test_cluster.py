@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,23 +12,11 @@ import redis
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
 from gpus.leasing.connect import connect
+from tests.ports import free_port
 
 from .rig import POOL, Rig
 
 NODES, SLOTS = 3, 16384
-
-
-def free_port() -> int:
-    """Whose cluster bus port (10,000 more) exists and is free too."""
-    while True:
-        with socket.socket() as one, socket.socket() as bus:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            try:
-                bus.bind(("127.0.0.1", port + 10_000))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 @pytest.fixture(scope="module")

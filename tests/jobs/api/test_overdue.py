@@ -12,6 +12,7 @@ import pytest
 from a2wsgi import WSGIMiddleware
 from django.db import InternalError
 
+from jobs.api import overdue
 from jobs.api.errors import problem_of
 from jobs.api.front import AsyncFront
 from jobs.api.overdue import SiteInTime, unless_given_up
@@ -67,11 +68,36 @@ def held() -> HeldSite:
     return HeldSite()
 
 
+class Time:
+    """What `jobs.api.overdue` goes by: it passes only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.passes = lambda: False
+
+    def monotonic(self) -> float:
+        return self.now + (SECONDS if self.passes() else 0.0)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(overdue, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def once_begun(time: Time, held: HeldSite) -> None:
+    """Its time begins with the site's work: a thread may come late to it."""
+    time.passes = lambda: bool(held.begun)
+
+
 def bounded(site: HeldSite, seconds: float = SECONDS) -> SiteInTime:
     """With one thread."""
     return SiteInTime(cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds)
 
 
+@pytest.mark.usefixtures("once_begun")
 def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: HeldSite) -> None:
     asked = Asked()
 
@@ -91,6 +117,7 @@ def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: H
     assert asked.answers == 1
 
 
+@pytest.mark.usefixtures("once_begun")
 def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
     async def run() -> None:
         app = bounded(held)
@@ -118,7 +145,7 @@ def test_other_pages_may_take_their_time(held: HeldSite) -> None:
     asyncio.run(run())
 
 
-def test_a_long_upload_is_no_slow_answer() -> None:
+def test_a_long_upload_is_no_slow_answer(time: Time) -> None:
     """Each part takes most of the time there is, and all of them far more."""
 
     def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -132,7 +159,7 @@ def test_a_long_upload_is_no_slow_answer() -> None:
         front = AsyncFront(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
-            await asyncio.sleep(SECONDS * 0.6)  # the slow client is the point
+            time.now += SECONDS * 0.6  # the slow client is the point
             return await asked.receive()
 
         await front(asked.scope, slowly, asked.send)

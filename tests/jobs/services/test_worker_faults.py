@@ -247,10 +247,10 @@ def test_a_real_gpu_job_is_one_task(shop, settings):
 
 
 def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
-    shop.submit({"seconds": 5})
+    shop.submit({"seconds": 600})
     worker = shop.worker()
     claimed = claims.claim_next(worker, "main", "m", None)
     worker.interrupt()
     began = time.monotonic()
     dispatch.run_claimed(worker, claimed, OVER)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 60
