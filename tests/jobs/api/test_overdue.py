@@ -12,10 +12,10 @@ import pytest
 from a2wsgi import WSGIMiddleware
 from django.db import InternalError
 
-from jobs.api import overdue
 from jobs.api.errors import problem_of
 from jobs.api.front import AsyncFront
 from jobs.api.overdue import SiteInTime, unless_given_up
+from tests.jobs.api.conftest import DoorTime
 
 SUBMIT = "/api/v1/queue/submit"
 SECONDS = 0.2
@@ -28,9 +28,11 @@ class HeldSite:
         self.begun: list[str] = []
         self.ended = threading.Semaphore(0)
         self.may_go = threading.Event()
+        self.on_begin: Callable[[], None] = lambda: None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.begun.append(environ["PATH_INFO"])
+        self.on_begin()
         assert self.may_go.wait(20)
         start_response("202 Accepted", [("Content-Type", "application/json")])
         yield b"{}"
@@ -68,28 +70,10 @@ def held() -> HeldSite:
     return HeldSite()
 
 
-class Time:
-    """What `jobs.api.overdue` goes by: it passes only when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.passes = lambda: False
-
-    def monotonic(self) -> float:
-        return self.now + (SECONDS if self.passes() else 0.0)
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    clock = Time()
-    monkeypatch.setattr(overdue, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def once_begun(time: Time, held: HeldSite) -> None:
-    """Its time begins with the site's work: a thread may come late to it."""
-    time.passes = lambda: bool(held.begun)
+def once_begun(door_time: DoorTime, held: HeldSite) -> None:
+    """Time is up when the site has begun, and not before: its thread may come late."""
+    held.on_begin = lambda: door_time.move(SECONDS)
 
 
 def bounded(site: HeldSite, seconds: float = SECONDS) -> SiteInTime:
@@ -145,7 +129,7 @@ def test_other_pages_may_take_their_time(held: HeldSite) -> None:
     asyncio.run(run())
 
 
-def test_a_long_upload_is_no_slow_answer(time: Time) -> None:
+def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
     """Each part takes most of the time there is, and all of them far more."""
 
     def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -159,7 +143,7 @@ def test_a_long_upload_is_no_slow_answer(time: Time) -> None:
         front = AsyncFront(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
-            time.now += SECONDS * 0.6  # the slow client is the point
+            door_time.move(SECONDS * 0.6)  # the slow client is the point
             return await asked.receive()
 
         await front(asked.scope, slowly, asked.send)

@@ -21,7 +21,7 @@ from jobs.services.worker import GpuWorker
 from tests.builders import Told, make_job, make_ports, make_server
 
 
-def eventually(look: Callable[[], Any], *, seconds: float = 15.0) -> Any:
+def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """The first true answer; fails if none comes."""
     until = time.monotonic() + seconds
     while not (found := look()):
