@@ -24,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of three nodes that share the slots."""
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary on this machine")
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
     servers = [
         EmbeddedValkey(Path(tmp_path_factory.mktemp("n")), append_only=False, port=free_port(), extra=options)
         for _ in range(NODES)

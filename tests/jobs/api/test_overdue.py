@@ -33,7 +33,7 @@ class HeldSite:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.begun.append(environ["PATH_INFO"])
         self.on_begin()
-        assert self.may_go.wait(20)
+        assert self.may_go.wait(60)
         start_response("202 Accepted", [("Content-Type", "application/json")])
         yield b"{}"
         self.ended.release()

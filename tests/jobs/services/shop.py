@@ -50,7 +50,7 @@ class Shop:
         """Its node is whoever's who started it."""
         for worker in self.workers:
             worker.interrupt()
-            worker.stop(5)
+            worker.stop(30)
 
     def submit(self, payload: dict[str, Any] | None = None, **values: Any) -> Job:
         job = make_job("m", at=self.ports.clock.now(), payload=payload or {}, **values)
