@@ -57,7 +57,7 @@ def test_a_server_that_does_not_speak_tls_is_a_connect_failure(transport, serve)
 def test_an_abort_ends_a_blocked_read(transport, secured):
     server, ca_pem = secured(lambda visit: (visit.read_request(), visit.wait_for_hang_up()))
     abort = Abort()
-    threading.Thread(target=lambda: (server.asked.wait(5), abort.fire()), daemon=True).start()
+    threading.Thread(target=lambda: (server.asked.wait(30), abort.fire()), daemon=True).start()
     with pytest.raises(Interrupted):
         post(transport, server.url, ca_pem=ca_pem, abort=abort)
 
