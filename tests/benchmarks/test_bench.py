@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_no_process_and_no_folder(short_path: Path):
     output, _ = bench.communicate(timeout=250)
     assert bench.returncode == 3, output
     assert "broken off" in output
-    assert processes_of(short_path) == []
+    wait_for(lambda: not processes_of(short_path), what="an end of all that it started")
     assert list((short_path / "tmp").iterdir()) == []
 
 
