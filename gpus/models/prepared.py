@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
 from django.db.backends.signals import connection_created
-from django.db.models import AutoField, Expression, Field, Model, QuerySet
+from django.db.models import AutoField, CharField, Expression, Field, Model, QuerySet, TextField
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
@@ -26,11 +26,14 @@ class Value(Expression):
     def __init__(self, name: str, field: Field[Any, Any]) -> None:
         super().__init__(output_field=field)
         self.name = name
+        self._is_text = isinstance(field, CharField | TextField)
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self]
 
     def prepared(self, value: Any, database: Any) -> Any:
+        if self._is_text and type(value) is str:
+            return value  # as the field would say, in a tenth of the time: ids go in by the dozen
         return self.output_field.get_db_prep_save(value, database)
 
 
