@@ -19,6 +19,8 @@ from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
+from gpus.models.columns import builder, converter, saved
+
 
 class Value(Expression):
     """Stands in a queryset for a value that comes with each execution."""
@@ -31,7 +33,7 @@ class Value(Expression):
         return "%s", [self]
 
     def prepared(self, value: Any, database: Any) -> Any:
-        return self.output_field.get_db_prep_save(value, database)
+        return saved(self.output_field, value, database)
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
@@ -60,10 +62,7 @@ class Read:
         if compiled is None:
             compiled = self._compiled[database.vendor] = self._compile(database)
         sql, places, converters, build = compiled
-        rows = _fetch(database, sql, fill(places, values, database))
-        if not rows:
-            return []
-        rows = [list(row) for row in rows]
+        rows = [list(row) for row in _fetch(database, sql, fill(places, values, database))]
         for row in rows:
             for at, expression, convert in converters:
                 row[at] = convert(row[at], expression, database)
@@ -78,13 +77,13 @@ class Read:
         compiler = rows.query.get_compiler(connection=database)
         sql, places = _with_constants(database, *compiler.as_sql())
         converters = [
-            (at, expression, convert)
+            (at, expression, converter(convert, database))
             for at, (converts, expression) in compiler.get_converters(
                 [column[0] for column in compiler.select[: compiler.col_count]]
             ).items()
             for convert in converts
         ]
-        return sql, places, converters, _builder(rows, compiler)
+        return sql, places, converters, builder(rows, compiler)
 
 
 class ReadAmong:
@@ -143,11 +142,11 @@ def this_database() -> Any:
 @contextmanager
 def over(lend: Callable[[], Any]) -> Iterator[None]:
     """The block's statements of this module go over the connection that this gives for the first of them."""
-    _lent.lend = lend
+    before, _lent.lend = getattr(_lent, "lend", None), lend
     try:
         yield
     finally:
-        _lent.lend = None
+        _lent.lend = before
 
 
 def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
@@ -159,6 +158,11 @@ def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
         cursor.close()
 
 
+def execute_all(database: Any, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Once for each row."""
+    _executed(database, sql, rows, many=True).close()
+
+
 def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
     cursor = _executed(database, sql, values)
     try:
@@ -168,7 +172,7 @@ def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
         cursor.close()
 
 
-def _executed(database: Any, sql: str, values: Sequence[Any]) -> Any:
+def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = False) -> Any:
     """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
     text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
     the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
@@ -186,7 +190,7 @@ def _executed(database: Any, sql: str, values: Sequence[Any]) -> Any:
         if database.vendor == "sqlite":
             sql = _with_marks(sql)
     try:
-        asked.execute(sql, values)
+        (asked.executemany if many else asked.execute)(sql, values)
     except BaseException as error:
         cursor.close()
         if isinstance(error, NotSupportedError) and not database.in_atomic_block:
@@ -214,7 +218,7 @@ connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
 def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
-    return [field.get_db_prep_save(getattr(row, field.attname), database) for field in fields]
+    return [saved(field, getattr(row, field.attname), database) for field in fields]
 
 
 def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -242,22 +246,6 @@ def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> lis
         place.prepared(values[place.name], database) if isinstance(place, Value) else place
         for place in places
     ]
-
-
-def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
-    names = [*rows.query.values_select, *rows.query.annotation_select]
-    match rows._iterable_class.__name__:  # type: ignore[attr-defined]
-        case "ModelIterable":
-            names = [column[0].target.attname for column in compiler.select]
-            return lambda columns: rows.model.from_db(DEFAULT_DB_ALIAS, names, columns)
-        case "ValuesIterable":
-            return lambda columns: dict(zip(names, columns, strict=True))
-        case "ValuesListIterable":
-            return tuple
-        case "FlatValuesListIterable":
-            return lambda columns: columns[0]
-        case other:
-            raise TypeError(f"no statement is made of {other}")
 
 
 @cache

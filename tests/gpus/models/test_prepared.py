@@ -227,3 +227,20 @@ def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch)
     prepared.insert_sql.cache_clear()
     prepared.insert_sql(connection.vendor, Job, False)
     assert drawn == []
+
+
+def test_rows_come_with_those_that_they_point_to() -> None:
+    job = make_job(payload={"a": 1})
+    prepared.insert(attempt_of(job))
+    read = prepared.Read(
+        lambda: (
+            Attempt.objects.select_related("job__tenant")
+            .defer("job__payload")
+            .filter(id=value(Attempt, "id"))
+        )
+    )
+    with CaptureQueriesContext(connection) as asked:
+        found = read.first(id="A" * 26)
+        assert (found.server, found.job.id, found.job.tenant.pk) == ("gpu-1", job.id, job.tenant_id)
+        assert found.job.get_deferred_fields() == {"payload"}
+    assert len(asked) == 1
