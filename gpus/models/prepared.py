@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
@@ -87,25 +87,35 @@ class Read:
 
 
 class ReadAmong:
-    """A `Read` for some of many: rows is given as many places as there may be values."""
+    """A `Read` for some of many, of one field or of several: rows is given for each field as many places as
+    there may be values."""
 
-    def __init__(
-        self, model: type[Model], field: str, rows: Callable[[list[Any]], QuerySet[Any, Any]]
-    ) -> None:
-        self._model, self._field, self._rows = model, field, rows
+    def __init__(self, *fields: tuple[type[Model], str], rows: Callable[..., QuerySet[Any, Any]]) -> None:
+        self._fields, self._rows = fields, rows
         self._reads: dict[int, Read] = {}
 
-    def __call__(self, among: Sequence[Any], **values: Any) -> list[Any]:
-        """Nothing for nothing. Places are made by powers of two: the last value fills what is left."""
-        if not among:
+    def __call__(self, *among: Sequence[Any], **values: Any) -> list[Any]:
+        """Nothing for nothing; else of each field at least one. Places are made by powers of two: the last
+        value fills what is left."""
+        most = max(map(len, among))
+        if not most:
             return []
-        size = 1 << (len(among) - 1).bit_length()
+        size = 1 << (most - 1).bit_length()
         read = self._reads.get(size)
         if read is None:
-            places = [value(self._model, self._field, str(place)) for place in range(size)]
-            read = self._reads[size] = Read(lambda: self._rows(places))
-        filled = [*among, *[among[-1]] * (size - len(among))]
-        return read(**values, **{str(place): one for place, one in enumerate(filled)})
+            read = self._reads[size] = Read(partial(self._of_size, size))
+        for at, some in enumerate(among):
+            filled = [*some, *[some[-1]] * (size - len(some))]
+            values |= {f"{at} {place}": one for place, one in enumerate(filled)}
+        return read(**values)
+
+    def _of_size(self, size: int) -> QuerySet[Any, Any]:
+        return self._rows(
+            *(
+                [value(model, field, f"{at} {place}") for place in range(size)]
+                for at, (model, field) in enumerate(self._fields)
+            )
+        )
 
 
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:

@@ -23,16 +23,14 @@ AGAIN: dict[str, Any] = {"again": True}
 """In a batch's answer: it was refused for the moment only, which no key remembers."""
 
 _used_among = prepared.ReadAmong(
-    IdempotencyKey,
-    "key",
-    lambda keys: IdempotencyKey.objects.filter(
+    (IdempotencyKey, "key"),
+    rows=lambda keys: IdempotencyKey.objects.filter(
         tenant=value(IdempotencyKey, "tenant"), key__in=keys
     ).values_list("pk", flat=True),
 )
 _with_jobs = prepared.ReadAmong(
-    IdempotencyKey,
-    "id",
-    lambda ids: (
+    (IdempotencyKey, "id"),
+    rows=lambda ids: (
         IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result").filter(pk__in=ids)
     ),
 )

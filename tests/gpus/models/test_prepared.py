@@ -125,9 +125,10 @@ def test_a_lock_is_kept() -> None:
 def test_some_of_many_are_found_once_each(count: int) -> None:
     jobs = [make_job().id for _ in range(9)]
     among = prepared.ReadAmong(
-        Job,
-        "id",
-        lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list("id", flat=True),
+        (Job, "id"),
+        rows=lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list(
+            "id", flat=True
+        ),
     )
 
     assert sorted(among(jobs[:count], state=JobState.QUEUED)) == jobs[:count]
