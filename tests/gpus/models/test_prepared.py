@@ -245,3 +245,12 @@ def test_rows_come_with_those_that_they_point_to() -> None:
         assert (found.server, found.job.id, found.job.tenant.pk) == ("gpu-1", job.id, job.tenant_id)
         assert found.job.get_deferred_fields() == {"payload"}
     assert len(asked) == 1
+
+
+def test_who_lent_before_lends_again_after_an_inner_block() -> None:
+    own, outer, inner = prepared.this_database(), object(), object()
+    with prepared.over(lambda: outer):
+        with prepared.over(lambda: inner):
+            assert prepared.this_database() is inner
+        assert prepared.this_database() is outer
+    assert prepared.this_database() is own
