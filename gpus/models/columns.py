@@ -25,16 +25,20 @@ _AS_IT_IS: dict[type[Any], type] = {
     models.PositiveSmallIntegerField: int,
     models.TextField: str,
 }
-"""By field, the type whose values SQLite takes. PostgreSQL's driver is told more: how wide a number is."""
+"""By field, the type whose values SQLite takes. PostgreSQL takes texts; of numbers its driver is told how wide
+they are."""
 
 Convert = Callable[[Any, Any, Any], Any]
 
 
 def saved(field: Any, value: Any, database: Any) -> Any:
     """As `field.get_db_prep_save` says it."""
+    kind = type(field)
+    plain = _AS_IT_IS.get(kind)
+    if plain is str and type(value) is str:
+        return value
     if database.vendor == "sqlite":
-        kind = type(field)
-        if value is None or type(value) is _AS_IT_IS.get(kind):
+        if value is None or type(value) is plain:
             return value
         if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
             return value.replace(tzinfo=None).isoformat(" ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
@@ -26,6 +27,17 @@ def test_a_batch_is_one_transaction(django_assert_num_queries):
     connection.ensure_connection()
     with django_assert_num_queries(4):  # BEGIN, two inserts, COMMIT
         assert write_batch([Write(lambda: create("a")), Write(lambda: create("b"))]) == ["a", "b"]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is told one by one")
+def test_what_a_batch_writes_at_its_end_and_its_commit_are_one_journey(monkeypatch):
+    connection.ensure_connection()
+    real, seen = connection.commit, list[Any]()
+    wire = connection.connection.pgconn
+    monkeypatch.setattr(connection, "commit", lambda: (seen.append(wire.pipeline_status), real()))
+    assert write_batch([Write(lambda: create("a"))]) == ["a"]
+    assert seen == [psycopg.pq.PipelineStatus.ON]
+    assert wire.pipeline_status == psycopg.pq.PipelineStatus.OFF
 
 
 def test_what_one_row_breaks_only_that_row_loses():
