@@ -25,8 +25,8 @@ _AS_IT_IS: dict[type[Any], type] = {
     models.PositiveSmallIntegerField: int,
     models.TextField: str,
 }
-"""By field, the type whose values SQLite takes. PostgreSQL takes texts; of numbers its driver is told how wide
-they are."""
+"""By field, the type whose values SQLite takes. PostgreSQL takes texts so; of numbers its driver is told how
+wide they are."""
 
 Convert = Callable[[Any, Any, Any], Any]
 
