@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
 from typing import Any, cast
 
@@ -202,7 +202,8 @@ def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = Fa
     try:
         (asked.executemany if many else asked.execute)(sql, values)
     except BaseException as error:
-        cursor.close()
+        with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
+            cursor.close()
         if isinstance(error, NotSupportedError) and not database.in_atomic_block:
             # a column's type changed under a kept statement; a rollback would make psycopg forget it
             database.close()
