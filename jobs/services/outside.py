@@ -20,7 +20,7 @@ _CANCELLED, _PUSHED, _OFF = "cancelled", "pushed", "off"
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class Changes:
     """cancelled: ids of jobs whose cancel was asked for. pushed: of attempts. off: names of servers."""
 
     cancelled: frozenset[str]
@@ -28,7 +28,7 @@ class News:
     off: frozenset[str]
 
 
-def news_of(leases: Iterable[Lease]) -> News:
+def changes_for(leases: Iterable[Lease]) -> Changes:
     runs = list(leases)
     found: dict[str, list[str]] = defaultdict(list)
     for kind, name in _changed(
@@ -37,7 +37,7 @@ def news_of(leases: Iterable[Lease]) -> News:
         sorted({lease.server for lease in runs}),
     ):
         found[kind].append(name)
-    return News(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF)))
+    return Changes(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF)))
 
 
 def _rows(jobs: list[str], attempts: list[str], servers: list[str]) -> QuerySet[Any, Any]:

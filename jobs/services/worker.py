@@ -33,7 +33,7 @@ from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
 from jobs.services.echoes import Echoes
 from jobs.services.listener import Listener
-from jobs.services.outside import news_of
+from jobs.services.outside import changes_for
 from jobs.services.ports import Ports
 from jobs.services.read_ahead import ReadAhead
 from jobs.services.runs import AttemptRun
@@ -238,13 +238,13 @@ class GpuWorker:
             runs = dict(self._runs)
         for _, run in runs.values():
             run.check_time()
-        news = news_of(lease for lease, _ in runs.values())
+        changed = changes_for(lease for lease, _ in runs.values())
         for lease, run in runs.values():
-            if lease.job_id in news.cancelled:
+            if lease.job_id in changed.cancelled:
                 run.order(Order.CANCEL)
-            if lease.attempt_id in news.pushed:
+            if lease.attempt_id in changed.pushed:
                 run.nudge()
-        interrupt_switched_off(runs.values(), news.off)
+        interrupt_switched_off(runs.values(), changed.off)
 
     def _order_all(self, order: Order) -> None:
         with self._lock:

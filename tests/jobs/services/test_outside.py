@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.ids import new_id
 from jobs.models import Job, PushedResult
-from jobs.services.outside import News, news_of
+from jobs.services.outside import Changes, changes_for
 from tests.builders import make_job, make_model, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -26,21 +26,21 @@ def test_each_run_is_told_of_its_own_job_attempt_and_server() -> None:
         Mock(job_id=job.id, attempt_id=new_id(), server=server)
         for job, server in zip(jobs, ("gpu-1", "gpu-1", "gpu-2"), strict=True)
     ]
-    assert news_of(runs).cancelled == frozenset()
+    assert changes_for(runs).cancelled == frozenset()
     now = datetime.now(UTC)
     Job.objects.filter(id__in=[jobs[1].id, make_job(model=model).id]).update(cancel_requested_at=now)
     for attempt_id, job in ((runs[2].attempt_id, jobs[2]), (new_id(), jobs[0])):
         PushedResult.objects.create(attempt_id=attempt_id, job_id=job.id, body={}, received_at=now)
 
     with CaptureQueriesContext(connection) as asked:
-        news = news_of(runs)
-    assert news == News(frozenset({jobs[1].id}), frozenset({runs[2].attempt_id}), frozenset({"gpu-2"})), (
-        "what is not in hand is no news"
-    )
+        changed = changes_for(runs)
+    assert changed == Changes(
+        frozenset({jobs[1].id}), frozenset({runs[2].attempt_id}), frozenset({"gpu-2"})
+    ), "of nothing that is not in hand"
     assert len(asked) == 1
 
 
 def test_who_runs_nothing_asks_nothing() -> None:
     with CaptureQueriesContext(connection) as asked:
-        assert news_of([]) == News(frozenset(), frozenset(), frozenset())
+        assert changes_for([]) == Changes(frozenset(), frozenset(), frozenset())
     assert len(asked) == 0
