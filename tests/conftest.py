@@ -91,11 +91,27 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
 
 
 @pytest.fixture(autouse=True)
-def registry_not_remembered() -> None:
-    """Reads of the registry are remembered for a second: longer than most tests."""
+def nothing_remembered() -> None:
+    """Reads are remembered for seconds, which is longer than most tests, by numbers that the next test's rows
+    have too; and that a busy machine's Redis was slow, by a clock that the next test may not go by."""
     from gpus import queries
+    from jobs.api import authentication
+    from jobs.services import limits, quotas, slow_redis
 
-    queries.forget()
+    for one in (queries, limits, quotas, slow_redis):
+        one.forget()
+    authentication.forget_keys()
+
+
+@pytest.fixture
+def all_remembered(nothing_remembered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test has read it need not read again, however slow the machine is."""
+    from gpus import queries
+    from jobs.api import authentication
+    from jobs.services import limits, quotas
+
+    for one in (queries, limits, quotas, authentication):
+        monkeypatch.setattr(one, "REMEMBER_SECONDS", 3600.0)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class Visit:
     hosts: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("request", self._asked)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._said)

@@ -21,6 +21,7 @@ from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, Tenant
 from jobs.events import announce as announcing
 from jobs.services import ports
 from jobs.services.ports import Ports
+from tests.jobs.events.patient import announce_patiently
 from tests.jobs.web import running_web
 
 from .browser import CHROMIUM, SWITCHES, Desk
@@ -152,7 +153,7 @@ def desk(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[Desk]:
         # playwright runs an event loop in this thread, and Django takes that for asynchronous code
         patch.setitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         patch.setattr(ports, "production_ports", lambda: real)
-        patch.setattr(announcing, "_resting_until", 0.0)
+        announce_patiently(patch)
         with running_web() as web, playwright.sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
             yield Desk(browser, web.url)

@@ -7,6 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -114,6 +115,23 @@ def test_a_jobs_timeline_grows_while_it_runs(desk: Desk, works: Works) -> None:
         page.keyboard.press("Enter")
         page.wait_for_selector("text=1 given priority 2.")
         assert Job.objects.get(id=job.id).priority == 2
+        visit.assert_quiet()
+
+
+def test_a_dialog_opens_although_its_button_was_replaced_meanwhile(desk: Desk, works: Works) -> None:
+    job = make_job(works.model, at=timezone.now())
+    with desk.visit(works.boss) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.evaluate("document.querySelector('#job-live').isOld = true")
+
+        def answer_late(route: Any) -> None:
+            make_running(job, at=timezone.now())
+            page.wait_for_function("!document.querySelector('#job-live').isOld")
+            route.continue_()
+
+        page.route("**/cancel_one/", answer_late)
+        page.click(".buttons a:has-text('Cancel')")
+        page.wait_for_selector("#dialog button[type=submit]")
         visit.assert_quiet()
 
 

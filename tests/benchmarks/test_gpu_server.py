@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.suite.gpu import Gpu, NotDone
 from dispatcher_project.proving.children import Children
-from dispatcher_project.proving.ports import free_ports
 from dispatcher_project.proving.system import clean_environment
+from tests.ports import free_port
 
 Ask = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -24,7 +24,7 @@ Ask = Callable[..., tuple[int, dict[str, Any]]]
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu]:
     children = Children(tmp_path_factory.mktemp("log"), clean_environment())
-    yield Gpu(children, next(free_ports()))
+    yield Gpu(children, free_port())
     children.close()
 
 

@@ -86,7 +86,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
     wait_for((tmp_path / "s").exists, what="its socket")
     yield redis.Redis(unix_socket_path=str(tmp_path / "s"), decode_responses=True)
     process.terminate()
-    process.wait(10)
+    process.wait(60)
 
 
 def test_redis_asks_for_its_password_and_forgets_nothing(

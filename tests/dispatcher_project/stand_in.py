@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 
 @dataclass
@@ -42,7 +44,9 @@ class StandInWorker:
     show_run: Any = None
 
     def __init__(self) -> None:
-        self._redis = redis.Redis.from_url(os.environ["STAND_IN_REDIS"], decode_responses=True)
+        patient = Retry(ConstantBackoff(0.1), 600)  # it may be the broker that a test takes away
+        url = os.environ["STAND_IN_REDIS"]
+        self._redis = redis.Redis.from_url(url, decode_responses=True, retry=patient)
         self._interrupted = threading.Event()
         self._busy = 0
 

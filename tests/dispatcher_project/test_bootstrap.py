@@ -156,7 +156,7 @@ def test_a_second_one_waits_and_finds_it_done(project: Path, installs: Installs)
         assert second.stderr is not None
         assert "waiting" in second.stderr.readline()
         stamp(project, [])
-    assert second.wait(20) == 0
+    assert second.wait(60) == 0
     second.stderr.close()
     assert len(installs()) == 0
 

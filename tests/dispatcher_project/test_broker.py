@@ -99,7 +99,7 @@ def _waiting_after_a_consumer_closed_without_ack(connect: Any, transport: str) -
     Producer(connect(transport)).publish("x", routing_key=queue.name, declare=[queue])
     consuming = connect(transport)
     with Consumer(consuming, [queue], callbacks=[lambda body, message: None]):
-        consuming.drain_events(timeout=5)
+        consuming.drain_events(timeout=30)
         consuming.default_channel.qos.restore_unacked_once()
     return int(connect(transport).channel()._size(queue.name))
 

@@ -63,7 +63,7 @@ def test_it_dies_with_its_parent(folder: Path) -> None:
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         os.kill(parent.pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), seconds=10)
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_without_a_server_the_error_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

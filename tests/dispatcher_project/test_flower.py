@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -22,6 +21,7 @@ from tornado.options import options
 from admin_ui.flower_address import FLOWER_PREFIX
 from dispatcher_project.embedded import EmbeddedValkey
 from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.scenario
 
@@ -34,8 +34,7 @@ goodbye."""
 
 class Flower:
     def __init__(self, bench: WorkerBench) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         with (bench.folder / "flower.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "dispatcher_project", "flower", f"--port={self.port}"],
@@ -59,7 +58,7 @@ class Flower:
         if password:
             request.add_header("Authorization", self.login(password))
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, ""
@@ -138,7 +137,7 @@ def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) ->
 
 def test_its_bare_address_leads_to_its_pages_behind_the_same_password(flower: Flower) -> None:
     """What up.json calls flower_url. The answer itself is looked at, not where it leads."""
-    connection = HTTPConnection("127.0.0.1", flower.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", flower.port, timeout=60)
     answers = {}
     for name, headers in (("nobody", {}), ("who knows it", {"Authorization": flower.login()})):
         connection.request("GET", f"/{FLOWER_PREFIX}", headers=headers)
@@ -163,7 +162,7 @@ def test_flower_shows_who_runs_what_also_after_its_broker_died(
     assert running["state"] == "STARTED"
     assert running["args"] == "zimg on zimg-1/0"
     bench.let("go")
-    wait_for(lambda: flower.tasks()["J1"]["state"] == "SUCCESS", what="its end")
+    wait_for(lambda: flower.tasks().get("J1", {}).get("state") == "SUCCESS", what="its end")
     assert "'outcome': 'completed'" in flower.tasks()["J1"]["result"]
 
     def knows_the_queue() -> bool:

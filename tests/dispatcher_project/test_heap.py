@@ -17,7 +17,7 @@ FROZEN = "; import gc; print(gc.isenabled(), gc.get_freeze_count() > 50_000)"
 
 def said_by(program: str) -> str:
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout
 
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])

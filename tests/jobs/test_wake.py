@@ -15,6 +15,7 @@ import redis
 
 from dispatcher_project.broker import register_transports
 from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.settings import celery
 from dispatcher_project.settings.celery import celery_settings
 from gpus.leasing.values import Wakes
 from jobs import wake
@@ -41,8 +42,13 @@ def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wake.Door]:
 
 
 @pytest.fixture
-def messages(valkey: EmbeddedValkey, open_door: Any, fleet: str) -> Iterator[Callable[[str], list[Any]]]:
-    """What lies in a queue: (task, args, headers), oldest first."""
+def messages(
+    valkey: EmbeddedValkey, open_door: Any, fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], list[Any]]]:
+    """What lies in a queue: (task, args, headers), oldest first. The door is given all the time it needs: a
+    message whose answer comes late counts as not sent."""
+    monkeypatch.setattr(wake, "TOTAL_SECONDS", 60.0)
+    monkeypatch.setattr(celery, "_PUBLISH_TIMEOUT_SECONDS", 60.0)
     open_door(valkey.url)
     client: redis.Redis = redis.Redis.from_url(valkey.url)
 
@@ -108,7 +114,7 @@ def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None
         for thread in threads:
             thread.join(30)
         # the bound promised to submits, with room for a busy machine: without it this takes a minute
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
 
 
 def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any, open_door: Any) -> None:

@@ -32,7 +32,7 @@ def running_web() -> Iterator[Web]:
     thread = threading.Thread(target=server.run, name="web", daemon=True)
     thread.start()
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not server.started:
             assert thread.is_alive(), "uvicorn ended at start"
             assert time.monotonic() < until, "uvicorn did not start"
@@ -41,6 +41,6 @@ def running_web() -> Iterator[Web]:
         yield Web(f"http://127.0.0.1:{port}", front)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         connections.settings["default"]["CONN_MAX_AGE"] = kept
         assert not thread.is_alive()

@@ -29,6 +29,7 @@ class GpuServer:
                 mode=mode,
                 push=push,
                 keep_runs=2000,
+                cancel_wait_seconds=4.0,  # less than a dispatcher waits for its answer
             )
         )
         node.start()

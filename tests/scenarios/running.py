@@ -20,9 +20,9 @@ from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.worker_bench import wait_for
+from tests.ports import free_port
 from tests.scenarios.client import Client
 from tests.scenarios.gpu_server import GpuServer
-from tests.scenarios.ports import free_port
 
 _KNOBS = {
     "DISPATCHER_LEASE_SECONDS": "4",

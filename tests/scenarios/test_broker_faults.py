@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from dispatcher_project.embedded import EmbeddedValkey
 from tests.dispatcher_project.silent_proxy import SilentProxy
 from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
+from tests.ports import free_port
 
 pytestmark = pytest.mark.scenario
 
@@ -20,8 +20,7 @@ class Rig:
     """Worker → proxy → Valkey; the test itself talks to Valkey directly."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self.valkey = EmbeddedValkey(folder / "valkey", port=port)
         self.valkey.start()
         self.proxy = SilentProxy(port)
@@ -35,7 +34,7 @@ class Rig:
         return len(self.bench.calls("worked"))
 
     def wait_for_worked(self, count: int) -> None:
-        wait_for(lambda: self.worked() >= count, seconds=30, what=f"{count} wakes worked\n{self.bench.log}")
+        wait_for(lambda: self.worked() >= count, seconds=60, what=f"{count} wakes worked\n{self.bench.log}")
 
     def close(self) -> None:
         self.bench.close()
@@ -55,13 +54,13 @@ def test_a_silent_partition_is_noticed_healed_and_no_obstacle_to_a_stop(rig: Rig
     rig.wake()
     rig.wait_for_worked(1)
     rig.proxy.silence()
-    wait_for(lambda: "connection to broker lost" in rig.bench.log.lower(), seconds=25, what=rig.bench.log)
+    wait_for(lambda: "connection to broker lost" in rig.bench.log.lower(), seconds=60, what=rig.bench.log)
     rig.proxy.heal()
     rig.wake()
     rig.wait_for_worked(2)
     rig.proxy.silence()
     worker.send_signal(signal.SIGTERM)
-    worker.wait(30)
+    worker.wait(60)
     assert rig.bench.calls("drain") == [[]]
 
 
@@ -71,7 +70,7 @@ def test_a_busy_worker_outlives_a_broker_that_dies(rig: Rig) -> None:
     rig.wake()
     wait_for(lambda: rig.bench.calls("work"))
     rig.valkey.kill()
-    wait_for(lambda: "connection to broker lost" in rig.bench.log.lower(), seconds=25, what=rig.bench.log)
+    wait_for(lambda: "connection to broker lost" in rig.bench.log.lower(), seconds=60, what=rig.bench.log)
     rig.valkey.start()
     rig.wait_for_worked(1)
     rig.wake()

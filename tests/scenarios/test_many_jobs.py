@@ -15,7 +15,7 @@ JOBS, SLOTS, SECONDS = 1000, 8, 0.1
 def test_a_thousand_jobs_on_eight_slots_run_once_each_and_meet_no_busy_server(system: System) -> None:
     server = system.add_server("thousand", slots=SLOTS)
     ids = system.tenant.submit_batch("thousand", [{"seconds": SECONDS, "echo": n} for n in range(JOBS)])
-    wait_for(lambda: system.tenant.unfinished("thousand") == 0, seconds=90, what="the end of all jobs")
+    wait_for(lambda: system.tenant.unfinished("thousand") == 0, seconds=240, what="the end of all jobs")
     server.assert_each_ran_once(ids)
     server.assert_never_full()
     assert system.tenant.job(ids[-1])["result"] == {"echo": {"seconds": SECONDS, "echo": JOBS - 1}}

@@ -51,7 +51,7 @@ def second_host(system: System, server: GpuServer, tmp_path: Path) -> Iterator[s
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )
     try:
-        wait_for(lambda: ready.exists() or host.poll() is not None, seconds=30, what="the second host")
+        wait_for(lambda: ready.exists() or host.poll() is not None, seconds=90, what="the second host")
         yield host
     finally:
         host.kill()

@@ -50,7 +50,7 @@ def test_it_needs_no_secret_and_no_setting():
         env={**kept, "DISPATCHER_NO_BOOTSTRAP": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stderr) == (3, "")

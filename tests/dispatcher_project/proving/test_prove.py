@@ -54,7 +54,7 @@ def processes_of(folder: Path) -> list[str]:
 def test_gpu_servers_that_restart_cost_no_job(tmp_path: Path) -> None:
     folder = tmp_path / "var"
     trial = start(folder, "--jobs", "60", "--faults", "restart_server", "--seed", "4")
-    output, _ = trial.communicate(timeout=110)
+    output, _ = trial.communicate(timeout=250)
     report = json.loads((folder / "prove" / "report.json").read_text())
     assert report["wrong"] == [], output
     (fault,) = report["faults"]

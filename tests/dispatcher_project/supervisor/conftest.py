@@ -103,10 +103,10 @@ class Run:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
-def wait_until(sign: Callable[[], bool], *, seconds: float = 20.0) -> None:
+def wait_until(sign: Callable[[], bool], *, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not sign():
         assert time.monotonic() < until, "the awaited sign did not come"

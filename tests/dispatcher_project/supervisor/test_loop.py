@@ -24,7 +24,7 @@ def test_a_step_is_done_when_it_ended_with_0(supervise: Callable[..., Run]) -> N
 
 def test_a_failed_step_ends_the_start_and_shows_why(supervise: Callable[..., Run]) -> None:
     run = supervise([child("db")], [child("prepare", "sys.exit('no such table')", step=True)], [child("web")])
-    assert run.process.wait(20) == 1
+    assert run.process.wait(60) == 1
     output = run.output.read_text()
     assert "FAILED prepare ended (exit code 1)" in output
     assert "no such table" in output
@@ -33,7 +33,7 @@ def test_a_failed_step_ends_the_start_and_shows_why(supervise: Callable[..., Run
 
 def test_a_child_that_never_comes_up_ends_the_start(supervise: Callable[..., Run]) -> None:
     run = supervise([child("web", "sys.exit(3)")])
-    assert run.process.wait(20) == 1
+    assert run.process.wait(60) == 1
     assert run.notes() == ["start web"] * 3
     assert "web ended (exit code 3) before it was ready" in run.output.read_text()
 
@@ -61,11 +61,11 @@ def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
     once_alive = "notify('READY=1')\nnotify('WATCHDOG=1')\nsignal.pause()"
     talking = "notify('READY=1')\nwhile True: notify('WATCHDOG=1'); time.sleep(0.1)"
     run = supervise(
-        [child("beat", once_alive, silent_after_seconds=1), child("web", talking, silent_after_seconds=1)]
+        [child("beat", once_alive, silent_after_seconds=4), child("web", talking, silent_after_seconds=4)]
     )
     before = run.wait_ready()
     wait_until(lambda: run.pids()["beat"] != before["beat"])
-    assert "beat        │ silent for 1 s: restarting it" in run.output.read_text()
+    assert "beat        │ silent for 4 s: restarting it" in run.output.read_text()
     assert "web         │ silent" not in run.output.read_text()
 
 

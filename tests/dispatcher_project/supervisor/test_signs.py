@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -8,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from dispatcher_project.supervisor.signs import http_says_ok, listen_near, port_is_free, port_is_open
+from tests.ports import free_port
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -28,9 +28,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def test_ok_is_any_2xx(port: int) -> None:

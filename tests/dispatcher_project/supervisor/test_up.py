@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from dispatcher_project.supervisor import up
 from dispatcher_project.supervisor.children import Ports
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, DataFolder
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -32,8 +32,7 @@ def choose(closing: ExitStack, web: int = 8000, **options: Any) -> Ports:
 
 @pytest.fixture
 def web_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def test_two_at_the_same_moment_never_choose_the_same_port_for_flower(

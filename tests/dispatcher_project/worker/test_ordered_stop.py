@@ -13,7 +13,9 @@ from tests.dispatcher_project.worker_bench import wait_for
 
 
 class Bench:
-    def __init__(self, *, grace_seconds: float, drain: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, *, grace_seconds: float, drain: Callable[[], Any] | None = None, last_seconds: float = 60.0
+    ) -> None:
         self.steps: list[str] = []
         self.busy = 1
         self.stop = OrderedStop(
@@ -22,13 +24,13 @@ class Bench:
             busy=lambda: self.busy,
             interrupt=lambda: self.steps.append("interrupt"),
             end_process=lambda code: self.steps.append(f"exit {code}"),
-            last_seconds=0.1,
+            last_seconds=last_seconds,
         )
         self.thread = threading.Thread(target=self.stop._run)
         self.thread.start()
 
     def wait(self) -> list[str]:
-        self.thread.join(10)
+        self.thread.join(30)
         assert not self.thread.is_alive()
         return self.steps
 
@@ -60,14 +62,14 @@ def test_after_the_grace_the_rest_is_interrupted() -> None:
 
 
 def test_what_never_ends_is_ended_by_force() -> None:
-    bench = Bench(grace_seconds=0.05)
+    bench = Bench(grace_seconds=0.05, last_seconds=0.1)
     bench.stop.ask()
     assert bench.wait() == ["drain", "interrupt", "exit 1"]
 
 
 @pytest.mark.parametrize("first", ["Warm", "Cold"])
 def test_a_cold_stop_has_no_grace_also_when_it_comes_second(first: str) -> None:
-    bench = Bench(grace_seconds=3600)
+    bench = Bench(grace_seconds=3600, last_seconds=0.1)
     bench.stop.ask(how=first)
     bench.stop.ask(how="Cold")
     assert bench.wait() == ["drain", "interrupt", "exit 1"]
@@ -77,6 +79,6 @@ def test_a_drain_that_fails_does_not_keep_the_worker_from_ending() -> None:
     def drain() -> None:
         raise RuntimeError("Redis is away")
 
-    bench = Bench(grace_seconds=0.05, drain=drain)
+    bench = Bench(grace_seconds=0.05, drain=drain, last_seconds=0.1)
     bench.stop.ask()
     assert bench.wait() == ["interrupt", "exit 1"]

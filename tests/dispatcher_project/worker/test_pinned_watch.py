@@ -84,9 +84,11 @@ def test_it_beats_by_the_last_reading_and_does_not_read_the_driver(
     assert beats(watch)[1]["telemetry"] is None, "too old to be shown as what is"
 
 
-def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(gpu: LocalGpu):
+def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(
+    gpu: LocalGpu, monkeypatch: pytest.MonkeyPatch
+):
     library = FakeNvml(Card("GPU-a"))
-    nvml = Nvml(library, answer_seconds=0.2)
+    nvml = Nvml(library, answer_seconds=30.0)
     ports: Any = Ports()
     watch = PinnedWatch(
         gpu,
@@ -100,8 +102,10 @@ def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(gpu: L
     watch.measure()
     watch.beat()
     library.answers.clear()
+    monkeypatch.setattr(nvml, "_answer_seconds", 0.2)
     watch.measure()
     watch.beat()
+    monkeypatch.undo()
     library.answers.set()
     eventually(lambda: watch.measure() or "gpu" in (watch._telemetry or {}))
     watch.beat()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def test_a_gpu_worker_follows_pools_shows_its_jobs_and_ends_in_order(bench: Benc
     wait_for(lambda: bench.worked("late"))
     bench.remove_pool("zimg")
     wait_for(lambda: "Canceling queue gpu.zimg" in bench.log)
-    assert bench.app.control.ping(timeout=5, limit=1)  # Flower asks like this
+    assert bench.app.control.ping(timeout=30, limit=1)  # Flower asks like this
 
     bench.order(until="its end")
     bench.wake("late")
@@ -60,7 +59,7 @@ def test_a_gpu_worker_follows_pools_shows_its_jobs_and_ends_in_order(bench: Benc
     wait_for(lambda: bench.calls("drain"))
     assert bench.worked("late") == 1  # drained at once, while it runs
     bench.let("its end")
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert bench.worked("late") == 2  # it got its grace
     assert bench.calls("interrupt") == []
     assert bench.calls("stop") == [[]]
@@ -76,7 +75,7 @@ def test_after_the_grace_runs_are_interrupted_and_the_worker_ends(bench: Bench) 
     bench.wake("zimg")
     wait_for(lambda: bench.calls("work"))
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert bench.calls("interrupt") == [[]]
 
 
@@ -87,7 +86,7 @@ def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> N
     bench.wake("zimg")
     wait_for(lambda: bench.calls("work"))
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 1
+    assert worker.wait(60) == 1
 
 
 def test_a_gpu_worker_is_lean(bench: Bench) -> None:
@@ -102,13 +101,12 @@ def test_a_gpu_worker_is_lean(bench: Bench) -> None:
 
 
 def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
-    worker = bench.start("queue_worker", "--queues", "callbacks,sweeps", "--concurrency", "2")
+    command = ("queue_worker", "--queues", "callbacks,sweeps", "--concurrency", "2")
+    worker = bench.start(*command, STAND_IN_LAST_SECONDS="3600")
     queues = wait_for(lambda: bench.app.control.inspect(timeout=1, limit=1).active_queues())
     assert {queue["name"] for queue in next(iter(queues.values()))} == {"callbacks", "sweeps"}
     worker.send_signal(signal.SIGTERM)
-    started = time.monotonic()
-    assert worker.wait(15) == 0
-    assert time.monotonic() - started < 10  # by itself, before the last resort
+    assert worker.wait(60) == 0, "by itself, before the last resort"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge, RamGauge
 from gpus.local.orders import Order
 from gpus.runners.base import Abort
+from tests.ports import free_port
 
 CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
 
@@ -57,7 +57,7 @@ class Box:
             gauge=gauge or RamGauge(),
             environment={FILE_VARIABLE: str(file), "TEST_FOLDER": str(self.folder)},
             output_root=self.folder / "output",
-            knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=3.0, sample_seconds=0.0),
+            knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=30.0, sample_seconds=0.0),
             hear=lambda order, kind, value: self.told.append((kind, value)),
             happened=lambda event, **fields: self.events.append((event, fields)),
         )
@@ -79,12 +79,6 @@ class Box:
     @property
     def text(self) -> str:
         return "".join(value for kind, value in self.told if kind == "partial")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _toml(value: Any) -> str:

@@ -14,9 +14,10 @@ import pytest
 from gpus.errors import DoesNotFit
 from gpus.local.gpu import LocalGpu
 from gpus.local.memory import Memory, RamGauge, held_by
-from tests.gpus.cotenants.box import CHAT, Box, free_port
+from tests.gpus.cotenants.box import CHAT, Box
 from tests.gpus.node.caller import eventually
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
+from tests.ports import free_port
 
 
 class Unit:

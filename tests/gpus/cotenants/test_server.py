@@ -29,9 +29,10 @@ from gpus.errors import (
 from gpus.handlers import Cancelled, RunContext
 from gpus.handlers.errors import LetDown, failure_of
 from gpus.local.orders import error_of
-from tests.gpus.cotenants.box import CHAT, Box, free_port
+from tests.gpus.cotenants.box import CHAT, Box
 from tests.gpus.node.caller import eventually
 from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
+from tests.ports import free_port
 
 
 def is_there(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,23 +12,11 @@ import redis
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
 from gpus.leasing.connect import connect
+from tests.ports import free_port
 
 from .rig import POOL, Rig
 
 NODES, SLOTS = 3, 16384
-
-
-def free_port() -> int:
-    """Whose cluster bus port (10,000 more) exists and is free too."""
-    while True:
-        with socket.socket() as one, socket.socket() as bus:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            try:
-                bus.bind(("127.0.0.1", port + 10_000))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +24,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of three nodes that share the slots."""
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary on this machine")
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
     servers = [
         EmbeddedValkey(Path(tmp_path_factory.mktemp("n")), append_only=False, port=free_port(), extra=options)
         for _ in range(NODES)

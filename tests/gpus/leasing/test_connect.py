@@ -17,9 +17,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import redis_leases
+from tests.ports import free_port
 
 from .rig import Rig
-from .test_cluster import free_port
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gpus.leasing.scripts import library_code, library_name
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
 from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.ports import free_port
+from tests.ports import free_port
 
 from .rig import POOL, Rig
 

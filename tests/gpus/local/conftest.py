@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ def bench(module_bench: Bench) -> Bench:
     module_bench.lines.clear()
     module_bench.events.clear()
     return module_bench
+
+
+@pytest.fixture
+def patient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that heeds its cancel gets all the time it needs for that."""
+    monkeypatch.setattr(bench.gpu, "knobs", replace(bench.gpu.knobs, cancel_seconds=30.0))
 
 
 Eventually = Callable[[Callable[[], Any]], Any]

@@ -52,10 +52,11 @@ def answered(driver: DriverThread) -> bool:
 
 
 def test_what_waited_behind_another_in_vain_is_not_asked_later(driver: DriverThread):
-    answers = threading.Event()
+    answers, hangs = threading.Event(), threading.Event()
     asked: list[str] = []
-    first = threading.Thread(target=lambda: driver.ask(lambda: answers.wait(20), 60.0))
+    first = threading.Thread(target=lambda: driver.ask(lambda: hangs.set() or answers.wait(20), 60.0))
     first.start()
+    assert hangs.wait(20)
     with pytest.raises(Unanswered):
         driver.ask(lambda: asked.append("late"), 0.2)
     answers.set()

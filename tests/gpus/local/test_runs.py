@@ -111,6 +111,7 @@ def test_garbage_on_standard_output_goes_to_the_log_and_not_into_the_protocol(be
     assert len(bench.lines) < 200, "floods are cut"
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench: Bench):
     pid, here = bench.wild("echo"), bench.path()
     going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
@@ -175,6 +176,7 @@ def test_a_verdict_is_of_one_process_only(bench: Bench):
         bench.wild("crashes")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_run_past_its_limit_that_heeds_its_cancel_is_only_late(bench: Bench):
     with pytest.raises(RunTimedOut) as raised:
         bench.run("wild", {"do": "waits", "here": str(bench.path())}, limit_seconds=0.2)

@@ -70,20 +70,20 @@ def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> No
     def hold() -> None:
         with lender.connection():
             named()
-            held.wait(5)
-            done.wait(5)
+            held.wait(30)
+            done.wait(30)
 
     threads = [threading.Thread(target=hold) for _ in range(2)]
     for thread in threads:
         thread.start()
-    held.wait(5)
+    held.wait(30)
     with lender.connection():
         pass  # who reads nothing needs none
     with pytest.raises(OperationalError), lender.connection():
         named()
     done.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(30)
     with lender.connection():
         assert named() == []
 

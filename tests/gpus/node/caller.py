@@ -60,7 +60,7 @@ class Caller:
         return found
 
 
-def eventually(look: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """The first true answer; fails if none comes."""
     until = time.monotonic() + seconds
     while not (found := look()):

@@ -2,13 +2,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
+from tests.gpus.node import custom_handlers
 from tests.gpus.node.caller import Caller
+
+
+@pytest.fixture
+def gate() -> Iterator[ModuleType]:
+    """`custom_handlers`, whose `held` has not `begun` and waits for its `release`."""
+    custom_handlers.begun.clear()
+    custom_handlers.release.clear()
+    yield custom_handlers
+    custom_handlers.release.set()
 
 
 @pytest.fixture
@@ -19,6 +30,7 @@ def start() -> Iterator[Callable[..., Caller]]:
         def begin(**settings: Any) -> Caller:
             if "handlers" not in settings:
                 settings.setdefault("handler", "gpus.node.simulator:run")
+            settings.setdefault("cancel_wait_seconds", 30.0)  # how fast a handler stops is not asked here
             caller = Caller(Node(NodeConfig(**settings)))
             stack.callback(caller.threads.shutdown)
             stack.enter_context(caller.node)

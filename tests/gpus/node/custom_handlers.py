@@ -7,7 +7,7 @@ from typing import Any
 
 from gpus.node.handlers import BadInput, RunContext
 
-release = threading.Event()
+begun, release = threading.Event(), threading.Event()
 
 
 def only_payload(payload: Any) -> Any:
@@ -53,6 +53,14 @@ def says(payload: Any, ctx: RunContext) -> Any:
     if payload == "fail":
         raise ValueError("deep inside")
     return str(ctx.output_dir)
+
+
+def held(payload: Any, ctx: RunContext) -> Any:
+    """Is half done until it is let go."""
+    ctx.report(0.5)
+    begun.set()
+    release.wait(30)
+    return payload
 
 
 def stubborn(payload: Any) -> Any:

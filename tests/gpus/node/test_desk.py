@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.gpus.node import custom_handlers
 from tests.gpus.node.caller import eventually
 
 HANG = {"fault": "hang"}
@@ -96,14 +95,13 @@ def test_health_lists_what_runs(start):
     assert health["jobs"] == [{"job_id": "j", "attempt": "a"}, {"job_id": direct, "attempt": ""}]
 
 
-def test_a_handler_that_does_not_stop_keeps_its_slot(start):
-    custom_handlers.release.clear()
+def test_a_handler_that_does_not_stop_keeps_its_slot(start, gate):
     node = start(handler="tests.gpus.node.custom_handlers:stubborn", mode="async", cancel_wait_seconds=0.05)
     run = node.dispatch({}, X_Job_Id="j").body["job_id"]
     answer = node.ask("POST", "/cancel/j")
     assert (answer.status, answer.body) == (202, {"status": "cancelling", "running": True})
     assert node.health()["active_jobs"] == 1
-    custom_handlers.release.set()
+    gate.release.set()
     eventually(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
 
 

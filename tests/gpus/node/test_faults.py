@@ -35,23 +35,22 @@ def test_the_connection_is_cut_without_an_answer(start, fault):
 
 def test_a_restart_takes_as_long_as_it_is_told(start):
     node = start()
-    port = node.node.port
+    port, began = node.node.port, time.monotonic()
     with pytest.raises(NO_ANSWER):
         node.dispatch({"fault": "restart", "down_seconds": 0.3})
-    with pytest.raises(ConnectionRefusedError):
-        node.health()
     assert eventually(lambda: _health_if_up(node))["active_jobs"] == 0
+    assert time.monotonic() - began >= 0.3
     assert node.node.port == port
 
 
 def test_a_node_that_is_down_can_be_stopped(start):
-    before = threading.active_count()
+    before = set(threading.enumerate())
     node = start()
     node.node.restart(down_seconds=5)
     node.node.stop()
     with pytest.raises(ConnectionRefusedError):
         node.health()
-    assert threading.active_count() == before, "nothing is left that would open the port again"
+    assert set(threading.enumerate()) <= before, "nothing is left that would open the port again"
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

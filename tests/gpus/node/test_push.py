@@ -41,7 +41,7 @@ def receiver(monkeypatch) -> Iterator[Receiver]:
 def test_an_async_result_is_pushed_with_its_token(start, receiver):
     node = start(mode="async")
     node.dispatch({"seconds": 0, "echo": 1}, X_Callback_Url=receiver.url, X_Callback_Token="t0ken")
-    assert receiver.asked.wait(10)
+    assert receiver.asked.wait(30)
     head, body = receiver.pushed()
     assert head.startswith("POST /run HTTP/1.1")
     assert "Authorization: Bearer t0ken" in head
@@ -52,7 +52,7 @@ def test_an_async_result_is_pushed_with_its_token(start, receiver):
 def test_a_failure_is_pushed_too(start, receiver):
     node = start(mode="async")
     node.dispatch({"seconds": 0, "fault": "cuda"}, X_Callback_Url=receiver.url)
-    assert receiver.asked.wait(10)
+    assert receiver.asked.wait(30)
     assert receiver.pushed()[1]["error_code"] == "gpu_fault"
 
 
@@ -83,16 +83,17 @@ def test_a_url_that_leads_nowhere_harms_nobody(start, receiver, url):
     eventually(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
 
 
-def test_a_sync_result_is_pushed_only_if_its_caller_has_gone(start, receiver):
-    node = start(slots=2)
-    node.dispatch({"seconds": 0}, X_Callback_Url=receiver.url)
-    body = b'{"seconds": 0.2, "echo": "late"}'
+def test_a_sync_result_is_pushed_only_if_its_caller_has_gone(start, gate, receiver):
+    start().dispatch({"seconds": 0}, X_Callback_Url=receiver.url)
+    node = start(handler="tests.gpus.node.custom_handlers:held")
+    body = b'"late"'
     head = f"POST /x HTTP/1.1\r\nX-Callback-Url: {receiver.url}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", node.node.port)) as sock:
         sock.sendall(head.encode() + body)
-        eventually(lambda: node.health()["active_jobs"] == 1)
-    assert receiver.asked.wait(10)
-    assert [receiver.pushed(n)[1]["result"]["echo"] for n in range(len(receiver.requests))] == ["late"]
+        assert gate.begun.wait(30)
+    gate.release.set()
+    assert receiver.asked.wait(30)
+    assert [receiver.pushed(n)[1]["result"] for n in range(len(receiver.requests))] == ["late"]
 
 
 def test_a_cancelled_run_is_not_pushed(start, receiver):
@@ -100,7 +101,7 @@ def test_a_cancelled_run_is_not_pushed(start, receiver):
     node.dispatch({"fault": "hang"}, X_Job_Id="j", X_Callback_Url=receiver.url)
     node.ask("POST", "/cancel/j")
     node.dispatch({"seconds": 0, "echo": "other"}, X_Callback_Url=receiver.url)
-    assert receiver.asked.wait(10)
+    assert receiver.asked.wait(30)
     assert receiver.pushed()[1]["result"]["echo"] == "other"
 
 
@@ -110,5 +111,5 @@ def test_a_node_may_be_told_not_to_push(start, receiver):
     eventually(lambda: quiet.ask("GET", f"/status/{run}").body["status"] == "success")
     loud = start(mode="async")
     loud.dispatch({"seconds": 0}, X_Callback_Url=receiver.url)
-    assert receiver.asked.wait(10)
+    assert receiver.asked.wait(30)
     assert len(receiver.requests) == 1

@@ -80,7 +80,11 @@ class RunnerContract:
 
     @pytest.fixture
     def bench(self) -> Iterator[Bench]:
-        with Node(NodeConfig(handler="gpus.node.simulator:run", slots=2, mode=self.mode)) as node:
+        # a cancel waits for the run's end, and how fast the run's thread gets there is not asked here
+        config = NodeConfig(
+            handler="gpus.node.simulator:run", slots=2, mode=self.mode, cancel_wait_seconds=30.0
+        )
+        with Node(config) as node:
             yield Bench(node, self.model)
 
     # -- how runs end -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from gpus.node.server import Node
 from gpus.protocol import ModelSpec, ModelType
 from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
+from tests.gpus.node import custom_handlers
 from tests.gpus.node.caller import eventually
 from tests.gpus.runners.contract import Bench, RunnerContract
 
@@ -42,19 +43,6 @@ class TestAsyncHttpRunner(RunnerContract):
 
     def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
         bench.runner.poll(request, self.remote_id, abort=abort)
-
-    def test_a_run_is_polled_until_its_end(self, bench: Bench) -> None:
-        request = bench.request({"seconds": 0.4})
-        remote_id = accepted(bench, request)
-        first = bench.runner.poll(request, remote_id, abort=Abort())
-        assert isinstance(first, StillRunning)
-        seen = []
-        outcome = first
-        while isinstance(outcome, StillRunning):
-            seen.append(outcome.progress)
-            outcome = bench.runner.poll(request, remote_id, abort=Abort())
-        assert isinstance(outcome, Finished)
-        assert any(progress for progress in seen), "the progress is passed on"
 
     def test_a_run_may_be_cancelled_by_its_remote_id(self, bench: Bench) -> None:
         request = bench.request({"seconds": 60})
@@ -116,6 +104,22 @@ class TestAsyncHttpRunner(RunnerContract):
         here = dataclasses.replace(MODEL, poll_endpoint_template=f"{bench.node.url}/status/{{id}}")
         request = bench.request({"seconds": 60}, model=here)
         assert isinstance(bench.runner.poll(request, accepted(bench, request), abort=Abort()), StillRunning)
+
+
+def test_a_run_is_polled_until_its_end() -> None:
+    custom_handlers.release.clear()
+    with Node(NodeConfig(handler="tests.gpus.node.custom_handlers:held", mode="async")) as node:
+        bench = Bench(node, MODEL)
+        request = bench.request({"x": 1})
+        remote_id = accepted(bench, request)
+
+        def poll() -> Finished | StillRunning:
+            return bench.runner.poll(request, remote_id, abort=Abort())
+
+        assert isinstance(poll(), StillRunning)
+        assert eventually(lambda: getattr(poll(), "progress", None)) == 0.5, "the progress is passed on"
+        custom_handlers.release.set()
+        eventually(lambda: poll() == Finished({"x": 1}))
 
 
 def test_an_async_model_on_a_server_that_answers_at_once_is_finished() -> None:

@@ -16,10 +16,10 @@ from tests.gpus.runners.posting import LONG, polite, post
 def test_an_abort_ends_a_blocked_read(transport, serve):
     server = serve(lambda visit: (visit.read_request(), visit.wait_for_hang_up()))
     abort = Abort()
-    threading.Thread(target=lambda: (server.asked.wait(5), abort.fire()), daemon=True).start()
+    threading.Thread(target=lambda: (server.asked.wait(30), abort.fire()), daemon=True).start()
     with pytest.raises(Interrupted):
         post(transport, server.url, abort=abort)
-    assert server.hung_up.wait(5)
+    assert server.hung_up.wait(30)
 
 
 def test_an_abort_inside_the_body_is_not_taken_for_a_lost_server(transport, serve):
@@ -30,7 +30,7 @@ def test_an_abort_inside_the_body_is_not_taken_for_a_lost_server(transport, serv
 
     server = serve(script)
     abort = Abort()
-    threading.Thread(target=lambda: (server.asked.wait(5), abort.fire()), daemon=True).start()
+    threading.Thread(target=lambda: (server.asked.wait(30), abort.fire()), daemon=True).start()
     with pytest.raises(Interrupted):
         post(transport, server.url, abort=abort)
 
@@ -60,7 +60,7 @@ def test_an_abort_ends_a_connect_that_nobody_answers(transport, deaf_url):
     registered = threading.Event()
     set_reader = abort.set_reader
     abort.set_reader = lambda end: (set_reader(end), registered.set())  # type: ignore[method-assign]
-    threading.Thread(target=lambda: (registered.wait(5), abort.fire()), daemon=True).start()
+    threading.Thread(target=lambda: (registered.wait(30), abort.fire()), daemon=True).start()
     with pytest.raises(Interrupted):
         post(transport, deaf_url, connect_timeout_seconds=LONG, abort=abort)
 
@@ -88,7 +88,7 @@ def test_a_late_abort_does_not_end_the_next_run_on_the_same_connection(transport
         visit.read_request()
         ends[0]()  # the first run's abort, as if it had been under way all the time
         visit.answer()
-        go_on.wait(5)
+        go_on.wait(30)
 
     server = serve(script)
     first = Abort()

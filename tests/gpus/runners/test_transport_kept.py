@@ -29,7 +29,7 @@ def test_a_kept_connection_that_the_server_closed_is_seen_and_not_used(transport
     server = serve(script)
     for number in range(3):
         post(transport, server.url)
-        assert server.closed.wait(5)
+        assert server.closed.wait(30)
         server.closed.clear()
         assert server.visits == number + 1
 
@@ -76,7 +76,7 @@ def test_idle_connections_are_bounded(transport, pool, serve, monkeypatch):
 
     def script(visit):
         while visit.read_request():
-            both.wait(5)
+            both.wait(30)
             visit.answer()
 
     server = serve(script)
@@ -95,7 +95,7 @@ def test_a_server_that_wants_to_close_is_let_go(transport, serve):
 
     server = serve(script)
     post(transport, server.url)
-    assert server.hung_up.wait(5)
+    assert server.hung_up.wait(30)
 
 
 def test_what_comes_behind_an_answer_is_taken_for_no_other_one(transport, serve):

@@ -221,10 +221,11 @@ def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
 
 
 def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = remember.time.monotonic()
+    monkeypatch.setattr(remember.time, "monotonic", lambda: now)
     register(leases)
     assert queries.model_spec("flux") is not None
     ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
-    now = remember.time.monotonic()
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 50

@@ -13,6 +13,7 @@ from gpus import queries as registry
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
+from jobs.api import overdue
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.services import ports as wiring
@@ -102,3 +103,23 @@ def make_model(name: str, **fields: Any) -> ModelConfig:
 @pytest.fixture
 def anonymous() -> APIClient:
     return APIClient(raise_request_exception=False)
+
+
+class DoorTime:
+    """What `jobs.api.overdue` goes by: it passes only when the test says so."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def move(self, seconds: float) -> None:
+        self._now += seconds
+
+
+@pytest.fixture
+def door_time(monkeypatch: pytest.MonkeyPatch) -> DoorTime:
+    time = DoorTime()
+    monkeypatch.setattr(overdue, "time", time)
+    return time

@@ -125,6 +125,7 @@ def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
     problem(anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=f"Bearer {plaintext}"), 401, "invalid_key")
 
 
+@pytest.mark.usefixtures("all_remembered")
 def test_a_remembered_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
     authentication.principal_of_key(acme.key)
     with django_assert_num_queries(0):  # type: ignore[operator]

@@ -92,6 +92,7 @@ def test_pages_go_forth_and_back_and_are_not_shifted_by_new_jobs(acme: Account) 
     assert ids(acme.client.get(third.json()["previous"])) == jobs[2:4]
 
 
+@pytest.mark.usefixtures("all_remembered")
 def test_a_list_costs_the_same_however_long(acme: Account, django_assert_max_num_queries: Any) -> None:
     for _ in range(20):
         make_job(acme.tenant)

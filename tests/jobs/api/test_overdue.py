@@ -15,6 +15,7 @@ from django.db import InternalError
 from jobs.api.errors import problem_of
 from jobs.api.front import AsyncFront
 from jobs.api.overdue import SiteInTime, unless_given_up
+from tests.jobs.api.conftest import DoorTime
 
 SUBMIT = "/api/v1/queue/submit"
 SECONDS = 0.2
@@ -27,10 +28,12 @@ class HeldSite:
         self.begun: list[str] = []
         self.ended = threading.Semaphore(0)
         self.may_go = threading.Event()
+        self.on_begin: Callable[[], None] = lambda: None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         self.begun.append(environ["PATH_INFO"])
-        assert self.may_go.wait(20)
+        self.on_begin()
+        assert self.may_go.wait(60)
         start_response("202 Accepted", [("Content-Type", "application/json")])
         yield b"{}"
         self.ended.release()
@@ -67,11 +70,18 @@ def held() -> HeldSite:
     return HeldSite()
 
 
+@pytest.fixture
+def once_begun(door_time: DoorTime, held: HeldSite) -> None:
+    """Time is up when the site has begun, and not before: its thread may come late."""
+    held.on_begin = lambda: door_time.move(SECONDS)
+
+
 def bounded(site: HeldSite, seconds: float = SECONDS) -> SiteInTime:
     """With one thread."""
     return SiteInTime(cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds)
 
 
+@pytest.mark.usefixtures("once_begun")
 def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: HeldSite) -> None:
     asked = Asked()
 
@@ -91,6 +101,7 @@ def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: H
     assert asked.answers == 1
 
 
+@pytest.mark.usefixtures("once_begun")
 def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
     async def run() -> None:
         app = bounded(held)
@@ -118,7 +129,7 @@ def test_other_pages_may_take_their_time(held: HeldSite) -> None:
     asyncio.run(run())
 
 
-def test_a_long_upload_is_no_slow_answer() -> None:
+def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
     """Each part takes most of the time there is, and all of them far more."""
 
     def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -132,7 +143,7 @@ def test_a_long_upload_is_no_slow_answer() -> None:
         front = AsyncFront(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
-            await asyncio.sleep(SECONDS * 0.6)  # the slow client is the point
+            door_time.move(SECONDS * 0.6)  # the slow client is the point
             return await asked.receive()
 
         await front(asked.scope, slowly, asked.send)

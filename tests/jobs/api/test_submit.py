@@ -148,6 +148,7 @@ def test_json_knows_one_kind_of_number(acme: Account, zimg: ModelConfig, priorit
     assert Job.objects.get().priority == 3
 
 
+@pytest.mark.usefixtures("all_remembered")
 def test_a_single_submit_costs_few_queries(
     acme: Account, zimg: ModelConfig, django_assert_max_num_queries: object
 ) -> None:

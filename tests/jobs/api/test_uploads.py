@@ -46,7 +46,7 @@ class Sockets:
 
     def begin(self, path: str, length: int, **headers: str) -> socket.socket:
         """The head alone."""
-        connection = self._stack.enter_context(socket.create_connection(self._address, timeout=15))
+        connection = self._stack.enter_context(socket.create_connection(self._address, timeout=60))
         head = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(length)}
         head |= {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"{name}: {value}" for name, value in head.items()]
@@ -92,7 +92,7 @@ def test_silent_clients_hold_no_thread(web: Web, tenant: Account, sockets: Socke
             case "a form":  # whose CSRF token would stand in the body
                 form = "application/x-www-form-urlencoded"
                 sockets.begin("/admin/login/", LONG, Content_Type=form, Cookie=f"csrftoken={'x' * 32}")
-    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=10)
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
 
 
@@ -138,7 +138,7 @@ def test_a_client_that_leaves_gets_no_job(web: Web, tenant: Account, sockets: So
     connection = sockets.begin(SUBMIT, len(body) + 1, **bearer(tenant))
     connection.sendall(body)
     connection.close()
-    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=10)
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
     assert Job.objects.count() == 1
 
@@ -148,13 +148,13 @@ def test_a_long_push_arrives_whole(web: Web, tenant: Account, size: int) -> None
     attempt = new_id()
     body = {"status": "success", "result": "".join(f"{n:08d}" for n in range(size // 8))}
     headers = {"X-Callback-Token": push_token(attempt)}
-    answer = requests.post(web.url + callback(), json=body, headers=headers, timeout=20)
+    answer = requests.post(web.url + callback(), json=body, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get(attempt_id=attempt).body == body
 
 
 def test_a_long_submit_is_one_job(web: Web, tenant: Account) -> None:
     job = JOB | {"payload": {"text": "x" * LONG}}
-    answer = requests.post(web.url + SUBMIT, json=job, headers=bearer(tenant), timeout=20)
+    answer = requests.post(web.url + SUBMIT, json=job, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
     assert Job.objects.get().payload == job["payload"]

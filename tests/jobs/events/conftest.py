@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dispatcher_project.embedded import EmbeddedValkey
-from jobs.events import announce as announcing
 from tests.jobs.api.conftest import Account, account, make_model, world
+from tests.jobs.events.patient import announce_patiently
 from tests.jobs.web import Web, running_web
 
 __all__ = ["world"]
@@ -18,7 +18,7 @@ __all__ = ["world"]
 @pytest.fixture
 def redis_url(valkey: EmbeddedValkey, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     settings.REDIS_URL = valkey.url
-    monkeypatch.setattr(announcing, "_resting_until", 0.0)
+    announce_patiently(monkeypatch)
     return valkey.url
 
 

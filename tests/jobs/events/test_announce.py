@@ -13,12 +13,12 @@ from jobs.events.announce import announce, channel, read_announcement
 def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client, client.pubsub() as listener:
         listener.subscribe(channel())
-        listener.get_message(timeout=5)
+        listener.get_message(timeout=30)
         ids = [f"job{number}" for number in range(1200)]
         announce(ids)
         heard: list[list[str]] = []
         while sum(map(len, heard)) < len(ids):
-            message = listener.get_message(timeout=5)
+            message = listener.get_message(timeout=30)
             assert message is not None
             heard.append(read_announcement(message["data"]))
     assert [job_id for some in heard for job_id in some] == ids

@@ -180,6 +180,20 @@ async def test_waiting_ends_with_its_time() -> None:
     story.events["a"] = 1
     hub = hub_of(story)
     assert not await hub.wait_until_over("a", 0.05)
+    await hub.close()
+
+
+@on_a_loop
+async def test_who_waits_for_an_end_reads_no_history() -> None:
+    story = Story()
+    story.events["a"] = 1
+    hub = hub_of(story)
+    waiting = asyncio.create_task(hub.wait_until_over("a", 60))
+    async with asyncio.timeout(20):
+        while not story.reads:
+            await asyncio.sleep(0.01)
+        story.over.add("a")
+        assert await waiting
     assert story.reads[0] == {"a": FROM_NOW_ON}
     await hub.close()
 

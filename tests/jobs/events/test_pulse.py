@@ -12,6 +12,7 @@ from jobs.events import announce as announcing
 from jobs.events.hub import EventHub
 from jobs.events.pulse import stream_pulse
 
+from .patient import announce_patiently
 from .test_hub import NOWHERE, on_a_loop
 
 LONG = 60.0
@@ -95,7 +96,7 @@ async def test_it_ends_after_a_while_so_that_the_browser_shows_again_that_it_may
 
 def test_the_hub_passes_on_what_is_announced(valkey: EmbeddedValkey, settings: Any, monkeypatch: Any) -> None:
     settings.REDIS_URL = valkey.url
-    monkeypatch.setattr(announcing, "_resting_until", 0.0)
+    announce_patiently(monkeypatch)
 
     @on_a_loop
     async def story() -> None:

@@ -16,7 +16,9 @@ from tests.jobs.services.shop import Shop, open_shop
 def shop(valkey, fleet, request) -> Iterator[Shop]:
     options = getattr(request, "param", {})
     slots, mode = options.get("slots", 1), options.get("mode", "sync")
-    node = Node(NodeConfig(handler="gpus.node.simulator:run", slots=slots, port=0, mode=mode))
+    handler = options.get("handler", "gpus.node.simulator:run")
+    # how fast a handler stops is not asked here, but that a cancel is confirmed
+    node = Node(NodeConfig(handler=handler, slots=slots, port=0, mode=mode, cancel_wait_seconds=4.0))
     node.start()
     model = make_model(
         "m",

@@ -21,7 +21,7 @@ from jobs.services.worker import GpuWorker
 from tests.builders import Told, make_job, make_ports, make_server
 
 
-def eventually(look: Callable[[], Any], *, seconds: float = 15.0) -> Any:
+def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
     """The first true answer; fails if none comes."""
     until = time.monotonic() + seconds
     while not (found := look()):
@@ -50,7 +50,7 @@ class Shop:
         """Its node is whoever's who started it."""
         for worker in self.workers:
             worker.interrupt()
-            worker.stop(5)
+            worker.stop(30)
 
     def submit(self, payload: dict[str, Any] | None = None, **values: Any) -> Job:
         job = make_job("m", at=self.ports.clock.now(), payload=payload or {}, **values)

@@ -105,5 +105,5 @@ def test_a_cancel_stops_the_prediction(shop, cog):
     cancel_job(job.id, ports=shop.ports)
     worker.nudge([job.id])
     eventually(lambda: state(job) == JobState.CANCELLED)
-    assert [end["status"] for end in cog.pushed] == ["canceled"]
+    eventually(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
     thread.join(5)

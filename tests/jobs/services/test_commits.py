@@ -144,7 +144,7 @@ def test_a_listener_that_fails_does_not_stop_the_writer():
 
 def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     batches, woken = [], []
-    writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=0.5)
+    writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=600.0)
     notify = writer._some.notify
     monkeypatch.setattr(writer._some, "notify", lambda: (woken.append(1), notify()))
     writer.start()
@@ -152,8 +152,10 @@ def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     futures = [writer.submit(lambda: create("g0"))]
     eventually(lambda: not writer._idle)
     futures += [writer.submit(lambda n=n: create(f"g{n}")) for n in range(1, 10)]
-    assert [future.result(10) for future in futures] == [f"g{n}" for n in range(10)]
-    assert (batches, len(woken)) == ([10], 1)
+    assert (batches, len(woken)) == ([], 1)
+    futures.append(writer.submit(lambda: create("g10"), gather=False))
+    assert [future.result(30) for future in futures] == [f"g{n}" for n in range(11)]
+    assert batches == [11]
     assert writer.stop()
 
 

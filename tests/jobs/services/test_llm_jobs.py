@@ -68,7 +68,7 @@ def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(shop, llm):
     cancel_job(job.id, ports=shop.ports)
     worker.nudge([job.id])
     eventually(lambda: state(job) == JobState.CANCELLED)
-    assert llm.hung_up.wait(5)
+    assert llm.hung_up.wait(30)
     assert [what for _, what in llm.log] == ["hung up"]
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.slot_freed) == (AttemptState.CANCELLED, True)

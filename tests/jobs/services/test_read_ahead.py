@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -171,7 +172,8 @@ def test_a_redis_that_is_away_costs_a_rest_and_no_job(line: Line) -> None:
 
 
 @pytest.mark.parametrize("shop", [{"slots": 1}], indirect=True)
-def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch) -> None:
+def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     reads: list[str] = []
     to_run = claims._to_run
 

@@ -25,7 +25,7 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
     shop.submit({"seconds": 0.01})
     worker = shop.worker()
     gate = threading.Event()
-    worker.settlement.writer.submit(lambda: gate.wait(5))  # the database is slow
+    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
     monkeypatch.setattr(worker, "must_await_starts", lambda *_: False)
     worker.work("m")  # the run ends before its start is refused
     gate.set()
@@ -68,7 +68,7 @@ def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch)
     worker.runner_for = spy
     thread = threading.Thread(target=worker.work, args=("m",))
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert seen == [None]
 
 

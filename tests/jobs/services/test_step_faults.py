@@ -39,8 +39,8 @@ def test_one_write_that_always_fails_does_not_stop_the_others(monkeypatch):
 
     first, _bad, last = writer.submit(lambda: 1), writer.submit(poison), writer.submit(lambda: 3)
     writer.start()
-    assert first.result(2) == 1
-    assert last.result(2) == 3
+    assert first.result(30) == 1
+    assert last.result(30) == 3
 
 
 def test_a_database_away_for_a_moment_does_not_end_a_healthy_run():

@@ -21,7 +21,7 @@ def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(sho
     worker = shop.worker()
     gate = threading.Event()
     worker.must_await_starts = lambda *_: False
-    worker.settlement.writer.submit(lambda: gate.wait(10))  # the database is slow
+    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
     worker.may_claim = lambda: (
         worker.busy() == 0 and not gate.is_set() and not worker.settlement.keeper.held()
     )

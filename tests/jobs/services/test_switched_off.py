@@ -19,6 +19,7 @@ from jobs.services.switched_off import interrupt_switched_off
 from jobs.states import AttemptState, JobState
 from tests.builders import make_model, make_server
 from tests.jobs.services.shop import Shop, eventually, state
+from tests.scenarios.gates import open_gate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 ASYNC = pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -117,10 +118,12 @@ def test_a_server_that_the_lease_layer_takes_for_on_begins_nothing_and_loses_not
     assert state(waiting) == JobState.QUEUED
 
 
+@pytest.mark.parametrize("shop", [{"handler": "tests.scenarios.gates:run"}], indirect=True)
 def test_a_draining_server_finishes_what_runs(shop: Shop) -> None:
-    job, thread = running(shop, seconds=0.3)
+    job, thread = running(shop, seconds=0, gate="draining")
     switch(shop, DesiredState.DRAINING)
-    thread.join(10)
+    open_gate("draining")
+    thread.join(30)
     eventually(lambda: state(job) == JobState.COMPLETED)
     eventually(lambda: shop.leases.slots("gpu-1")[0].state == "off")
 

@@ -14,6 +14,7 @@ from jobs.services.worker import GpuWorker
 from jobs.states import AttemptState, JobState
 from tests.builders import make_ports
 from tests.jobs.services.shop import eventually, state
+from tests.scenarios.gates import open_gate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -46,7 +47,7 @@ def test_one_thread_goes_straight_on_with_the_slot(shop, settings):
 
 
 def test_a_busy_server_rests_and_the_job_keeps_its_place_at_no_cost(shop):
-    job = shop.submit({"seconds": 0.01, "fault": "503"})
+    job = shop.submit({"fault": "503", "retry_after": 600})
     shop.worker().work("m")
     eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.REFUSED).exists())
     eventually(lambda: shop.leases.slots("gpu-1")[0].resting)
@@ -85,16 +86,18 @@ def test_a_cancel_reaches_the_gpu_and_ends_the_job(shop):
     assert Attempt.objects.get(job=job).evidence
 
 
-@pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
+@pytest.mark.parametrize("shop", [{"mode": "async", "handler": "tests.scenarios.gates:run"}], indirect=True)
 def test_a_deploy_hands_the_run_over_and_the_gpu_runs_it_once(shop):
-    job = shop.submit({"seconds": 1.0})
+    job = shop.submit({"gate": "handed over"})
     first, second = shop.worker(), shop.worker()
     thread = shop.work(first)
     eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
-    second.work("m")
+    shop.work(second)
+    eventually(lambda: Attempt.objects.filter(job=job, epoch=2).exists())
+    open_gate("handed over")
     eventually(lambda: state(job) == JobState.COMPLETED)
     attempt = Attempt.objects.get(job=job)
     assert attempt.epoch == 2
@@ -143,7 +146,7 @@ def test_two_workers_share_the_slots_and_no_job_runs_twice(shop):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert all(state(job) == JobState.COMPLETED for job in jobs)
     assert len(shop.node.runs()) == 40
     assert shop.node.health()["refused_503"] == 0

@@ -46,14 +46,14 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     monkeypatch.setattr(dispatch, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
+    eventually(lambda: state(job) != JobState.RUNNING)
     assert escaped is None
     eventually(lambda: worker.settlement.keeper.held() == 0)
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
 def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, monkeypatch):
-    job = shop.submit({"seconds": 0.5})
+    job = shop.submit({"seconds": 600})
     first, second = shop.worker(), shop.worker()
     thread = shop.work(first)
     eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
@@ -89,7 +89,7 @@ def _refused(shop, monkeypatch):
 
 def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
     worker = _refused(shop, monkeypatch)
-    eventually(lambda: worker.settlement.keeper.held() == 0, seconds=15)
+    eventually(lambda: worker.settlement.keeper.held() == 0)
 
 
 def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
@@ -108,7 +108,7 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
             worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     worker.look()
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free", seconds=15)
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])
@@ -125,7 +125,7 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
 
     monkeypatch.setattr(transitions, "end_attempt", refuse)
     worker.work("m")
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
+    eventually(lambda: state(job) != JobState.RUNNING)
     eventually(lambda: worker.settlement.keeper.held() == 0)
     if at_most_once:  # it ran
         job.refresh_from_db()
@@ -149,7 +149,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     body = json.loads('{"status": "failed", "error": "\\ud800"}')
     assert accept_push(job.id, push_token(attempt.id), body, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) != JobState.RUNNING, seconds=15)
+    eventually(lambda: state(job) != JobState.RUNNING)
 
 
 class LossyLeases:
@@ -247,10 +247,10 @@ def test_a_real_gpu_job_is_one_task(shop, settings):
 
 
 def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
-    shop.submit({"seconds": 5})
+    shop.submit({"seconds": 600})
     worker = shop.worker()
     claimed = claims.claim_next(worker, "main", "m", None)
     worker.interrupt()
     began = time.monotonic()
     dispatch.run_claimed(worker, claimed, OVER)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 60

@@ -12,6 +12,7 @@ from jobs.sweeps.runner import Runner
 from tests.jobs.sweeps.conftest import World
 
 
+@pytest.mark.usefixtures("all_remembered")
 def test_ten_idle_seconds_ask_few_questions(world: World) -> None:
     world.server(slots=4)
     runner = Runner(world.ports, sweeps, in_thread=lambda _: None)

@@ -16,6 +16,7 @@ from jobs.sweeps import ages
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, sweeps
 from jobs.sweeps.runner import Runner
+from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 
 
@@ -139,8 +140,11 @@ def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> Non
 
     runner = Runner(stage.runner._ports, lambda: {"slow": Entry(look, 1.0, slow=True)})
     assert runner.tick() == {}
-    assert ended.wait(10)
+    assert ended.wait(30)
     assert seen[0][0] == "sweep"
+    wait_for(  # what it writes at its end is not to meet the next test
+        lambda: not any(thread.name == "sweep" for thread in threading.enumerate()), what="its thread's end"
+    )
 
 
 def test_sweeps_are_run_by_name_and_answer_in_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ from django.db import OperationalError, connection
 from gpus.errors import LeasingUnavailable
 from jobs.api import clerk as clerk_module
 from jobs.api import door as door_module
+from jobs.api import overdue
 from jobs.models import IdempotencyKey, Job
 from jobs.services import placing, room, submit_together
 from jobs.services.submit import submit_job
 from jobs.services.submit_checks import checked_unless_known
 from jobs.services.submit_request import SubmitRequest, fingerprint
-from tests.jobs.api.conftest import Account, World
+from tests.jobs.api.conftest import Account, DoorTime, World
 from tests.jobs.api.test_limits import limit
 
 from .site import JOB, Site, job, with_headers
@@ -141,12 +142,14 @@ def test_a_clerk_that_fails_answers_each_with_an_error(acme: Account) -> None:
 
 
 def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
-    acme: Account, monkeypatch: pytest.MonkeyPatch
+    acme: Account, door_time: DoorTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first one's time is up once it was begun; that of those behind it passes as ever."""
     may_go, answer = threading.Event(), clerk_module.answer_together
 
     def wait(group: Any) -> Any:
-        assert may_go.wait(20)
+        monkeypatch.setattr(overdue, "time", time)
+        assert may_go.wait(60)
         return answer(group)
 
     monkeypatch.setattr(door_module, "CLERKS", 1)
@@ -163,14 +166,15 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
         site.close()
 
 
-def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account) -> None:
-    """Both clerks are held: a helper begins."""
+def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_time: DoorTime) -> None:
+    """Both clerks are held: a helper begins. Whose clerk is held has no time left."""
     may_go, answer, held = threading.Event(), clerk_module.answer_together, []
 
     def hold_the_first(group: Any) -> Any:
         if len(held) < door_module.CLERKS:
             held.append(group)
-            assert may_go.wait(20)
+            door_time.move(0.5)
+            assert may_go.wait(60)
         return answer(group)
 
     site = Site(hold_the_first, seconds=0.5)
