@@ -47,7 +47,7 @@ _in_state = prepared.Read(
 _retries = prepared.Read(lambda: ModelConfig.objects.values_list("name", "max_retries"))
 _counted = prepared.Read(lambda: Attempt.objects.filter(counted=True).values_list("job_id", "round"))
 _tried = prepared.ReadAmong(
-    Job, "id", lambda ids: Job.objects.filter(id__in=ids).values_list("id", "model", "max_retries")
+    (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values_list("id", "model", "max_retries")
 )
 _states = prepared.Read(lambda: Job.objects.order_by().values_list("state").annotate(Count("id")))
 _dismissed = prepared.Read(

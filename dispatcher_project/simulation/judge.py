@@ -11,13 +11,21 @@ from dispatcher_project.simulation.gpu import Ran
 from dispatcher_project.simulation.scheduler import START, Process
 from dispatcher_project.simulation.world import World
 from gpus.errors import LeasingUnavailable
-from gpus.models import QuarantinedSlot
+from gpus.models import QuarantinedSlot, prepared
 from jobs.models import Attempt, Job
 from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
 
 FINAL = {state.value for state in FINAL_JOB_STATES}
 HONEST = {"deadline_exceeded", "run_failed", "poison"}
 """What a job may fail of whose client did nothing to it."""
+
+_jobs = prepared.Read(Job.objects.all)
+_job_states = prepared.Read(lambda: Job.objects.values_list("state", flat=True))
+_attempt_states = prepared.Read(lambda: Attempt.objects.values_list("state", flat=True))
+_completed = prepared.Read(
+    lambda: Attempt.objects.filter(state=AttemptState.COMPLETED.value).values_list("job_id", "id")
+)
+_quarantined = prepared.Read(QuarantinedSlot.objects.all)
 
 
 def judge_now(world: World) -> list[str]:
@@ -27,7 +35,7 @@ def judge_now(world: World) -> list[str]:
 
 def judge(world: World, clients: Clients) -> list[str]:
     """Violations in words."""
-    jobs = {job.id: job for job in Job.objects.all()}
+    jobs = {job.id: job for job in _jobs()}
     runs: dict[str, list[Ran]] = defaultdict(list)
     for server in world.servers.values():
         for ran in server.ran:
@@ -43,22 +51,23 @@ def judge(world: World, clients: Clients) -> list[str]:
         *_at_most_once(jobs, runs),
         *(
             f"slot {row.server_id}/{row.slot} is still quarantined for {row.attempt_id}"
-            for row in QuarantinedSlot.objects.filter(freed_at=None)
+            for row in _quarantined()
+            if row.freed_at is None
         ),
     ]
 
 
 def cost(world: World) -> dict[str, int]:
     """What the faults cost beyond one run per job."""
-    states = Counter(Attempt.objects.values_list("state", flat=True))
+    attempts, jobs = Counter(_attempt_states()), Counter(_job_states())
     runs = sum(len(server.ran) for server in world.servers.values())
     return {
-        "jobs": Job.objects.count(),
+        "jobs": jobs.total(),
         "gpu_runs": runs,
         "async_runs": sum(len(server.ran) for server in world.servers.values() if server.is_async),
-        "completed": Job.objects.filter(state=JobState.COMPLETED).count(),
-        "attempts_lost": states[AttemptState.LOST],
-        "quarantined": QuarantinedSlot.objects.count(),
+        "completed": jobs[JobState.COMPLETED],
+        "attempts_lost": attempts[AttemptState.LOST],
+        "quarantined": len(_quarantined()),
         "late_senders": sum(server.late_senders for server in world.servers.values()),
     }
 
@@ -111,9 +120,7 @@ def _used_up(job: Job, order: Order) -> bool:
 def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
     """A completed job has the result of the attempt that won, and that one really ran to its end."""
     winners: dict[str, list[str]] = defaultdict(list)
-    for job_id, attempt_id in Attempt.objects.filter(state=AttemptState.COMPLETED).values_list(
-        "job_id", "id"
-    ):
+    for job_id, attempt_id in _completed():
         winners[job_id].append(attempt_id)
     for job in jobs.values():
         won = winners[job.id]

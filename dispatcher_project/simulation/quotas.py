@@ -17,6 +17,7 @@ from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.told import Books, Told
 from dispatcher_project.simulation.world import POOLS, World
+from gpus.leasing.scripts import as_text
 from gpus.leasing.values import ParkedFor
 from gpus.leasing.wire import read_lease
 from gpus.models import prepared
@@ -129,7 +130,7 @@ class Quotas:
             self._told[args[1]] = set(args[3:])
         if script not in ("claim", "release") or not isinstance(answer, list):
             return
-        lease = read_lease(answer)
+        lease = read_lease(as_text(answer))
         if lease is None or lease.adopted or lease.attempt_id in self._given:
             return
         self._given.add(lease.attempt_id)

@@ -59,7 +59,7 @@ def connect(url: str) -> redis.Redis:
 
 class RedisServer:
     """run: which start of the server this is; whoever it was greeted by is forgotten with it. witness: is
-    told each script that was carried out, with its arguments and its answer."""
+    told each script that was carried out, with its arguments and its answer (in bytes)."""
 
     def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
         self.client, self.scheduler, self.weather = client, scheduler, weather
@@ -111,14 +111,14 @@ class RedisServer:
         if loaded.run_id != f"run-{self.run}":
             raise ResponseError(UNGREETED)
         answer = send()
-        self.witness(name, args, as_text(answer))
+        self.witness(name, args, answer)
         process = self.scheduler.current()
         if process is None:
             return answer
         if self.weather.happens(self.weather.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
             answer = send()
-            self.witness(name, args, as_text(answer))
+            self.witness(name, args, answer)
         if self.weather.happens(self.weather.redis_reply_lost):
             self.scheduler.note(process.name, "reply lost")
             self.scheduler.sleep(TIMEOUT_SECONDS)

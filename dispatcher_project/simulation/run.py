@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher_project.simulation.clients import Clients
+from dispatcher_project.simulation.database import connection
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
 from dispatcher_project.simulation.nemesis import Nemesis, Planned
 from dispatcher_project.simulation.quotas import LOOK_SECONDS, Quotas
@@ -44,7 +45,11 @@ class Verdict:
 def simulate(seed: int, client: Any, size: Size) -> Verdict:
     """client: of a Valkey that holds nothing else."""
     began = time.perf_counter()
-    world = World(seed, client)
+    with prepared.over(lambda: connection):  # one thread, one connection: nobody needs to look for it
+        return _simulate(World(seed, client), began, size)
+
+
+def _simulate(world: World, began: float, size: Size) -> Verdict:
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
         nemesis = Nemesis(world, size)
@@ -63,7 +68,7 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
             _play(world, quotas, SETTLE_SECONDS)
             broken = judge(world, clients) + quotas.broken
         return Verdict(
-            seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
+            world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
             nemesis.plan, cost(world) | {"held_back": quotas.held},
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip

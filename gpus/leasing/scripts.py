@@ -168,7 +168,9 @@ class Scripts:
     """Runs scripts under one key prefix. Every failure is LeasingUnavailable; nothing is ever sent twice."""
 
     def __init__(self, client: Client, prefix: str) -> None:
-        self._client = client
+        self._client: Any = client
+        # asked once: redis-py's classes are protocols, of which Python asks slowly
+        self._cluster = client if isinstance(client, redis.RedisCluster) else None
         self._prefix = prefix
         self._loaded: Loaded | None = None
         self._loading = threading.Lock()
@@ -228,20 +230,20 @@ class Scripts:
 
     def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
         command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, *args)
-        if not isinstance(self._client, redis.RedisCluster):
+        if self._cluster is None:
             return _ask(self._client, command)
         # without a node the client would ask the cluster on every call where the key of an FCALL is
-        node = self._client.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
-        return self._client.execute_command(*command, target_nodes=node)
+        node = self._cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
+        return self._cluster.execute_command(*command, target_nodes=node)
 
     def _node(self) -> redis.Redis:
         """The server that holds the prefix's hash slot."""
-        if not isinstance(self._client, redis.RedisCluster):
-            return self._client
-        node = self._client.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
+        if self._cluster is None:
+            return self._client  # type: ignore[no-any-return]
+        node = self._cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
         if node is None:
             raise RedisError("no node of the cluster holds the fleet's slot")
-        return self._client.get_redis_connection(node)
+        return self._cluster.get_redis_connection(node)
 
 
 def _ask(client: redis.Redis, command: tuple[str | int | float, ...]) -> Any:

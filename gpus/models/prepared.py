@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, lru_cache
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache, partial
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
 from django.db.backends.signals import connection_created
-from django.db.models import AutoField, CharField, Expression, Field, Model, QuerySet, TextField
+from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
+
+from gpus.models.columns import builder, converter, saved
 
 
 class Value(Expression):
@@ -26,15 +28,12 @@ class Value(Expression):
     def __init__(self, name: str, field: Field[Any, Any]) -> None:
         super().__init__(output_field=field)
         self.name = name
-        self._is_text = isinstance(field, CharField | TextField)
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self]
 
     def prepared(self, value: Any, database: Any) -> Any:
-        if self._is_text and type(value) is str:
-            return value  # as the field would say, in a tenth of the time: ids go in by the dozen
-        return self.output_field.get_db_prep_save(value, database)
+        return saved(self.output_field, value, database)
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
@@ -63,10 +62,7 @@ class Read:
         if compiled is None:
             compiled = self._compiled[database.vendor] = self._compile(database)
         sql, places, converters, build = compiled
-        rows = _fetch(database, sql, fill(places, values, database))
-        if not rows:
-            return []
-        rows = [list(row) for row in rows]
+        rows = [list(row) for row in _fetch(database, sql, fill(places, values, database))]
         for row in rows:
             for at, expression, convert in converters:
                 row[at] = convert(row[at], expression, database)
@@ -81,35 +77,45 @@ class Read:
         compiler = rows.query.get_compiler(connection=database)
         sql, places = _with_constants(database, *compiler.as_sql())
         converters = [
-            (at, expression, convert)
+            (at, expression, converter(convert, database))
             for at, (converts, expression) in compiler.get_converters(
                 [column[0] for column in compiler.select[: compiler.col_count]]
             ).items()
             for convert in converts
         ]
-        return sql, places, converters, _builder(rows, compiler)
+        return sql, places, converters, builder(rows, compiler)
 
 
 class ReadAmong:
-    """A `Read` for some of many: rows is given as many places as there may be values."""
+    """A `Read` for some of many, of one field or of several: rows is given for each field as many places as
+    there may be values."""
 
-    def __init__(
-        self, model: type[Model], field: str, rows: Callable[[list[Any]], QuerySet[Any, Any]]
-    ) -> None:
-        self._model, self._field, self._rows = model, field, rows
+    def __init__(self, *fields: tuple[type[Model], str], rows: Callable[..., QuerySet[Any, Any]]) -> None:
+        self._fields, self._rows = fields, rows
         self._reads: dict[int, Read] = {}
 
-    def __call__(self, among: Sequence[Any], **values: Any) -> list[Any]:
-        """Nothing for nothing. Places are made by powers of two: the last value fills what is left."""
-        if not among:
+    def __call__(self, *among: Sequence[Any], **values: Any) -> list[Any]:
+        """Nothing for nothing; else of each field at least one. Places are made by powers of two: the last
+        value fills what is left."""
+        most = max(map(len, among))
+        if not most:
             return []
-        size = 1 << (len(among) - 1).bit_length()
+        size = 1 << (most - 1).bit_length()
         read = self._reads.get(size)
         if read is None:
-            places = [value(self._model, self._field, str(place)) for place in range(size)]
-            read = self._reads[size] = Read(lambda: self._rows(places))
-        filled = [*among, *[among[-1]] * (size - len(among))]
-        return read(**values, **{str(place): one for place, one in enumerate(filled)})
+            read = self._reads[size] = Read(partial(self._of_size, size))
+        for at, some in enumerate(among):
+            filled = [*some, *[some[-1]] * (size - len(some))]
+            values |= {f"{at} {place}": one for place, one in enumerate(filled)}
+        return read(**values)
+
+    def _of_size(self, size: int) -> QuerySet[Any, Any]:
+        return self._rows(
+            *(
+                [value(model, field, f"{at} {place}") for place in range(size)]
+                for at, (model, field) in enumerate(self._fields)
+            )
+        )
 
 
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
@@ -146,11 +152,11 @@ def this_database() -> Any:
 @contextmanager
 def over(lend: Callable[[], Any]) -> Iterator[None]:
     """The block's statements of this module go over the connection that this gives for the first of them."""
-    _lent.lend = lend
+    before, _lent.lend = getattr(_lent, "lend", None), lend
     try:
         yield
     finally:
-        _lent.lend = None
+        _lent.lend = before
 
 
 def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
@@ -162,6 +168,11 @@ def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
         cursor.close()
 
 
+def execute_all(database: Any, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Once for each row."""
+    _executed(database, sql, rows, many=True).close()
+
+
 def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
     cursor = _executed(database, sql, values)
     try:
@@ -171,7 +182,7 @@ def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
         cursor.close()
 
 
-def _executed(database: Any, sql: str, values: Sequence[Any]) -> Any:
+def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = False) -> Any:
     """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
     text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
     the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
@@ -189,9 +200,10 @@ def _executed(database: Any, sql: str, values: Sequence[Any]) -> Any:
         if database.vendor == "sqlite":
             sql = _with_marks(sql)
     try:
-        asked.execute(sql, values)
+        (asked.executemany if many else asked.execute)(sql, values)
     except BaseException as error:
-        cursor.close()
+        with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
+            cursor.close()
         if isinstance(error, NotSupportedError) and not database.in_atomic_block:
             # a column's type changed under a kept statement; a rollback would make psycopg forget it
             database.close()
@@ -217,7 +229,7 @@ connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
 def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
-    return [field.get_db_prep_save(getattr(row, field.attname), database) for field in fields]
+    return [saved(field, getattr(row, field.attname), database) for field in fields]
 
 
 def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -245,22 +257,6 @@ def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> lis
         place.prepared(values[place.name], database) if isinstance(place, Value) else place
         for place in places
     ]
-
-
-def _builder(rows: QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
-    names = [*rows.query.values_select, *rows.query.annotation_select]
-    match rows._iterable_class.__name__:  # type: ignore[attr-defined]
-        case "ModelIterable":
-            names = [column[0].target.attname for column in compiler.select]
-            return lambda columns: rows.model.from_db(DEFAULT_DB_ALIAS, names, columns)
-        case "ValuesIterable":
-            return lambda columns: dict(zip(names, columns, strict=True))
-        case "ValuesListIterable":
-            return tuple
-        case "FlatValuesListIterable":
-            return lambda columns: columns[0]
-        case other:
-            raise TypeError(f"no statement is made of {other}")
 
 
 @cache

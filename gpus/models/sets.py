@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db.models import AutoField, Model
 
-from gpus.models.prepared import columns, execute, fill, insert_sql, this_database, update_sql
+from gpus.models.prepared import columns, execute, execute_all, fill, insert_sql, this_database, update_sql
 
 MOST_ROWS = 64
 MOST_PLACES = 60_000
@@ -43,8 +43,7 @@ def put_all(rows: Sequence[Model]) -> None:
         _execute_json((sql + _or_over(model), names), rows)
         return
     sql, fields = insert_sql(database.vendor, model, ignore_conflicts=False)
-    with database.cursor() as cursor:
-        cursor.executemany(sql + _or_over(model), [columns(row, fields, database) for row in rows])
+    execute_all(database, sql + _or_over(model), [columns(row, fields, database) for row in rows])
 
 
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
@@ -60,8 +59,7 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
         fill(places, {"pk": row.pk, **{f"to {name}": getattr(row, name) for name in fields}}, database)
         for row in rows
     ]
-    with database.cursor() as cursor:
-        cursor.executemany(sql, values)
+    execute_all(database, sql, values)
 
 
 def _execute_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> None:

@@ -133,12 +133,11 @@ _pool_named = prepared.Read(lambda: Pool.objects.filter(name=value(Pool, "name")
 _servers_of = prepared.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")))
 _server_named = prepared.Read(lambda: Server.objects.filter(name=value(Server, "name")))
 _still_there = prepared.ReadAmong(
-    Server, "name", lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
+    (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
 )
 _placed_on = prepared.ReadAmong(
-    Server,
-    "name",
-    lambda names: (
+    (Server, "name"),
+    rows=lambda names: (
         Placement.objects.filter(server__name__in=names).order_by().values_list("server_id", "model_id")
     ),
 )

@@ -42,7 +42,7 @@ REST_SECONDS = 10.0
 """After rows that mostly went to other workers: many on one pool would each read for all."""
 
 _rows_among = prepared.ReadAmong(
-    Job, "id", lambda ids: Job.objects.filter(id__in=ids).values("id", "state", "payload", *OF_JOB)
+    (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values("id", "state", "payload", *OF_JOB)
 )
 
 

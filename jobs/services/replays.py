@@ -23,21 +23,23 @@ AGAIN: dict[str, Any] = {"again": True}
 """In a batch's answer: it was refused for the moment only, which no key remembers."""
 
 _used_among = prepared.ReadAmong(
-    IdempotencyKey,
-    "key",
-    lambda keys: IdempotencyKey.objects.filter(
+    (IdempotencyKey, "key"),
+    rows=lambda keys: IdempotencyKey.objects.filter(
         tenant=value(IdempotencyKey, "tenant"), key__in=keys
     ).values_list("pk", flat=True),
+)
+_with_jobs = prepared.ReadAmong(
+    (IdempotencyKey, "id"),
+    rows=lambda ids: (
+        IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result").filter(pk__in=ids)
+    ),
 )
 
 
 def known_keys(tenant_id: int, requests: Sequence[SubmitRequest | Refused]) -> dict[str, IdempotencyKey]:
     asked = [r.idempotency_key for r in requests if isinstance(r, SubmitRequest) and r.idempotency_key]
-    ids = list(_used_among(asked, tenant=tenant_id))  # mostly none: the join below costs more
-    if not ids:
-        return {}
-    rows = IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result")
-    return {row.key: row for row in rows.filter(pk__in=ids)}
+    ids = _used_among(asked, tenant=tenant_id)  # mostly none: the join costs more
+    return {row.key: row for row in _with_jobs(ids)}
 
 
 def replayed(used: IdempotencyKey, fingerprint: str) -> Item:

@@ -25,9 +25,8 @@ CHUNK = 512
 
 _cursor_note = prepared.Read(lambda: SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True))
 _rolled_up = prepared.ReadAmong(
-    Rollup,
-    "tenant",
-    lambda tenants: (
+    (Rollup, "tenant"),
+    rows=lambda tenants: (
         Rollup.objects.filter(span_seconds=HOUR, at__gte=value(Rollup, "at", "day"), tenant__pk__in=tenants)
         .order_by()
         .values_list("tenant")
@@ -37,9 +36,8 @@ _rolled_up = prepared.ReadAmong(
 # The jobs first: "not over" is the condition of their index that SQLite can prove whatever the values are;
 # "live", the attempts' own, it cannot with bound ones.
 _live = prepared.ReadAmong(
-    Job,
-    "tenant",
-    lambda tenants: (
+    (Job, "tenant"),
+    rows=lambda tenants: (
         Attempt.objects.filter(
             pk__in=Job.objects.filter(tenant__pk__in=tenants, state=JobState.RUNNING.value, finished_at=None)
             .order_by()
@@ -50,9 +48,8 @@ _live = prepared.ReadAmong(
     ),
 )
 _closed = prepared.ReadAmong(
-    Job,
-    "tenant",
-    lambda tenants: (
+    (Job, "tenant"),
+    rows=lambda tenants: (
         Event.objects.filter(
             id__gt=value(Event, "id", "after"),
             id__lte=value(Event, "id", "last"),
@@ -64,9 +61,8 @@ _closed = prepared.ReadAmong(
     ),
 )
 _attempts_of = prepared.ReadAmong(
-    Attempt,
-    "job",
-    lambda ids: (
+    (Attempt, "job"),
+    rows=lambda ids: (
         Attempt.objects.filter(job__pk__in=ids)
         .order_by()
         .values_list("pk", "job_id", "number", "gpu_seconds")

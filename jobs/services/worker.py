@@ -24,17 +24,16 @@ from gpus import queries as fleet
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.models import prepared
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for
 from jobs.ids import new_id
-from jobs.models import Job, PushedResult
 from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
 from jobs.services.echoes import Echoes
 from jobs.services.listener import Listener
+from jobs.services.outside import changes_for
 from jobs.services.ports import Ports
 from jobs.services.read_ahead import ReadAhead
 from jobs.services.runs import AttemptRun
@@ -49,19 +48,6 @@ log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
 MAX_BACKLOG = 1000
-
-_cancelled_among = prepared.ReadAmong(
-    Job,
-    "id",
-    lambda ids: Job.objects.filter(id__in=ids, cancel_requested_at__isnull=False).values_list(
-        "id", flat=True
-    ),
-)
-_pushed_among = prepared.ReadAmong(
-    PushedResult,
-    "attempt_id",
-    lambda ids: PushedResult.objects.filter(attempt_id__in=ids).values_list("attempt_id", flat=True),
-)
 
 
 class GpuWorker:
@@ -252,12 +238,13 @@ class GpuWorker:
             runs = dict(self._runs)
         for _, run in runs.values():
             run.check_time()
-        by_job = {lease.job_id: run for lease, run in runs.values()}
-        for job_id in _cancelled_among(list(by_job)):
-            by_job[job_id].order(Order.CANCEL)
-        for attempt_id in _pushed_among(list(runs)):
-            runs[attempt_id][1].nudge()
-        interrupt_switched_off(runs.values())
+        changed = changes_for(lease for lease, _ in runs.values())
+        for lease, run in runs.values():
+            if lease.job_id in changed.cancelled:
+                run.order(Order.CANCEL)
+            if lease.attempt_id in changed.pushed:
+                run.nudge()
+        interrupt_switched_off(runs.values(), changed.off)
 
     def _order_all(self, order: Order) -> None:
         with self._lock:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Prefetch
+from django.db.models import Prefetch, prefetch_related_objects
 
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
-from gpus.models import Placement, Server
+from gpus.models import Placement, Server, prepared
 from gpus.protocol import slot_name
 from gpus.services.health import Health, is_restart, record_health
 from gpus.services.pinned import ask_all
@@ -31,16 +31,14 @@ CHUNK = 64
 YOUNG_SECONDS = 10.0
 """A lease is this old before its absence from the server's list is worth a note."""
 
+_servers = prepared.Read(lambda: Server.objects.select_related("pool").order_by("name"))
+
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
-    servers = [
-        server
-        for server in Server.objects.select_related("pool")
-        .prefetch_related(Prefetch("placements", Placement.objects.select_related("model")))
-        .order_by("name")
-        if server.placements.all()
-    ]
+    rows = _servers()
+    prefetch_related_objects(rows, Prefetch("placements", Placement.objects.select_related("model")))
+    servers = [server for server in rows if server.placements.all()]
     count = SweepCount()
     for at in range(0, len(servers), CHUNK):
         chunk = servers[at : at + CHUNK]

@@ -56,9 +56,8 @@ def _running() -> QuerySet[Job]:
 
 _oldest = prepared.Read(_running)
 _old_among = prepared.ReadAmong(
-    Attempt,
-    "id",
-    lambda ids: Attempt.objects.filter(id__in=ids, started_at__lt=prepared.value(Attempt, "started_at")),
+    (Attempt, "id"),
+    rows=lambda ids: Attempt.objects.filter(id__in=ids, started_at__lt=prepared.value(Attempt, "started_at")),
 )
 
 

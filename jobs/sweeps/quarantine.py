@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
-from django.db.models import F, Prefetch
+from django.db.models import F, Prefetch, prefetch_related_objects
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import Placement, QuarantinedSlot, Server, prepared
+from gpus.models.prepared import value
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 from gpus.services.health import health_url, health_urls, is_restart, record_health
@@ -82,10 +83,25 @@ def sweep(ports: Ports) -> SweepCount:
     return count
 
 
+_oldest = prepared.Read(
+    lambda: (
+        QuarantinedSlot.objects.filter(freed_at=None)
+        .select_related("server__pool")
+        .order_by(F("probed_at").asc(nulls_first=True))[:LIMIT]
+    )
+)
+_sent_by = prepared.Read(
+    lambda: Attempt.objects.filter(
+        id=value(Attempt, "id"), started_at__lte=value(Attempt, "started_at", "seen_at")
+    ).values_list("pk")
+)
+
+
 def _open_rows() -> list[QuarantinedSlot]:
-    oldest = QuarantinedSlot.objects.filter(freed_at=None).order_by(F("probed_at").asc(nulls_first=True))
+    rows = _oldest()
     placed = Prefetch("server__placements", Placement.objects.select_related("model"))
-    return list(oldest.select_related("server__pool").prefetch_related(placed)[:LIMIT])
+    prefetch_related_objects(rows, placed)
+    return rows
 
 
 def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group], SweepCount]:
@@ -121,14 +137,13 @@ def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:
     """The server's last recorded boot, if it still answered under it after the attempt was sent."""
     if not server.boot_id or server.checked_at is None:
         return ""
-    sent_before = Attempt.objects.filter(id=row.attempt_id, started_at__lte=server.checked_at).exists()
-    return server.boot_id if sent_before else ""
+    return server.boot_id if _sent_by(id=row.attempt_id, seen_at=server.checked_at) else ""
 
 
 def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports: Ports) -> SweepCount:
     for suspect in group.suspects():
         boot_id = suspect.boot_id or health.boot_id
-        QuarantinedSlot.objects.filter(pk=suspect.key).update(probed_at=asked_at, boot_id=boot_id)
+        prepared.change(QuarantinedSlot, {"probed_at": asked_at, "boot_id": boot_id}, pk=suspect.key)
         group.rows[suspect.key].boot_id = boot_id
     count = _free(group, answered(group.suspects(), health, asked_at), ports)
     if group.rows and health.ok and health.jobs is None:

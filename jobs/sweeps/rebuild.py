@@ -179,11 +179,22 @@ def _somebody_may_hold(fleet: str) -> bool:
     return bool(_any_held(fleet=fleet))
 
 
+_live_after = prepared.Read(
+    lambda: (
+        Attempt.objects.filter(
+            state__in=Attempt.LIVE, job__fleet=value(Job, "fleet"), id__gt=value(Attempt, "id", "last")
+        )
+        .select_related("job")
+        .defer("job__payload", "job__result")
+        .order_by("id")[:PAGE]
+    )
+)
+
+
 def _live_leases(fleet: str) -> Iterator[Lease]:
     last = ""
     while True:
-        attempts = Attempt.objects.filter(state__in=Attempt.LIVE, job__fleet=fleet, id__gt=last)
-        page = list(attempts.select_related("job").defer("job__payload", "job__result").order_by("id")[:PAGE])
+        page = _live_after(fleet=fleet, last=last)
         for attempt in page:
             yield lease_of(attempt.job, attempt)
         if len(page) < PAGE:

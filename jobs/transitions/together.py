@@ -23,13 +23,14 @@ _locked = prepared.Read(
     lambda: Job.objects.select_for_update().defer("payload", "result").filter(id=value(Job, "id"))
 )
 _locked_among = prepared.ReadAmong(
-    Job,
-    "id",
-    lambda ids: Job.objects.select_for_update().defer("payload", "result").filter(id__in=ids).order_by("id"),
+    (Job, "id"),
+    rows=lambda ids: (
+        Job.objects.select_for_update().defer("payload", "result").filter(id__in=ids).order_by("id")
+    ),
 )
 _of_id = prepared.Read(lambda: Attempt.objects.filter(id=value(Attempt, "id")))
 _attempts_among = prepared.ReadAmong(
-    Attempt, "id", lambda ids: Attempt.objects.filter(id__in=ids).order_by("id")
+    (Attempt, "id"), rows=lambda ids: Attempt.objects.filter(id__in=ids).order_by("id")
 )
 
 

@@ -125,9 +125,10 @@ def test_a_lock_is_kept() -> None:
 def test_some_of_many_are_found_once_each(count: int) -> None:
     jobs = [make_job().id for _ in range(9)]
     among = prepared.ReadAmong(
-        Job,
-        "id",
-        lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list("id", flat=True),
+        (Job, "id"),
+        rows=lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list(
+            "id", flat=True
+        ),
     )
 
     assert sorted(among(jobs[:count], state=JobState.QUEUED)) == jobs[:count]
@@ -227,3 +228,29 @@ def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch)
     prepared.insert_sql.cache_clear()
     prepared.insert_sql(connection.vendor, Job, False)
     assert drawn == []
+
+
+def test_rows_come_with_those_that_they_point_to() -> None:
+    job = make_job(payload={"a": 1})
+    prepared.insert(attempt_of(job))
+    read = prepared.Read(
+        lambda: (
+            Attempt.objects.select_related("job__tenant")
+            .defer("job__payload")
+            .filter(id=value(Attempt, "id"))
+        )
+    )
+    with CaptureQueriesContext(connection) as asked:
+        found = read.first(id="A" * 26)
+        assert (found.server, found.job.id, found.job.tenant.pk) == ("gpu-1", job.id, job.tenant_id)
+        assert found.job.get_deferred_fields() == {"payload"}
+    assert len(asked) == 1
+
+
+def test_who_lent_before_lends_again_after_an_inner_block() -> None:
+    own, outer, inner = prepared.this_database(), object(), object()
+    with prepared.over(lambda: outer):
+        with prepared.over(lambda: inner):
+            assert prepared.this_database() is inner
+        assert prepared.this_database() is outer
+    assert prepared.this_database() is own

@@ -10,8 +10,10 @@ import pytest
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import DesiredState
 from gpus.services import controls
+from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services import worker as workers
+from jobs.services.outside import changes_for
 from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
 from jobs.states import AttemptState, JobState
@@ -131,7 +133,8 @@ def test_of_many_runs_only_those_on_such_a_server_are_stopped() -> None:
     for name, desired in (("gpu-1", "on"), ("gpu-2", "off"), ("gpu-3", "draining"), ("gpu-4", "off")):
         make_server(name, model=model, desired=desired)
     runs = {name: Mock() for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-4", "gone")}
-    interrupt_switched_off([(Mock(server=name), run) for name, run in runs.items()])
+    held = [(Mock(server=name, job_id=new_id(), attempt_id=new_id()), run) for name, run in runs.items()]
+    interrupt_switched_off(held, changes_for(lease for lease, _ in held).off)
     stopped = [name for name, run in runs.items() if run.order.call_args_list == [call(Order.INTERRUPT)]]
     assert stopped == ["gpu-2", "gpu-4"]
     assert not any(runs[name].order.called for name in ("gpu-1", "gpu-3", "gone"))
