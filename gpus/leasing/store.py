@@ -41,7 +41,9 @@ from gpus.protocol import (
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
+_LEASES_PER_CALL = 100
 _POOLS_PER_CALL = 50
+"""While it answers, Redis serves nobody else."""
 
 
 class RedisLeases(Beats, FrontDoor, Generations, Looking):
@@ -197,12 +199,13 @@ class RedisLeases(Beats, FrontDoor, Generations, Looking):
         return wire.read_wakes(self._run("settled", *chain.from_iterable(map(wire.ref_args, refs))))
 
     def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
-        ours = [*leases, *settling]
-        if not ours:
-            return []
-        args = chain.from_iterable(map(wire.lease_args, ours))
-        lost = self._run("renew", worker, self._lease_us, len(leases), *args)
-        return [ours[place].ref for place in lost]
+        ours, lost = [*leases, *settling], list[LeaseRef]()
+        for first in range(0, len(ours), _LEASES_PER_CALL):
+            piece = ours[first : first + _LEASES_PER_CALL]
+            args = chain.from_iterable(map(wire.lease_args, piece))
+            running = max(0, len(leases) - first)
+            lost += [piece[at].ref for at in self._run("renew", worker, self._lease_us, running, *args)]
+        return lost
 
     def is_held(self, ref: LeaseRef) -> bool:
         return bool(self._run("is_held", *wire.ref_args(ref)))

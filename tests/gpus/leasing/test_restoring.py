@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from gpus.leasing import store
 from gpus.protocol import Lease, PushOutcome
 
-from .rebuild_rig import begin, database_lease, lost
+from .rebuild_rig import begin, database_lease, lose_index, lost
 from .rig import POOL, Rig
 
 __all__ = ["lost"]
@@ -53,6 +56,31 @@ def test_living_keepers_announce_what_the_database_does_not_know_yet(lost: tuple
     rig.leases.settled([ending.ref])
     assert rig.states() == ["leased", "free"]
     assert not rig.in_line("ending")
+
+
+def test_more_than_redis_should_do_at_once_is_renewed_piece_by_piece(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_LEASES_PER_CALL", 2)
+    rig.server(slots=5)
+    rig.push(*"abcde")
+    leases = [rig.must_claim() for _ in range(5)]
+    running, ending = leases[:3], leases[3:]
+    for lease in ending:
+        rig.release(lease)
+    lose_index(rig)
+    begin(rig)
+    rig.server(slots=5)
+    sent, run = list[int](), rig.leases._run
+    monkeypatch.setattr(rig.leases, "_run", lambda *args: (sent.append(len(args)), run(*args))[1])
+    assert rig.leases.renew("w1", running, ending) == []
+    assert len(sent) == 3
+    assert sent[0] == sent[1] > sent[2]
+    rig.leases.open_generation("one")
+    assert rig.states() == ["leased"] * 3 + ["settling"] * 2
+    rig.leases.settled([running[0].ref, ending[1].ref])
+    rig.release(running[2], "free")
+    assert rig.leases.renew("w1", running, ending) == [running[2].ref, ending[1].ref]
 
 
 def test_announcing_before_the_servers_are_known_is_enough(lost: tuple[Rig, Lease, Lease]) -> None:
