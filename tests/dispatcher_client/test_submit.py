@@ -126,17 +126,17 @@ def test_retry_after_may_be_a_date() -> None:
 
 def test_a_server_that_hangs_is_left_for_another_try(server: Scripted, over: threading.Event) -> None:
     server.will(hang(over))
-    job = Client(server.url, "k", timeout_seconds=0.3).submit("flux", {})
+    job = Client(server.url, "k", timeout_seconds=2).submit("flux", {})
     assert server.jobs == {server.keys[0]: job.job_id}
-    assert len(server.asked) >= 2
+    assert len(server.asked) == 2
 
 
 def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(server: Scripted, over: threading.Event) -> None:
     server.will(trickle(over))
     began = time.monotonic()
-    Client(server.url, "k", timeout_seconds=0.5).submit("flux", {})
+    Client(server.url, "k", timeout_seconds=2).submit("flux", {})
     assert time.monotonic() - began < 10
-    assert len(server.asked) >= 2
+    assert len(server.asked) == 2
 
 
 def test_nobody_there_ends_with_the_key_that_a_later_try_needs(server: Scripted, nowhere: str) -> None:

@@ -31,8 +31,8 @@ KEYS = {
     "url", "api_key", "tenant_key", "admin_user", "admin_password", "flower_url", "redis_url", "database_url",
     "pids",
 }  # fmt: skip
-LEFT_SECONDS = 60.0
-"""After SIGKILL nothing of a run lives longer than this, on a machine however busy."""
+LEFT_SECONDS = 10.0
+"""After SIGKILL nothing of a run lives longer than this."""
 PROCESSES = {
     "valkey", "demo", "web", "gpu_worker", "sweeps", "callbacks", "beat", "flower", "guard", "up",
 }  # fmt: skip

@@ -31,7 +31,7 @@ def test_sigkill_leaves_no_child(supervise: Callable[..., Run]) -> None:
     pids = run.wait_ready()
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not any(is_alive(pid) for pid in pids.values()), seconds=60)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids.values()), seconds=10)
     assert "stop web" not in run.notes()
 
 
@@ -45,8 +45,8 @@ def test_no_grandchild_is_left_whatever_ends_the_supervisor(
     grandchild = int((run.folder / "grandchild").read_text())
     assert grandchild in marked_processes(f"{run.folder}#")
     run.process.send_signal(number)
-    run.process.wait(60)
-    wait_until(lambda: not any(is_alive(pid) for pid in [grandchild, *pids.values()]), seconds=60)
+    run.process.wait(20)
+    wait_until(lambda: not any(is_alive(pid) for pid in [grandchild, *pids.values()]), seconds=10)
 
 
 def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
@@ -57,7 +57,7 @@ def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
     wait_until(lambda: run.pids()["guard"] != before["guard"])
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=60)
+    wait_until(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=10)
 
 
 def test_processes_that_hold_models_carry_the_mark_too() -> None:

@@ -12,8 +12,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
 
-THREADS, SOON_SECONDS = 16, 15.0
-"""One time-out is two seconds; sixteen, one after another, are thirty-two."""
+PROMISED_SECONDS = 3.5
+"""What a submit has for all of it (jobs/services/placing.py)."""
 
 
 def test_threads_that_have_no_script_yet_do_not_queue_up() -> None:
@@ -24,7 +24,7 @@ def test_threads_that_have_no_script_yet_do_not_queue_up() -> None:
             leases.generation()
         return time.monotonic() - began
 
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(THREADS) as threads:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
         leases = RedisLeases(connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"), "f")
-        asking = [threads.submit(ask, number * 0.15) for number in range(THREADS)]
-        assert max(one.result() for one in asking) < SOON_SECONDS
+        asking = [threads.submit(ask, number * 0.3) for number in range(8)]
+        assert max(one.result() for one in asking) < PROMISED_SECONDS
