@@ -114,7 +114,7 @@ def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None
         for thread in threads:
             thread.join(30)
         # the bound promised to submits, with room for a busy machine: without it this takes a minute
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 10
 
 
 def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any, open_door: Any) -> None:

@@ -122,7 +122,7 @@ def test_a_name_that_is_not_found_is_asked_for_once(
     monkeypatch.setattr(addresses, "_resolve", resolve)
     for _ in range(3):
         check_callback_url("https://soon.example.com/hook")
-    assert asked.count("soon.example.com") == 1
+    assert asked == ["soon.example.com"]
 
 
 def test_all_look_ups_of_a_request_share_their_time(
@@ -141,7 +141,7 @@ def test_all_look_ups_of_a_request_share_their_time(
     look_ups, began = LookUps(), time.monotonic()
     for number in range(100):
         check_callback_url(f"https://hangs{number}.example.com/hook", look_ups)
-    assert time.monotonic() - began < 10.0, "one by one they would have taken 20 s"
+    assert time.monotonic() - began < 2.0, "one by one they would have taken 20 s"
     assert len(asked) <= 2, "the time that is left of the last one may round to a moment"
     with pytest.raises(CallbackUrlRefused):
         check_callback_url("http://0x7f000001/hook", look_ups)

@@ -253,4 +253,4 @@ def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
     worker.interrupt()
     began = time.monotonic()
     dispatch.run_claimed(worker, claimed, OVER)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 4
