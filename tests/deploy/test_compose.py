@@ -97,7 +97,8 @@ def test_redis_asks_for_its_password_and_forgets_nothing(
     path = server.connection_pool.connection_kwargs["path"]
     known = redis.Redis(unix_socket_path=path, password=PASSWORD, decode_responses=True)
     assert known.ping()
-    assert known.config_get("appendonly", "maxmemory-policy") == {
+    assert known.config_get("appendonly", "maxmemory-policy", "latency-tracking") == {
         "appendonly": "yes",
         "maxmemory-policy": "noeviction",
+        "latency-tracking": "no",
     }
