@@ -6,12 +6,15 @@ the way through a field's five methods costs as much as the statement that carri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models
+from django.db.models.base import ModelState
 from django.db.models.query import get_related_populators
+from django.db.models.signals import post_init, pre_init
 
 _AS_IT_IS: dict[type[Any], type] = {
     models.AutoField: int,
@@ -29,6 +32,7 @@ _AS_IT_IS: dict[type[Any], type] = {
 wide they are."""
 
 Convert = Callable[[Any, Any, Any], Any]
+Row = TypeVar("Row", bound=models.Model)
 
 
 def saved(field: Any, value: Any, database: Any) -> Any:
@@ -84,13 +88,77 @@ def _rows_builder(model: type[models.Model], compiler: Any) -> Callable[[list[An
     names = [column[0].target.attname for column in compiler.select[:own]]
     populators: Any = get_related_populators  # its stubs are of a later Django
     related = populators(compiler.klass_info, compiler.select, DEFAULT_DB_ALIAS)
+    make = _read_row(model, names)
     if not related:
-        return lambda columns: model.from_db(DEFAULT_DB_ALIAS, names, columns)
+        return make
 
     def build(columns: list[Any]) -> models.Model:
-        row = model.from_db(DEFAULT_DB_ALIAS, names, columns[:own])
+        row = make(columns[:own])
         for other in related:
             other.populate(columns, row)
         return row
 
     return build
+
+
+def _read_row(model: type[models.Model], names: Sequence[str]) -> Callable[[Sequence[Any]], models.Model]:
+    """As `model.from_db` makes a row of these columns. What is missing is deferred."""
+    if not _is_plain(model):
+        return lambda columns: model.from_db(DEFAULT_DB_ALIAS, names, columns)
+
+    def make(columns: Sequence[Any]) -> models.Model:
+        row = model.__new__(model)
+        state = row._state = ModelState()
+        state.adding, state.db = False, DEFAULT_DB_ALIAS
+        vars(row).update(zip(names, columns, strict=True))
+        return row
+
+    return make
+
+
+def new_row(model: type[Row], /, **values: Any) -> Row:
+    """As `model(**values)` makes it, whose constructor asks Django about each field. values: by the names of
+    columns (``job_id``, not ``job``). Raises TypeError for a name that is none."""
+    constants, made, fields = _blank(model)
+    row = model.__new__(model)
+    row._state = ModelState()
+    own = vars(row)
+    own.update(constants)
+    for name, make in made:
+        if name not in values:
+            own[name] = make()
+    own.update(values)
+    if len(own) != fields:
+        raise TypeError(f"{model.__name__} has no {', '.join(values.keys() - _names(model))}")
+    return row
+
+
+@cache
+def _blank(
+    model: type[models.Model],
+) -> tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], int]:
+    """Defaults that are always the same, those that are made for each row, and how many names a row has."""
+    if not _is_plain(model):
+        raise TypeError(f"{model.__name__} has its own way to make a row")
+    constants: dict[str, Any] = {}
+    made: list[tuple[str, Callable[[], Any]]] = []
+    for field in model._meta.concrete_fields:
+        if field.has_default() and callable(field.default):
+            made.append((field.attname, field.get_default))
+        else:
+            constants[field.attname] = field.get_default()
+    return constants, tuple(made), len(constants) + len(made) + len(("_state",))
+
+
+def _names(model: type[models.Model]) -> set[str]:
+    return {field.attname for field in model._meta.concrete_fields}
+
+
+def _is_plain(model: type[models.Model]) -> bool:
+    """Whether nobody but Django has a say in how its rows are made."""
+    return (
+        model.__init__ is models.Model.__init__
+        and model.from_db.__func__ is models.Model.from_db.__func__  # type: ignore[attr-defined]
+        and not pre_init.has_listeners(model)
+        and not post_init.has_listeners(model)
+    )

@@ -196,11 +196,16 @@ def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = Fa
             database.ensure_connection()
         with database.wrap_database_errors:
             cursor = database.Database.Cursor(database.connection)
-        asked = database.make_cursor(cursor)
+        asked = database.make_cursor(cursor) if database.execute_wrappers else None
         if database.vendor == "sqlite":
             sql = _with_marks(sql)
     try:
-        (asked.executemany if many else asked.execute)(sql, values)
+        if asked is not None:
+            (asked.executemany if many else asked.execute)(sql, values)
+        else:
+            database.validate_no_broken_transaction()
+            with database.wrap_database_errors:
+                (cursor.executemany if many else cursor.execute)(sql, values)
     except BaseException as error:
         with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
             cursor.close()

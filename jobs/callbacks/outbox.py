@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
+from gpus.models.columns import new_row
 from jobs.ids import new_id
 from jobs.models import Callback, Job
 from jobs.states import JobState
@@ -18,9 +19,10 @@ def callback_for(job: Job, *, now: datetime) -> Callback | None:
     """
     if not job.callback_url:
         return None
-    return Callback(
+    return new_row(
+        Callback,
         id=f"msg_{new_id(now.timestamp())}",
-        job=job,
+        job_id=job.id,
         round=job.round,
         url=job.callback_url,
         body=_body(job),

@@ -12,6 +12,7 @@ from django.db import transaction
 
 from gpus import queries as registry
 from gpus.models import sets
+from gpus.models.columns import new_row
 from gpus.models.one_trip import one_trip
 from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
@@ -166,7 +167,8 @@ def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -
         raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
     run_at = later_start(request, now)
     start = run_at or now
-    return Job(
+    return new_row(
+        Job,
         id=new_id(place_us / 1_000_000),
         tenant_id=tenant_id,
         model=request.model,

@@ -12,6 +12,7 @@ from django.db.models import Count
 
 from gpus.errors import ConnectFailed, GpuError
 from gpus.models import prepared
+from gpus.models.columns import new_row
 from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
 from jobs.models import Attempt, Event, Job
@@ -104,7 +105,8 @@ def start_attempt(start: Start) -> StartOutcome:
         return StartOutcome.STARTED if is_ours else StartOutcome.JOB_MOVED
     server, slot = split_slot(start.slot)
     number = job.attempts_made + 1
-    attempt = Attempt(
+    attempt = new_row(
+        Attempt,
         id=start.attempt_id,
         job_id=job.id,
         number=number,

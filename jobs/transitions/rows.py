@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from gpus.models.columns import new_row
 from jobs.callbacks.outbox import callback_for
 from jobs.fingerprints import fingerprint_of
 from jobs.models import Event, Job
@@ -27,7 +28,7 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
 def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: str) -> None:
     job.event_seq += 1
     change(job, *fields, "event_seq")
-    insert(Event(job_id=job.id, seq=job.event_seq, type=kind, at=at, data=data))
+    insert(new_row(Event, job_id=job.id, seq=job.event_seq, type=kind, at=at, data=data))
 
 
 def call_back(job: Job, at: datetime) -> str | None:

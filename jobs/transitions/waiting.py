@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpus.models import sets
+from gpus.models.columns import new_row
 from jobs.errors import CANCELLED
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
 from jobs.retry import Decision
@@ -37,8 +38,9 @@ def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     sets.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
     sets.insert_all(
         [
-            Event(
-                job=job,
+            new_row(
+                Event,
+                job_id=job.id,
                 seq=1,
                 type=str(job.state),
                 at=now,

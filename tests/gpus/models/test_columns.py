@@ -10,9 +10,9 @@ from django.db import connection
 from django.db.models import Max
 
 from gpus.models import Server, prepared
-from gpus.models.columns import saved
+from gpus.models.columns import new_row, saved
 from gpus.models.prepared import value
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Callback, Event, Job
 from jobs.states import JobState
 from tests.builders import make_job
 
@@ -56,3 +56,62 @@ def test_a_moment_comes_back_as_it_was_also_out_of_an_expression(moment: datetim
     [found] = latest(id=job.id)
     assert found == (moment, moment)
     assert all(one is None or one.tzinfo is UTC for one in found) or connection.vendor != "sqlite"
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (Attempt, {"id": "A" * 26, "job_id": "B" * 26, "number": 2, "state": "sent", "started_at": NOON}),
+        (Event, {"job_id": "B" * 26, "seq": 1, "type": "queued", "at": NOON, "data": {"a": 1}}),
+        (Callback, {"id": "msg_1", "job_id": "B" * 26, "url": "https://example.org", "body": "{}"}),
+        (Job, {"id": "B" * 26, "tenant_id": 7, "model": "flux", "payload": {"a": [1]}}),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_a_new_row_is_as_its_model_makes_it(model: Any, given: dict[str, Any]) -> None:
+    row, usual = new_row(model, **given), model(**given)
+    drawn = {name for name, one in vars(usual).items() if one != vars(model(**given))[name]} - {"_state"}
+    for name in vars(usual).keys() - drawn - {"_state"}:
+        assert getattr(row, name) == getattr(usual, name), name
+    assert vars(row).keys() == vars(usual).keys()
+    assert (row._state.adding, row._state.db) == (True, None)
+
+
+def test_what_a_new_row_is_given_by_default_is_its_own() -> None:
+    rows = [new_row(Job, id="B" * 26, tenant_id=7, model="flux") for _ in range(2)]
+    rows[0].tags.append("mine")
+    assert rows[1].tags == []
+
+
+def test_a_name_that_is_no_column_is_refused() -> None:
+    with pytest.raises(TypeError, match="Event has no when"):
+        new_row(Event, job_id="B" * 26, when=NOON)
+
+
+def test_a_row_that_was_read_is_as_its_queryset_reads_it() -> None:
+    made = make_job(deadline_at=NOON)
+    row = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).defer("payload")).first(id=made.id)
+    usual = Job.objects.defer("payload").get(id=made.id)
+    assert {name: one for name, one in vars(row).items() if name != "_state"} == {
+        name: one for name, one in vars(usual).items() if name != "_state"
+    }
+    assert (row._state.adding, row._state.db) == (usual._state.adding, usual._state.db)
+    assert row.get_deferred_fields() == {"payload"}
+    assert row.payload == made.payload  # read when it is asked for
+    assert row.tenant == made.tenant
+    row.priority = 1
+    row.save(update_fields=["priority"])
+    assert Job.objects.get(id=made.id).priority == 1
+
+
+def test_a_model_that_has_a_say_in_how_its_rows_are_read_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def from_db(cls: Any, database: Any, names: Any, columns: Any) -> Any:
+        seen.append(str(columns[0]))
+        return cls(**dict(zip(names, columns, strict=True)))
+
+    monkeypatch.setattr(Job, "from_db", classmethod(from_db))
+    job = make_job()
+    [row] = prepared.Read(Job.objects.all)()
+    assert (seen, row.id) == ([job.id], job.id)
