@@ -6,7 +6,9 @@ lost replies leased four slots. Time-outs are short, because a worker that waits
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -20,6 +22,8 @@ from gpus import blocking
 from gpus.leasing.scripts import Client
 
 TIMEOUT_SECONDS = 2.0
+FRESH_SECONDS = 0.2
+"""So soon after a call its connection is used again as it is."""
 _DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
 
 
@@ -35,10 +39,9 @@ def connect(url: str) -> Client:
     if parts.scheme == "redis+cluster":
         return _cluster(parts)
     if parts.scheme in ("redis", "rediss", "unix"):
-        client = redis.Redis.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
-        pool = client.connection_pool
+        pool: Any = _Pool.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
         pool.connection_class = _BLOCKING.get(pool.connection_class, pool.connection_class)
-        return client
+        return redis.Redis.from_pool(pool)
     raise ValueError(
         f"{parts.scheme!r} is no scheme for Redis: use redis, rediss, unix, redis+sentinel or redis+cluster"
     )
@@ -47,12 +50,38 @@ def connect(url: str) -> Client:
 class _Blocking:
     """A redis-py connection that waits in the system (see `gpus.blocking`). TLS has to wait in Python."""
 
+    released_at = -FRESH_SECONDS
+
+    @property
+    def is_fresh(self) -> bool:
+        """It is connected, and was in use a moment ago."""
+        return self._sock is not None and time.monotonic() - self.released_at < FRESH_SECONDS  # type: ignore[attr-defined]
+
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[misc]
         blocking.block(sock)
         blocking.limit_reads(sock, TIMEOUT_SECONDS)
         blocking.limit_writes(sock, TIMEOUT_SECONDS)
         return sock
+
+
+class _Pool(redis.ConnectionPool):
+    """redis-py asks each connection that it hands out whether something is to be read there, and gives the
+    interpreter away for that, in the middle of a slot's way to its next job. Of one that was in use a moment
+    ago it need not: if its server is gone since, the call finds out."""
+
+    def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        if self.pid == os.getpid():  # else it is a parent's, as is the lock
+            with self._lock:
+                free: Any = self._available_connections
+                if free and getattr(free[-1], "is_fresh", False):
+                    self._in_use_connections.add(free[-1])
+                    return free.pop()
+        return super().get_connection()
+
+    def release(self, connection: Any) -> None:
+        connection.released_at = time.monotonic()
+        super().release(connection)
 
 
 class _BlockingTcp(_Blocking, redis.Connection):

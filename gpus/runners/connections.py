@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 _SLICE_MS = 50
 _TOO_LATE = "the deadline has passed"
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
+_ESTABLISHED = 1
+"""The first byte of Linux' `tcp_info`, as long as neither side has closed its half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,15 @@ class Connection:
         count = self._in_time(blocking.limit_reads, lambda: self.sock.recv_into(buffer))
         self.ended = self.ended or count == 0
         return count
+
+    def is_open(self) -> bool:
+        """As the system knows it; what it says costs no turn at the interpreter, as a poll does."""
+        if _TCP_INFO is None:
+            return self.is_quiet()
+        try:
+            return self.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED
+        except OSError:
+            return False
 
     def is_quiet(self) -> bool:
         """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""

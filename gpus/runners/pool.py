@@ -11,6 +11,8 @@ from gpus.runners.connections import Connection, Origin
 MAX_IDLE_SECONDS = 4.0
 """Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
 request rarely meets a connection that is being closed."""
+FRESH_SECONDS = 0.1
+"""So soon after an answer nobody has sent anything that was not asked for: it only must not be closed."""
 MAX_IDLE_PER_ORIGIN = 64
 
 
@@ -34,7 +36,7 @@ class Pool:
                 if not waiting:
                     return None
                 since, connection = waiting.pop()
-            if time.monotonic() - since < MAX_IDLE_SECONDS and connection.is_quiet():
+            if _is_good(connection, time.monotonic() - since):
                 connection.reused = True
                 return connection
             connection.close()
@@ -66,6 +68,12 @@ class Pool:
             if not self._idle[origin]:
                 del self._idle[origin]
         return old
+
+
+def _is_good(connection: Connection, idle_seconds: float) -> bool:
+    if idle_seconds >= MAX_IDLE_SECONDS:
+        return False
+    return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.is_quiet()
 
 
 SHARED_POOL = Pool()

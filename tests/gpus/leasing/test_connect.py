@@ -14,6 +14,7 @@ from django.conf import settings
 
 from dispatcher_project.embedded import EmbeddedValkey, die_with_parent, find_valkey
 from gpus.errors import LeasingUnavailable
+from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import redis_leases
@@ -47,6 +48,54 @@ def test_clients_never_retry_and_wait_two_seconds_at_most(url: str, expected: di
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"scheme|master"):
         connect(url)
+
+
+@pytest.mark.parametrize(("fresh_seconds", "asked"), [(60.0, 0), (0.0, 2)], ids=["fresh", "idle"])
+def test_a_connection_that_was_idle_for_a_while_is_asked_whether_it_is_there(
+    valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch, fresh_seconds: float, asked: int
+) -> None:
+    """It gives the interpreter away, in the middle of a slot's way to its next job."""
+    monkeypatch.setattr(connect_module, "FRESH_SECONDS", fresh_seconds)
+    client: Any = connect(valkey.url)
+    pool, looks = client.connection_pool, []
+    looked = pool.connection_class.can_read
+    monkeypatch.setattr(
+        pool.connection_class, "can_read", lambda self, *args: looks.append(1) or looked(self, *args)
+    )
+    client.ping()
+    looks.clear()
+    assert client.ping()
+    assert client.ping()
+    assert len(looks) == asked
+    assert (len(pool._available_connections), len(pool._in_use_connections)) == (1, 0)
+    client.close()
+
+
+def test_one_call_fails_where_the_server_ended_a_fresh_connection(
+    valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_module, "FRESH_SECONDS", 60.0)
+    client: Any = connect(valkey.url)
+    other = redis.Redis.from_url(valkey.url)
+    assert other.client_kill_filter(_id=client.client_id()) == 1
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+    assert client.ping()
+    client.close()
+    other.close()
+
+
+def test_two_callers_have_a_connection_each(valkey: EmbeddedValkey) -> None:
+    client: Any = connect(valkey.url)
+    pool = client.connection_pool
+    client.ping()
+    first, second = pool.get_connection(), pool.get_connection()
+    assert first is not second
+    pool.release(first)
+    assert pool.get_connection() is first
+    pool.release(first)
+    pool.release(second)
+    client.close()
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpus.errors import ServerLost
+from gpus.runners import connections
 from gpus.runners import pool as pool_module
-from gpus.runners.connections import Origin
+from gpus.runners.connections import Connection, Origin
 from tests.gpus.runners.posting import polite, post
 
 
@@ -55,11 +56,47 @@ def test_a_kept_connection_that_takes_nothing_is_replaced_by_a_fresh_one(transpo
     origin = Origin("http", "127.0.0.1", server.port)
     kept = pool.take(origin)
     kept.sock.shutdown(socket.SHUT_WR)  # as after a reset that came between the look and the write
-    monkeypatch.setattr(type(kept), "is_quiet", lambda self: True)
+    monkeypatch.setattr(type(kept), "is_open", lambda self: True)
     pool.keep(origin, kept)
     assert post(transport, server.url).status == 200
     assert server.visits == 2
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("fresh_seconds", "question"), [(60.0, "is_open"), (0.0, "is_quiet")], ids=["fresh", "idle"]
+)
+def test_what_was_idle_for_a_while_is_polled(serve, transport, monkeypatch, fresh_seconds, question):
+    """A poll gives the interpreter away in the middle of a slot's way to its next job."""
+    asked = []
+    for name in ("is_open", "is_quiet"):
+        monkeypatch.setattr(Connection, name, lambda self, name=name: bool(asked.append(name)) or True)
+    monkeypatch.setattr(pool_module, "FRESH_SECONDS", fresh_seconds)
+    server = serve(polite)
+    post(transport, server.url)
+    post(transport, server.url)
+    assert (asked, server.visits) == ([question], 1)
+
+
+def test_where_the_system_does_not_tell_it_is_polled(monkeypatch):
+    monkeypatch.setattr(connections, "_TCP_INFO", None)
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours)
+    assert connection.is_open()
+    theirs.close()
+    assert not connection.is_open()
+    connection.close()
+
+
+def test_one_that_is_closed_here_is_not_open():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+    ):
+        connection = Connection(ours)
+        assert connection.is_open()
+        connection.close()
+        assert not connection.is_open()
 
 
 def test_an_old_idle_connection_is_given_up(transport, serve, monkeypatch):
