@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Prefetch, prefetch_related_objects
-
+from gpus import queries
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
-from gpus.models import Placement, Server, prepared
+from gpus.models import Server, prepared
 from gpus.protocol import slot_name
 from gpus.services.health import Health, is_restart, record_health
 from gpus.services.pinned import ask_all
@@ -37,7 +36,7 @@ _servers = prepared.Read(lambda: Server.objects.select_related("pool").order_by(
 def sweep(ports: Ports) -> SweepCount:
     """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
     rows = _servers()
-    prefetch_related_objects(rows, Prefetch("placements", Placement.objects.select_related("model")))
+    queries.read_placements(rows)
     servers = [server for server in rows if server.placements.all()]
     count = SweepCount()
     for at in range(0, len(servers), CHUNK):

@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
-from django.db.models import F, Prefetch, prefetch_related_objects
+from django.db.models import F
 
+from gpus import queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.models import Placement, QuarantinedSlot, Server, prepared
+from gpus.models import QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
@@ -99,8 +100,7 @@ _sent_by = prepared.Read(
 
 def _open_rows() -> list[QuarantinedSlot]:
     rows = _oldest()
-    placed = Prefetch("server__placements", Placement.objects.select_related("model"))
-    prefetch_related_objects(rows, placed)
+    queries.read_placements(row.server for row in rows)
     return rows
 
 
