@@ -18,7 +18,7 @@ from dispatcher_project.simulation.size import Size
 if TYPE_CHECKING:  # a child process comes here before its Django is set up
     from dispatcher_project.simulation.run import Verdict
 
-_CHUNK = 4
+_CHUNK = 1
 _client: Any = None
 
 

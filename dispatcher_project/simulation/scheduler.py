@@ -115,11 +115,12 @@ class Scheduler:
 
     def point(self, what: str) -> None:
         """A step of the world begins: others come in between, and the process may die here."""
-        process = self.current()
-        if process is None:
+        fiber = getcurrent()
+        if not isinstance(fiber, Fiber):
             return
+        process = fiber.process
         self.points += 1
-        self.note(process.name, what)
+        self.history.append((self.now, process.name, what))
         if not process.alive:
             raise Killed
         if process.doomed_after:
@@ -130,17 +131,21 @@ class Scheduler:
             process.stops_after -= 1
             if not process.stops_after:
                 self.stop(process)
-        self.sleep(self._chance.random() * self._point_seconds)
+        self._sleep_until(self.now + self._chance.random() * self._point_seconds, fiber)
 
     def sleep(self, seconds: float) -> None:
-        """Who would be the next to go on anyway just does, without the way over the hub."""
-        fiber = self._fiber()
+        self._sleep_until(self.now + max(0.0, seconds), self._fiber())
+
+    def _sleep_until(self, at: float, fiber: Fiber) -> None:
+        """Who would be the next to go on anyway just does, without the way over the hub. At the same moment
+        the one is first that was told first."""
         fiber.turn += 1
-        at = self.now + max(0.0, seconds)
-        if at <= self._until and self._is_next(at) and fiber.process.alive and not fiber.process.stopped:
-            self.now = at
-            return
-        self._wake(fiber, at)
+        if at <= self._until and (not self._heap or at < self._heap[0][0]):
+            process = fiber.process
+            if process.alive and not process.stopped:
+                self.now = at
+                return
+        self._push(at, fiber, fiber.turn)
         self._hub.switch()
 
     def note(self, who: str, what: str) -> None:
@@ -186,10 +191,6 @@ class Scheduler:
         if not isinstance(fiber, Fiber):
             raise RuntimeError("only a fiber can wait")
         return fiber
-
-    def _is_next(self, at: float) -> bool:
-        """At the same moment the one is first that was told first."""
-        return not self._heap or at < self._heap[0][0]
 
     def _wake(self, fiber: Fiber, at: float) -> None:
         self._push(at, fiber, fiber.turn)

@@ -14,6 +14,8 @@ from jobs.models import Job
 from jobs.services.explaining import Explanation, estimate_job, explain_job
 
 ROUNDED = 0.1
+ASKED_EVERY = 2
+"""Looks at the books: an explanation costs as much as a job."""
 _ELSEWHERE = {"index_away", "index_rebuilding", "starting"}
 """Told in place of what the line knows."""
 
@@ -41,19 +43,22 @@ class Books:
 
 
 class Told:
-    """Asked between steps: at each look about a job of each tenant that is held back, and of another one by
-    turns. broken: where laws are noted."""
+    """Asked between steps: at every other look about a job of each tenant that is held back, and of another
+    one by turns. broken: where laws are noted."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
-        self._world, self._broken, self._looks = world, broken, 0
+        self._world, self._broken, self._looks, self._asked = world, broken, 0, 0
         self._ports = world.ports(Process("judge"))
 
     def look(self, books: Books) -> None:
         self._looks += 1
-        next_one = self._world.tenants[self._looks % len(self._world.tenants)]
+        if self._looks % ASKED_EVERY:
+            return
+        self._asked += 1
+        next_one = self._world.tenants[self._asked % len(self._world.tenants)]
         for tenant in {next_one, *(int(name) for names in books.held.values() for name in names)}:
             if ids := _waiting(tenant=tenant):
-                self._explain(_of_id.first(id=ids[self._looks % len(ids)]), books)
+                self._explain(_of_id.first(id=ids[self._asked % len(ids)]), books)
         self._estimate(next_one, books)
 
     def _explain(self, job: Job, books: Books) -> None:
@@ -68,7 +73,7 @@ class Told:
         self._check_figures(f"job {job.id}", job.tenant_id, told, books)
 
     def _estimate(self, tenant: int, books: Books) -> None:
-        model = sorted(MODELS)[self._looks % len(MODELS)]
+        model = sorted(MODELS)[self._asked % len(MODELS)]
         told = estimate_job(model, tenant, 5, self._ports)
         refused = any(one.evidence.get("refused_with") == QuotaExhausted.code for one in told.reasons)
         if refused != books.is_used_up(tenant):
