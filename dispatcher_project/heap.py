@@ -11,9 +11,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG_OBJECTS = 5_000
-"""More than before that many are no reason to look for cycles; Python's own number is 700."""
-
 
 @contextmanager
 def loaded_for_good() -> Iterator[None]:
@@ -28,11 +25,9 @@ def loaded_for_good() -> Iterator[None]:
 
 
 def keep_what_is_loaded() -> None:
-    """From here on only what comes later is walked through, and not before there is much of it: what a few
-    dozen jobs or requests hold at a time was looked at again and again, a twentieth of a worker's time."""
+    """From here on only what comes later is walked through."""
     gc.collect()  # what is garbage by now would be kept too
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 def collect_seldom() -> None:

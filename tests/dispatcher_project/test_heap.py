@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from celery import signals
 
-from dispatcher_project.heap import YOUNG_OBJECTS
 from dispatcher_project.worker import run
 
-FROZEN = "; import gc; print(gc.isenabled(), gc.get_freeze_count() > 50_000, gc.get_threshold()[0])"
+FROZEN = "; import gc; print(gc.isenabled(), gc.get_freeze_count() > 50_000)"
 
 
 def said_by(program: str) -> str:
@@ -23,7 +22,7 @@ def said_by(program: str) -> str:
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])
 def test_a_collection_in_the_web_process_passes_over_what_was_loaded_at_its_start(server: str) -> None:
-    assert said_by(f"import dispatcher_project.{server}{FROZEN}") == f"True True {YOUNG_OBJECTS}\n"
+    assert said_by(f"import dispatcher_project.{server}{FROZEN}") == "True True\n"
 
 
 def test_what_fails_to_load_leaves_the_collector_on() -> None:
