@@ -18,7 +18,6 @@ from dispatcher_project.simulation.size import Size
 if TYPE_CHECKING:  # a child process comes here before its Django is set up
     from dispatcher_project.simulation.run import Verdict
 
-_CHUNK = 1
 _client: Any = None
 
 
@@ -31,7 +30,7 @@ def verdicts(seeds: Iterable[int], size: Size, *, processes: int) -> Iterator[Ve
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_child) as pool:
-        yield from pool.map(partial(_one, size), seeds, chunksize=_CHUNK)
+        yield from pool.map(partial(_one, size), seeds)
 
 
 def _one(size: Size, seed: int) -> Verdict:

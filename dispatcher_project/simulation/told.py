@@ -47,19 +47,23 @@ class Told:
     one by turns. broken: where laws are noted."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
-        self._world, self._broken, self._looks, self._asked = world, broken, 0, 0
+        self._world, self._broken, self._looks = world, broken, 0
         self._ports = world.ports(Process("judge"))
 
     def look(self, books: Books) -> None:
         self._looks += 1
         if self._looks % ASKED_EVERY:
             return
-        self._asked += 1
         next_one = self._world.tenants[self._asked % len(self._world.tenants)]
         for tenant in {next_one, *(int(name) for names in books.held.values() for name in names)}:
             if ids := _waiting(tenant=tenant):
                 self._explain(_of_id.first(id=ids[self._asked % len(ids)]), books)
         self._estimate(next_one, books)
+
+    @property
+    def _asked(self) -> int:
+        """How often so far."""
+        return self._looks // ASKED_EVERY
 
     def _explain(self, job: Job, books: Books) -> None:
         told = explain_job(job, self._ports)
