@@ -90,7 +90,10 @@ def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
 
 def _views(ports: Ports) -> dict[str, SlotView]:
     """Raises LeasingUnavailable."""
-    return {view.slot: view for name, _, fleet in _slots() for view in ports.leases(fleet).slots(name)}
+    servers: dict[str, list[str]] = defaultdict(list)
+    for name, _, fleet in _slots():
+        servers[fleet].append(name)
+    return {view.slot: view for fleet in servers for view in ports.leases(fleet).slots_of(servers[fleet])}
 
 
 def _leased(ports: Ports) -> Iterator[str]:

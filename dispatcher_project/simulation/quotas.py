@@ -25,7 +25,7 @@ from jobs.models import Attempt, Job, Tenant
 from jobs.services.spent import day_of
 from jobs.states import JobState
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 4.0
 GRACE_SECONDS = 15.0
 """For the sweep, where nothing keeps it from its work: a tick or two, and ten seconds in which a process that
 stood still may have told what was true before."""

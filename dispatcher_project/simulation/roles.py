@@ -20,7 +20,7 @@ from jobs.sweeps.runner import Runner
 from jobs.transitions import Touched
 
 GRACE_SECONDS = 20.0
-KEEPER_SECONDS = 2.0
+KEEPER_SECONDS = 3.0
 """Less often than in life, as `BEAT_SECONDS`."""
 WAKE_EXPIRES_SECONDS = 60.0
 OLD_ROWS_SECONDS = 30.0

@@ -16,7 +16,7 @@ from dispatcher_project.simulation.world import World
 from gpus.models import QuarantinedSlot, prepared
 from jobs.models import Job
 
-LOOKS_EVERY_SECONDS = 24.0
+LOOKS_EVERY_SECONDS = 20.0
 DRAIN_SECONDS = 600.0
 STEP_SECONDS = 4.0
 SETTLE_SECONDS = 20.0

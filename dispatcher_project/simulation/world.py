@@ -32,7 +32,7 @@ from jobs.sweeps import generation, orphans
 from jobs.sweeps import quotas as quotas_sweep
 
 WORKERS, TENANTS, FLEET = 3, ("ada", "bob", "cyd"), "main"
-BEAT_SECONDS = 3.0
+BEAT_SECONDS = 4.0
 """Less often than in life: what repairs comes later, and a history costs less."""
 WARM_UP_SECONDS = 3.0
 """Until the first index is whole."""
@@ -262,6 +262,11 @@ class World:
             except Exception as error:
                 self.scheduler.note("push", f"failed: {error}")
                 self.scheduler.sleep(1.0)
+
+
+def make_template() -> None:
+    """The tables and the fleet of every world, once for all processes that are forked from this one."""
+    fresh_database(_register)
 
 
 def _register() -> None:

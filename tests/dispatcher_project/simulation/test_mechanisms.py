@@ -66,9 +66,9 @@ def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
 
 def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> None:
     """An index that lies gives a slot twice: the database refuses the second, as long as it has its own."""
-    options = {"faults": "redis_fails_over", "jobs": 12, "faults_each": 6, "until": "double_bookings"}
-    missing = player.play(60, first=5, without="generation marker,unique slot", **options)
-    behind = player.play(missing["played"], first=5, without="generation marker", **options)["cost"]
+    options = {"faults": "redis_fails_over", "jobs": 24, "faults_each": 6, "until": "double_bookings"}
+    missing = player.play(60, first=1, without="generation marker,unique slot", **options)
+    behind = player.play(missing["played"], first=1, without="generation marker", **options)["cost"]
     assert missing["cost"]["double_bookings"] > 0
     assert (behind["double_bookings"], behind["refused_bookings"] > 0) == (0, True)
 
