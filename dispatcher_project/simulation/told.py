@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.services.explaining import Explanation, estimate_job, explain_job
 
 ROUNDED = 0.1
-ASKED_EVERY = 2
+ASKED_EVERY = 3
 """Looks at the books: an explanation costs as much as a job."""
 _ELSEWHERE = {"index_away", "index_rebuilding", "starting"}
 """Told in place of what the line knows."""
@@ -43,7 +43,7 @@ class Books:
 
 
 class Told:
-    """Asked between steps: at every other look about a job of each tenant that is held back, and of another
+    """Asked between steps: at every third look about a job of each tenant that is held back, and of another
     one by turns. broken: where laws are noted."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
