@@ -47,7 +47,14 @@ def test_this_process_is_in_its_session_and_holds_something():
 
 
 def test_without_proc_processes_are_asked_of_ps():
-    ours = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    ours = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert ours.stdout is not None
+    ours.stdout.readline()  # before that it may hold nothing yet
     try:
         memory = PortableGauge().read(ours.pid)
         assert 1 < memory.own < memory.own + memory.others <= memory.total
