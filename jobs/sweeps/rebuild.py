@@ -2,7 +2,8 @@
 
 The order: wipe what is left; the registry; a few seconds, in which living keepers announce the leases they
 hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
-slots; the tenants' shares and the waiting jobs; then the index is whole.
+slots, and those of runs that only their server knows; the tenants' shares and the waiting jobs; then the
+index is whole.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.losses import spec_of
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.sweeps.shares import recent_shares
+from jobs.sweeps.strangers import asked_servers, quarantine_strangers
 
 log = structlog.get_logger(__name__)
 
@@ -133,10 +135,20 @@ class Rebuild:
         for server in self._slowly(_servers(fleet=self.fleet)):
             for slot in range(server.slots):
                 _write_missing_quarantine(server, slot)
+        if _somebody_may_hold(self.fleet):
+            self._ask_servers()
         open_rows = _open_rows(fleet=self.fleet)
         for server_name, slot, attempt_id in self._slowly(open_rows):
             self.leases.quarantine(slot_name(server_name, slot), attempt_id)
         return len(open_rows)
+
+    def _ask_servers(self) -> None:
+        """A few at a time: each may take its time-out, and this process must give signs of life."""
+        servers = asked_servers(self.fleet)
+        few = self.ports.parallel_probes
+        for first in range(0, len(servers), few):
+            quarantine_strangers(servers[first : first + few], self.leases, self.ports)
+            self._may_go_on()
 
     def _push(self, pool: str) -> int:
         pushed, place = 0, START

@@ -1,0 +1,88 @@
+"""Runs that only their server still knows of: their worker died before their start was committed, and Redis
+lost their lease before anybody saw that it ran out.
+
+No row names them and no keeper announces them, so an index that is made anew would give their slots away.
+Their servers are asked before it opens; the `quarantine` sweep finds out when they are over. A server does
+not say which slot such a run has: any free one is kept, because what must be right is how many. A server that
+only counts its jobs, or does not answer, can't tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from gpus import queries
+from gpus.leasing.contract import Leases
+from gpus.models import Pool, QuarantinedSlot, Server, prepared
+from gpus.models.prepared import value
+from gpus.protocol import split_slot
+from gpus.services.evidence import Health
+from gpus.services.pinned import ask_all
+from jobs import transitions
+from jobs.models import Attempt, Job
+from jobs.services.ports import Ports
+from jobs.sweeps.losses import spec_of
+
+log = structlog.get_logger(__name__)
+
+REASON = "its server runs what nobody else knows of"
+
+_servers = prepared.Read(
+    lambda: (
+        Server.objects.filter(pool__fleet=value(Pool, "fleet"), host=None)
+        .exclude(healthy=False)
+        .order_by("name")
+    )
+)
+
+
+def asked_servers(fleet: str) -> list[Server]:
+    """Those that answered when they were asked last: nobody waits for the others again."""
+    servers: list[Server] = _servers(fleet=fleet)
+    queries.read_placements(servers)
+    return servers
+
+
+def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> int:
+    """Asks these servers, as many at once as the ports say, and writes a quarantine for each such run; how
+    many. Once the index knows the leases of the database and of the keepers."""
+    healths = ask_all(
+        ((server, "") for server in servers),
+        leases=ports.leases,
+        now=ports.clock.now(),
+        transport=ports.transport,
+        at_once=ports.parallel_probes,
+    )
+    return sum(_keep_slots(*answer, leases, ports) for answer in zip(servers, healths, strict=True))
+
+
+def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) -> int:
+    said = {attempt: job for job, attempt in health.jobs or () if attempt}
+    views = leases.slots(server.name) if said else []
+    strangers = set(said) - {view.attempt_id for view in views}
+    if not strangers:
+        return 0
+    kept = dict(
+        QuarantinedSlot.objects.filter(server=server, freed_at=None).values_list("slot", "attempt_id")
+    )
+    strangers -= {*kept.values(), *Attempt.objects.filter(id__in=strangers).values_list("id", flat=True)}
+    models = dict(
+        Job.objects.filter(id__in=[said[one] for one in strangers]).values_list("id", "model")
+    )  # what is no job of ours is none of our business
+    ours = sorted(one for one in strangers if said[one] in models)
+    free = [view.slot for view in views if view.state == "free" and split_slot(view.slot)[1] not in kept]
+    for slot, attempt in zip(free, ours, strict=False):
+        job = said[attempt]
+        log.warning("stranger_found", slot=slot, job_id=job, attempt=attempt)
+        transitions.quarantine_slot(
+            slot,
+            attempt_id=attempt,
+            job_id=job,
+            model=models[job],
+            reason=REASON,
+            at=ports.clock.now(),
+            run_limit_seconds=spec_of(models[job], server.pool_id).run_limit_seconds,
+        )
+    return min(len(free), len(ours))
