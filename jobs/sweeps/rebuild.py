@@ -40,6 +40,8 @@ Row = TypeVar("Row")
 
 PAGE = 500
 SIGN_SECONDS = 1.0
+ASK_SECONDS = 5.0
+"""For servers to say what they run: where many have just gone down, the others do not wait for them all."""
 _HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
 
 
@@ -144,9 +146,12 @@ class Rebuild:
 
     def _ask_servers(self) -> None:
         """A few at a time: each may take its time-out, and this process must give signs of life."""
-        servers = asked_servers(self.fleet)
-        few = self.ports.parallel_probes
+        servers, clock = asked_servers(self.fleet), self.ports.clock
+        few, until = self.ports.parallel_probes, clock.monotonic() + ASK_SECONDS
         for first in range(0, len(servers), few):
+            if clock.monotonic() >= until:
+                log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)
+                break
             quarantine_strangers(servers[first : first + few], self.leases, self.ports)
             self._may_go_on()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -332,3 +333,22 @@ def test_nobody_waits_for_a_server_that_did_not_answer_before_nor_asks_where_not
     rebuild(world)
     assert len(gpu.asked) == 1
     assert world.slot() == "free"
+
+
+def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_them(world: World) -> None:
+    for number in range(4):
+        world.server(f"gpu-{number}")
+    world.job()
+    world.ports = replace(world.ports, parallel_probes=1)
+    asked: list[str] = []
+
+    def time_out(servers: list[Server], *_: object) -> int:
+        asked.extend(server.name for server in servers)
+        world.clock.advance(3)
+        return 0
+
+    world.flush()
+    with patch.object(rebuilding, "quarantine_strangers", time_out):
+        rebuild(world)
+    assert asked == ["gpu-0", "gpu-1"]
+    assert world.leases.claim("m", worker="w", attempt_id="a") is not None
