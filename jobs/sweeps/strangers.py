@@ -45,9 +45,9 @@ def asked_servers(fleet: str) -> list[Server]:
     return servers
 
 
-def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> int:
-    """Asks these servers, as many at once as the ports say, and writes a quarantine for each such run; how
-    many. Once the index knows the leases of the database and of the keepers."""
+def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> None:
+    """Asks these servers, as many at once as the ports say, and writes a quarantine for each such run. Once
+    the index knows the leases of the database and of the keepers."""
     healths = ask_all(
         ((server, "") for server in servers),
         leases=ports.leases,
@@ -55,15 +55,16 @@ def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports
         transport=ports.transport,
         at_once=ports.parallel_probes,
     )
-    return sum(_keep_slots(*answer, leases, ports) for answer in zip(servers, healths, strict=True))
+    for server, health in zip(servers, healths, strict=True):
+        _keep_slots(server, health, leases, ports)
 
 
-def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) -> int:
+def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) -> None:
     said = {attempt: job for job, attempt in health.jobs or () if attempt}
     views = leases.slots(server.name) if said else []
     strangers = set(said) - {view.attempt_id for view in views}
     if not strangers:
-        return 0
+        return
     kept = dict(
         QuarantinedSlot.objects.filter(server=server, freed_at=None).values_list("slot", "attempt_id")
     )
@@ -85,4 +86,3 @@ def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) ->
             at=ports.clock.now(),
             run_limit_seconds=spec_of(models[job], server.pool_id).run_limit_seconds,
         )
-    return min(len(free), len(ours))

@@ -342,10 +342,9 @@ def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_the
     world.ports = replace(world.ports, parallel_probes=1)
     asked: list[str] = []
 
-    def time_out(servers: list[Server], *_: object) -> int:
+    def time_out(servers: list[Server], *_: object) -> None:
         asked.extend(server.name for server in servers)
         world.clock.advance(3)
-        return 0
 
     world.flush()
     with patch.object(rebuilding, "quarantine_strangers", time_out):
