@@ -196,16 +196,16 @@ def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = Fa
             database.ensure_connection()
         with database.wrap_database_errors:
             cursor = database.Database.Cursor(database.connection)
-        asked = None
+        asked = database.make_cursor(cursor) if database.execute_wrappers else None
         if database.vendor == "sqlite":
             sql = _with_marks(sql)
     try:
         if asked is not None:
             (asked.executemany if many else asked.execute)(sql, values)
-        elif database.execute_wrappers:
-            _wrapped(database, cursor, sql, values, many)
         else:
-            _execute(database, cursor, sql, values, many)
+            database.validate_no_broken_transaction()
+            with database.wrap_database_errors:
+                (cursor.executemany if many else cursor.execute)(sql, values)
     except BaseException as error:
         with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
             cursor.close()
@@ -214,24 +214,6 @@ def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = Fa
             database.close()
         raise
     return cursor
-
-
-def _execute(database: Any, cursor: Any, sql: str, values: Sequence[Any], many: bool) -> None:
-    database.validate_no_broken_transaction()
-    with database.wrap_database_errors:
-        (cursor.executemany if many else cursor.execute)(sql, values)
-
-
-def _wrapped(database: Any, cursor: Any, sql: str, values: Sequence[Any], many: bool) -> None:
-    """With Django's execute wrappers around it, the last one first."""
-
-    def execute(sql: str, values: Sequence[Any], many: bool, context: Any) -> None:
-        _execute(database, cursor, sql, values, many)
-
-    run: Callable[..., None] = execute
-    for wrapper in reversed(database.execute_wrappers):
-        run = partial(wrapper, run)
-    run(sql, values, many, {"connection": database, "cursor": cursor})
 
 
 @lru_cache(maxsize=4096)
