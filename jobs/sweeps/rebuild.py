@@ -8,7 +8,7 @@ index is whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -32,7 +32,7 @@ from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.losses import spec_of
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.sweeps.shares import recent_shares
-from jobs.sweeps.strangers import asked_servers, quarantine_strangers
+from jobs.sweeps.strangers import askable, quarantine_strangers
 
 log = structlog.get_logger(__name__)
 
@@ -134,20 +134,21 @@ class Rebuild:
         self.ports.send_wakes(self.leases.fill())
 
     def _quarantine(self) -> int:
-        for server in self._slowly(_servers(fleet=self.fleet)):
+        servers = _servers(fleet=self.fleet)
+        for server in self._slowly(servers):
             for slot in range(server.slots):
                 _write_missing_quarantine(server, slot)
         if _somebody_may_hold(self.fleet):
-            self._ask_servers()
+            self._ask(askable(servers))
         open_rows = _open_rows(fleet=self.fleet)
         for server_name, slot, attempt_id in self._slowly(open_rows):
             self.leases.quarantine(slot_name(server_name, slot), attempt_id)
         return len(open_rows)
 
-    def _ask_servers(self) -> None:
+    def _ask(self, servers: Sequence[Server]) -> None:
         """A few at a time: each may take its time-out, and this process must give signs of life."""
-        servers, clock = asked_servers(self.fleet), self.ports.clock
-        few, until = self.ports.parallel_probes, clock.monotonic() + ASK_SECONDS
+        clock, few = self.ports.clock, self.ports.parallel_probes
+        until = clock.monotonic() + ASK_SECONDS
         for first in range(0, len(servers), few):
             if clock.monotonic() >= until:
                 log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)

@@ -15,8 +15,7 @@ import structlog
 
 from gpus import queries
 from gpus.leasing.contract import Leases
-from gpus.models import Pool, QuarantinedSlot, Server, prepared
-from gpus.models.prepared import value
+from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.services.evidence import Health
 from gpus.services.pinned import ask_all
@@ -29,20 +28,13 @@ log = structlog.get_logger(__name__)
 
 REASON = "its server runs what nobody else knows of"
 
-_servers = prepared.Read(
-    lambda: (
-        Server.objects.filter(pool__fleet=value(Pool, "fleet"), host=None)
-        .exclude(healthy=False)
-        .order_by("name")
-    )
-)
 
-
-def asked_servers(fleet: str) -> list[Server]:
-    """Those that answered when they were asked last: nobody waits for the others again."""
-    servers: list[Server] = _servers(fleet=fleet)
-    queries.read_placements(servers)
-    return servers
+def askable(servers: Sequence[Server]) -> list[Server]:
+    """Those that answered when they were asked last, with their placements: nobody waits for the others
+    again. What a pinned worker said of its own died with Redis."""
+    found = [server for server in servers if server.host is None and server.healthy is not False]
+    queries.read_placements(found)
+    return found
 
 
 def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> None:

@@ -38,7 +38,11 @@ class HealthServer:
 
     def runs(self, *attempts: str, boot_id: str = "boot-1") -> None:
         """It lists its jobs."""
-        jobs = [{"job_id": "j", "attempt": attempt} for attempt in attempts]
+        self.lists(*(("j", attempt) for attempt in attempts), boot_id=boot_id)
+
+    def lists(self, *runs: tuple[str, str], boot_id: str = "boot-1") -> None:
+        """runs: job and attempt of each."""
+        jobs = [{"job_id": job, "attempt": attempt} for job, attempt in runs]
         self.says = {"status": "ok", "active_jobs": len(jobs), "boot_id": boot_id, "jobs": jobs}
 
     def counts(self, active: int, **more: Any) -> None:

@@ -24,6 +24,7 @@ from jobs.models import Attempt, Job, Tenant
 from jobs.services.ports import Ports
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.transitions import Start
+from tests.gpus.services.health_server import HealthServer
 
 LEASE_SECONDS = 15.0
 
@@ -148,6 +149,12 @@ class World:
 
     def slot(self, server: str = "gpu-1", index: int = 0) -> str:
         return self.leases.slots(server)[index].state
+
+
+@pytest.fixture
+def gpu() -> Iterator[HealthServer]:
+    with HealthServer() as server:
+        yield server
 
 
 @pytest.fixture

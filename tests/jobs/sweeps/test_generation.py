@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -14,10 +12,9 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
-from jobs.sweeps import generation, quarantine, strangers
+from jobs.sweeps import generation
 from jobs.sweeps import rebuild as rebuilding
 from jobs.transitions import End
-from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_mirror_registry import rules_told
 from tests.laws import assert_laws
@@ -234,120 +231,3 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     assert world.leases.renew("w1", [second], [first]) == []
     rebuild(world)
     assert world.leases.is_held(second.ref)
-
-
-@pytest.fixture
-def gpu() -> Iterator[HealthServer]:
-    with HealthServer() as server:
-        yield server
-
-
-def say(gpu: HealthServer, *runs: tuple[str, str]) -> None:
-    jobs = [{"job_id": job, "attempt": attempt} for job, attempt in runs]
-    gpu.says = {"status": "ok", "active_jobs": len(jobs), "boot_id": "boot-1", "jobs": jobs}
-
-
-def test_a_run_that_only_its_server_knows_of_keeps_a_slot_until_it_is_over(
-    world: World, gpu: HealthServer
-) -> None:
-    """Its worker died before the start was committed, and then Redis was emptied."""
-    world.server(slots=2, url=f"{gpu.url}/run")
-    world.job()
-    lost = world.claim(written=False)
-    say(gpu, (lost.job_id, lost.attempt_id))
-    world.flush()
-    rebuild(world)
-    row = QuarantinedSlot.objects.get()
-    assert (row.attempt_id, row.job_id, row.reason) == (lost.attempt_id, lost.job_id, strangers.REASON)
-    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
-    assert world.leases.claim("m", worker="w", attempt_id="again") is not None, "its job waits"
-    world.clock.advance(3)
-    assert quarantine.sweep(world.ports).repaired == 0
-    say(gpu)
-    assert quarantine.sweep(world.ports).repaired == 1
-    assert "quarantined" not in {view.state for view in world.leases.slots("gpu-1")}
-
-
-def test_each_such_run_keeps_one_free_slot_however_often_the_index_is_made_anew(
-    world: World, gpu: HealthServer
-) -> None:
-    world.server(slots=4, url=f"{gpu.url}/run")
-    for _ in range(3):
-        world.job()
-    lost, held = world.claim(written=False), world.claim()
-    say(gpu, (lost.job_id, lost.attempt_id), (held.job_id, held.attempt_id))
-    world.flush()
-    rebuild(world)
-    another = world.claim(written=False)
-    say(gpu, *((one.job_id, one.attempt_id) for one in (lost, held, another)))
-    world.flush()
-    rebuild(world)
-    states = [view.state for view in world.leases.slots("gpu-1")]
-    assert sorted(states) == ["free", "leased", "quarantined", "quarantined"]
-    rows = QuarantinedSlot.objects.values_list("attempt_id", flat=True)
-    assert sorted(rows) == sorted([lost.attempt_id, another.attempt_id])
-
-
-def test_no_second_slot_is_kept_for_a_run_that_somebody_else_knows_of(
-    world: World, gpu: HealthServer
-) -> None:
-    world.server(slots=6, url=f"{gpu.url}/run")
-    jobs = [world.job() for _ in range(3)]
-    written, announced = world.claim(), world.claim(written=False)
-    ended = ended_without_proof(world)  # its own slot is kept for it already
-    world.job()
-    over = world.claim()  # a moment ago
-    transitions.end_attempt(
-        End(over.job_id, over.attempt_id, 1, over.slot, Ending(), RetryPolicy(), world.clock.now())
-    )
-    say(
-        gpu,
-        *((one.job_id, one.attempt_id) for one in (written, announced, ended, over)),
-        ("not a job of ours", "another dispatcher's"),
-        (jobs[2].id, ""),
-    )
-    world.flush()
-    generation.sweep(world.ports)
-    world.leases.renew("w1", [announced], [])
-    rebuild(world)
-    assert QuarantinedSlot.objects.get().attempt_id == ended.attempt_id
-    states = [view.state for view in world.leases.slots("gpu-1")]
-    assert sorted(states) == ["free"] * 3 + ["leased"] * 2 + ["quarantined"]
-
-
-def test_nobody_waits_for_a_server_that_did_not_answer_before_nor_asks_where_nothing_can_run(
-    world: World, gpu: HealthServer
-) -> None:
-    world.server(url=f"{gpu.url}/run")
-    world.flush()
-    rebuild(world)
-    assert gpu.asked == []
-    world.job()
-    Server.objects.update(healthy=False)
-    world.flush()
-    rebuild(world)
-    assert gpu.asked == []
-    Server.objects.update(healthy=True)
-    gpu.status = 500
-    world.flush()
-    rebuild(world)
-    assert len(gpu.asked) == 1
-    assert world.slot() == "free"
-
-
-def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_them(world: World) -> None:
-    for number in range(4):
-        world.server(f"gpu-{number}")
-    world.job()
-    world.ports = replace(world.ports, parallel_probes=1)
-    asked: list[str] = []
-
-    def time_out(servers: list[Server], *_: object) -> None:
-        asked.extend(server.name for server in servers)
-        world.clock.advance(3)
-
-    world.flush()
-    with patch.object(rebuilding, "quarantine_strangers", time_out):
-        rebuild(world)
-    assert asked == ["gpu-0", "gpu-1"]
-    assert world.leases.claim("m", worker="w", attempt_id="a") is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from gpus.errors import RunTimedOut
@@ -18,12 +16,6 @@ from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
-
-
-@pytest.fixture
-def gpu() -> Iterator[HealthServer]:
-    with HealthServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import requests
 
@@ -21,12 +19,6 @@ from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 
 LIMIT = 600.0
-
-
-@pytest.fixture
-def gpu() -> Iterator[HealthServer]:
-    with HealthServer() as server:
-        yield server
 
 
 @pytest.fixture
