@@ -18,7 +18,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.services.evidence import Health
-from gpus.services.pinned import ask_all
+from gpus.services.health import probe_all
 from jobs import transitions
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
@@ -40,13 +40,8 @@ def askable(servers: Sequence[Server]) -> list[Server]:
 def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> None:
     """Asks these servers, as many at once as the ports say, and writes a quarantine for each such run. Once
     the index knows the leases of the database and of the keepers."""
-    healths = ask_all(
-        ((server, "") for server in servers),
-        leases=ports.leases,
-        now=ports.clock.now(),
-        transport=ports.transport,
-        at_once=ports.parallel_probes,
-    )
+    asked = [(server, "") for server in servers]
+    healths = probe_all(asked, transport=ports.transport, at_once=ports.parallel_probes)
     for server, health in zip(servers, healths, strict=True):
         _keep_slots(server, health, leases, ports)
 
@@ -61,9 +56,8 @@ def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) ->
         QuarantinedSlot.objects.filter(server=server, freed_at=None).values_list("slot", "attempt_id")
     )
     strangers -= {*kept.values(), *Attempt.objects.filter(id__in=strangers).values_list("id", flat=True)}
-    models = dict(
-        Job.objects.filter(id__in=[said[one] for one in strangers]).values_list("id", "model")
-    )  # what is no job of ours is none of our business
+    models = dict(Job.objects.filter(id__in=[said[one] for one in strangers]).values_list("id", "model"))
+    # what is no job of ours is none of our business
     ours = sorted(one for one in strangers if said[one] in models)
     free = [view.slot for view in views if view.state == "free" and split_slot(view.slot)[1] not in kept]
     for slot, attempt in zip(free, ours, strict=False):
