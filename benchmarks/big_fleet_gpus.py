@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,6 +34,7 @@ class SimulatedGpus:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response:
         server, model = urlsplit(url).netloc, urlsplit(url).path.strip("/")
         if method == "GET":
@@ -50,6 +51,8 @@ class SimulatedGpus:
         if abort is not None:
             abort.set_reader(ended.set)
         try:
+            if meanwhile is not None:
+                meanwhile()
             if ended.wait(swap + asked["seconds"]):
                 raise Interrupted("Stopped; nobody asked for that here.")
         finally:

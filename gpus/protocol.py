@@ -68,6 +68,8 @@ class ExpiryVerdict(StrEnum):
     ADOPTABLE = "adoptable"
     QUARANTINED = "quarantined"
     FREE = "free"
+    FOLLOWED = "followed"
+    """It ended, and its follower has begun: that one's lease is judged next."""
 
 
 class CircuitKind(StrEnum):
@@ -164,6 +166,15 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Follower:
+    """What the slot would have run next; whether it began, its worker knew."""
+
+    job_id: str
+    attempt_id: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExpiredLease:
     """A lease (or an unconfirmed end, `settling`) that nobody renewed in time."""
 
@@ -174,6 +185,7 @@ class ExpiredLease:
     settling: bool
     worker: str
     held_seconds: float
+    follower: Follower | None = None
 
 
 @dataclass(frozen=True, slots=True)

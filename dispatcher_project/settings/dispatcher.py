@@ -20,6 +20,9 @@ class DispatcherSettings:
     hand_back_seconds: float = 1.0
     """A worker thread goes on with the next job this long before it hands back to Celery; with shorter jobs
     20 times as long while other threads are free."""
+    claim_ahead_seconds: float = 1.0
+    """Behind a run that is expected to take less than this, its slot's next job is claimed while it runs.
+    0: never."""
     deploy_grace_seconds: float = 60.0
     """How long a stopping worker lets sync runs finish."""
     worker_threads: int = 64

@@ -31,6 +31,7 @@ class GpuLink:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response:
         """Raises as `Transport` says."""
         if abort is not None and abort.fired:
@@ -52,7 +53,7 @@ class GpuLink:
             if not server.up:
                 raise ConnectFailed("Connection refused.")
             serve = partial(server.answer, method, path, headers, body)
-            return self._exchange(server, serve, until=until, ended=ended, abort=abort)
+            return self._exchange(server, serve, meanwhile or _nothing, until=until, ended=ended, abort=abort)
         finally:
             if abort is not None:
                 abort.set_reader(None)
@@ -61,6 +62,7 @@ class GpuLink:
         self,
         server: GpuServer,
         work: Callable[[], Answer],
+        meanwhile: Callable[[], None],
         *,
         until: float,
         ended: Event,
@@ -87,6 +89,7 @@ class GpuLink:
 
         self._scheduler.spawn(Process(f"connection to {server.name}"), serve)
         try:
+            meanwhile()
             ended.wait(max(0.0, until - self._scheduler.now))
         finally:
             waits.clear()
@@ -99,3 +102,6 @@ class GpuLink:
         if abort is not None and abort.fired:
             raise Interrupted("Interrupted while waiting for the answer.")
         raise RunTimedOut("No answer in time.")
+
+
+def _nothing() -> None: ...

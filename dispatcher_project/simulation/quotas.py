@@ -128,7 +128,7 @@ class Quotas:
         """By Redis, whether or not its reply arrives."""
         if script == "set_paused_tenants" and args[2] == ParkedFor.QUOTA.value:
             self._told[args[1]] = set(args[3:])
-        if script not in ("claim", "release") or not isinstance(answer, list):
+        if script not in ("claim", "release", "reserve") or not isinstance(answer, list):
             return
         lease = read_lease(as_text(answer))
         if lease is None or lease.adopted or lease.attempt_id in self._given:

@@ -24,6 +24,8 @@ KEEPER_SECONDS = 3.0
 """Less often than in life, as `BEAT_SECONDS`."""
 WAKE_EXPIRES_SECONDS = 60.0
 OLD_ROWS_SECONDS = 30.0
+KEPT_SECONDS = 8.0
+"""For a follower: runs are long here, and some are longer than this."""
 
 
 class FiberWriter(GroupCommitWriter):
@@ -69,6 +71,7 @@ class FiberWorker(GpuWorker):
         self.ahead.wanted = Event(scheduler)  # type: ignore[assignment]
         # jobs are long here, and rows that are much older than in life must break no law
         self.ahead.short_seconds, self.ahead.fresh_seconds = math.inf, OLD_ROWS_SECONDS
+        self.followers.short_seconds, self.followers.kept_seconds = math.inf, KEPT_SECONDS
 
     def start(self) -> None:
         self.settlement.writer.start()

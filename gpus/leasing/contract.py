@@ -125,24 +125,43 @@ class Leases(Protocol):
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
         warm: Sequence[str] | None = None,
+        begun: Lease | None = None,
     ) -> Lease | None:
         """Ends a lease, corrects its tenant's charge, and with `next_attempt_id` (SETTLE only) claims the
         next ticket for the same slot in the same step. gpu_seconds: the real charge; None: the time held;
         0: refused. rest_seconds: the server gets no lease for that long (it said it was busy).
         verdict: what this end says of the server and the model, for their circuits. warm: as for `claim`.
+        begun: its follower, which runs already (SETTLE only): the slot is that one's, and what is claimed is
+        its follower. A `next_attempt_id` that is the follower's begins it, if the slot may go on; else it is
+        dropped: its job waits, and must be pushed.
         A lease that is not held under this ref any more is left alone, and nothing is claimed.
         """
+        ...
+
+    def reserve(
+        self, ref: LeaseRef, *, worker: str, next_attempt_id: str, warm: Sequence[str] | None = None
+    ) -> Lease | None:
+        """Claims what the slot runs after the lease that it is held under: its follower, which goes with that
+        lease unless it begins. None where fewer jobs wait than slots run, or something failed there last."""
         ...
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         """Their ends are committed: forgets them; a slot that was only waiting for that is free again."""
         ...
 
-    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
-        """Extends leases and unconfirmed ends of this worker; returns those it no longer holds.
+    def renew(
+        self,
+        worker: str,
+        leases: Sequence[Lease],
+        settling: Sequence[Lease],
+        followers: Sequence[Lease] = (),
+    ) -> list[LeaseRef]:
+        """Extends leases and unconfirmed ends of this worker; returns those it no longer holds. Followers
+        live as long as the leases that they follow.
 
         While the index is being rebuilt, it re-announces them as well: an unknown lease gets its slot
-        back, unless that holds another attempt that was leased as late or later; an unknown end settles.
+        back, unless that holds another attempt that was leased as late or later; an unknown end settles; an
+        unknown follower is lost: its job is pushed like all that wait.
         """
         ...
 
@@ -162,7 +181,8 @@ class Leases(Protocol):
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
         """Only if it is still expired under this ref. ADOPTABLE keeps the ticket out of the line (refused for
         an end whose slot was handed on); FREE and QUARANTINED forget the lease (the caller has ended the
-        attempt in the database)."""
+        attempt in the database); FOLLOWED too, and its follower, expired as well, has the slot. Otherwise the
+        follower is dropped: its job waits, and must be pushed."""
         ...
 
     def quarantine(self, slot: str, attempt_id: str) -> None:

@@ -2,8 +2,8 @@
 
 The keeper knows what is held and since when it is sure of it; it decides nothing about jobs. Whoever runs
 an attempt adds its lease, turns it into a settling end *before* releasing it, and forgets it once the end
-is confirmed. `step` is the whole of it, so that the simulator can call it under its own clock; the thread
-only waits between steps.
+is confirmed; a follower (what a slot runs next) is added as one, and begins when it is sent. `step` is the
+whole of it, so that the simulator can call it under its own clock; the thread only waits between steps.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ def announced_seconds(fleets: int) -> float:
 
 @dataclass(slots=True)
 class _Held:
-    """sure_at: monotonic time at which the last successful renewal (or the claim) was sent."""
+    """sure_at: monotonic time at which the last successful renewal (or the claim) was sent. follows: it did
+    not begin yet."""
 
     lease: Lease
     fleet: str
     sure_at: float
     settling: bool = False
+    follows: bool = False
 
 
 class LeaseKeeper:
@@ -68,12 +70,23 @@ class LeaseKeeper:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, lease: Lease, *, fleet: str = "main", asked_at: float | None = None) -> None:
+    def add(
+        self, lease: Lease, *, fleet: str = "main", asked_at: float | None = None, follows: bool = False
+    ) -> None:
         """asked_at: monotonic time at which the claim was *sent* (default: now); the lease's age counts
-        from there, because its answer may have been long under way."""
+        from there, because its answer may have been long under way. follows: it is the follower of another
+        one."""
         since = self._clock.monotonic() if asked_at is None else asked_at
         with self._lock:
-            self._held[lease.ref] = _Held(lease, fleet, since)
+            self._held[lease.ref] = _Held(lease, fleet, since, follows=follows)
+
+    def begin(self, ref: LeaseRef) -> bool:
+        """The follower holds the slot from now on, also before Redis has heard of it. False: it was lost."""
+        with self._lock:
+            held = self._held.get(ref)
+            if held is not None:
+                held.follows = False
+            return held is not None
 
     def settle(self, ref: LeaseRef) -> None:
         """The run is over; its end goes on being renewed until `forget`. Unknown refs are ignored."""
@@ -143,28 +156,34 @@ class LeaseKeeper:
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
         with self._lock:
             ours = [held for held in self._held.values() if held.fleet == fleet]
-            running = [held.lease for held in ours if not held.settling]
             settling = [held.lease for held in ours if held.settling]
+            following = [held.lease for held in ours if held.follows and not held.settling]
+            running = [held.lease for held in ours if not (held.settling or held.follows)]
         try:
-            gone = set(self._leases(fleet).renew(self._worker, running, settling))
+            gone = set(self._leases(fleet).renew(self._worker, running, settling, following))
         except LeasingUnavailable as error:
             self._due_at[fleet] = now + min(RETRY_SECONDS, self._renew_seconds)
             log.warning("leases_not_renewed", fleet=fleet, held=len(ours), error=str(error))
             return []
         self._due_at[fleet] = now + self._renew_seconds
-        return self._confirm(running, settling, gone, now)
+        return self._confirm(fleet, [*running, *settling], following, gone, now)
 
     def _confirm(
-        self, running: list[Lease], settling: list[Lease], gone: set[LeaseRef], now: float
+        self, fleet: str, leases: list[Lease], following: list[Lease], gone: set[LeaseRef], now: float
     ) -> list[LeaseRef]:
         lost = []
+        followed = {lease.ref for lease in following}
         with self._lock:
-            for lease in (*running, *settling):
+            for lease in (*leases, *following):
                 held = self._held.get(lease.ref)
                 if held is None:
                     continue
                 if lease.ref not in gone:
                     held.sure_at = max(held.sure_at, now)
+                elif lease.ref in followed and not held.follows:
+                    self._due_at[fleet] = (
+                        now  # it began meanwhile: as a lease it is told, or lost, at the next step
+                    )
                 elif not held.settling:  # also not if it began to settle while the renewal was under way
                     del self._held[lease.ref]
                     lost.append(lease.ref)

@@ -14,6 +14,7 @@ from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
 from gpus.leasing.front_door import FrontDoor
 from gpus.leasing.generations import Generations
+from gpus.leasing.holding import Holding
 from gpus.leasing.looking import Looking
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
@@ -41,12 +42,11 @@ from gpus.protocol import (
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _TICKETS_PER_CALL = 500
-_LEASES_PER_CALL = 100
 _POOLS_PER_CALL = 50
 """While it answers, Redis serves nobody else."""
 
 
-class RedisLeases(Beats, FrontDoor, Generations, Looking):
+class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
     Redis' own. head_start_seconds: what a priority level inside a band is worth."""
 
@@ -175,8 +175,9 @@ class RedisLeases(Beats, FrontDoor, Generations, Looking):
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
         warm: Sequence[str] | None = None,
+        begun: Lease | None = None,
     ) -> Lease | None:
-        if next_attempt_id and mode is not ReleaseMode.SETTLE:
+        if (next_attempt_id or begun) and mode is not ReleaseMode.SETTLE:
             raise ValueError("only a clean end (SETTLE) hands the slot on")
         seconds = "" if gpu_seconds is None else gpu_seconds
         rest_us = "" if rest_seconds is None else _us(rest_seconds)
@@ -190,28 +191,20 @@ class RedisLeases(Beats, FrontDoor, Generations, Looking):
             self._run(
                 "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
                 self._lease_us, verdict.value, *self._circuit_rules, wire.warm_arg(warm),
+                *(wire.lease_args(begun) if begun else ()),
             )
         )  # fmt: skip
+
+    def reserve(
+        self, ref: LeaseRef, *, worker: str, next_attempt_id: str, warm: Sequence[str] | None = None
+    ) -> Lease | None:
+        told = wire.warm_arg(warm)
+        return wire.read_lease(self._run("reserve", *wire.ref_args(ref), worker, next_attempt_id, told))
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         if not refs:
             return ()
         return wire.read_wakes(self._run("settled", *chain.from_iterable(map(wire.ref_args, refs))))
-
-    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
-        ours, lost = [*leases, *settling], list[LeaseRef]()
-        for first in range(0, len(ours), _LEASES_PER_CALL):
-            piece = ours[first : first + _LEASES_PER_CALL]
-            args = chain.from_iterable(map(wire.lease_args, piece))
-            running = max(0, len(leases) - first)
-            lost += [piece[at].ref for at in self._run("renew", worker, self._lease_us, running, *args)]
-        return lost
-
-    def is_held(self, ref: LeaseRef) -> bool:
-        return bool(self._run("is_held", *wire.ref_args(ref)))
-
-    def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
-        return wire.read_lease(self._run("granted", worker, attempt_id))
 
     # -- repair --------------------------------------------------------------------------------------
 

@@ -74,7 +74,8 @@ class SlotView:
 
     off: above the server's slot count, or its server is draining or off, and nothing runs there.
     warm_model: what was leased there last; a worker that holds models itself may have unloaded it since.
-    expires_in_seconds: of a lease, else None. circuit: of its server.
+    expires_in_seconds: of a lease, else None. circuit: of its server. follower_id: the attempt that runs
+    there next, if one is claimed.
     """
 
     slot: str
@@ -89,6 +90,7 @@ class SlotView:
     held_seconds: float
     expires_in_seconds: float | None
     circuit: CircuitState = CircuitState.CLOSED
+    follower_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from gpus.protocol import (
     BANDS,
     CircuitState,
     ExpiredLease,
+    Follower,
     Lease,
     LeaseRef,
     PushOutcome,
@@ -115,7 +116,7 @@ def read_lease(answer: list[Any] | None) -> Lease | None:
 
 
 def read_expired(answer: Sequence[Any]) -> ExpiredLease:
-    pool, slot, job, attempt, epoch, model, tenant, settling, worker, held = answer
+    pool, slot, job, attempt, epoch, model, tenant, settling, worker, held, *follower = answer
     return ExpiredLease(
         pool=pool,
         ref=LeaseRef(slot, job, attempt, int(epoch)),
@@ -124,7 +125,12 @@ def read_expired(answer: Sequence[Any]) -> ExpiredLease:
         settling=bool(settling),
         worker=worker,
         held_seconds=float(held),
+        follower=_read_follower(*follower),
     )
+
+
+def _read_follower(attempt: str, job: str, model: str) -> Follower | None:
+    return Follower(job, attempt, model) if attempt else None
 
 
 def read_wakes(flat: Sequence[Any]) -> tuple[Wakes, ...]:
@@ -158,7 +164,7 @@ def read_tokens(answer: Sequence[Any]) -> Tokens:
 
 
 def read_slot(answer: Sequence[Any]) -> SlotView:
-    slot, pool, state, resting, warm, job, attempt, epoch, model, held, expires, circuit = answer
+    slot, pool, state, resting, warm, job, attempt, epoch, model, held, expires, circuit, follower = answer
     return SlotView(
         slot=slot,
         pool=pool,
@@ -172,6 +178,7 @@ def read_slot(answer: Sequence[Any]) -> SlotView:
         held_seconds=float(held),
         expires_in_seconds=float(expires) if expires else None,
         circuit=CircuitState(circuit or "closed"),
+        follower_id=follower or None,
     )
 
 

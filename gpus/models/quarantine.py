@@ -14,6 +14,13 @@ class QuarantinedSlot(models.Model):
     server = models.ForeignKey("gpus.Server", on_delete=models.CASCADE, related_name="quarantined")
     slot = models.PositiveIntegerField()
     attempt_id = models.CharField(max_length=26, blank=True, default="")
+    follower_attempt_id = models.CharField(
+        max_length=26,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="What was claimed to run next on the slot, and may have begun behind the attempt.",
+    )
     job_id = models.CharField(max_length=26, blank=True, default="")
     model = models.CharField(max_length=64, blank=True, default="")
     reason = models.CharField(max_length=200)

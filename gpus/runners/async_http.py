@@ -10,6 +10,8 @@ from gpus.runners.transport import ResponseTooLarge
 
 
 class AsyncHttpRunner(HttpRunner):
+    tells_meanwhile = True
+
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         try:
             return super().start(run, abort=abort)

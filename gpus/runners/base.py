@@ -20,7 +20,9 @@ class RunRequest:
     """One run. push_url, push_token: where and with what the server may push its result. limit_seconds: of
     the job, where it has a lower limit than its model.
 
-    tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises."""
+    tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises.
+    meanwhile: called once the request is on its way, in the time that its server takes for it; never raises.
+    Only runners that say so call it (`Runner.tells_meanwhile`)."""
 
     job_id: str
     attempt_id: str
@@ -33,6 +35,7 @@ class RunRequest:
     push_token: str = ""
     limit_seconds: float = math.inf
     tell: Callable[[str, Any], None] = lambda kind, value: None
+    meanwhile: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,10 @@ class Response:
 class Transport(Protocol):
     """One HTTP exchange. Raises the network's `GpuError`s: `ConnectFailed` if nothing of the body was
     sent, `ServerLost` if the connection broke after it, `RunTimedOut` past `deadline_seconds` in all,
-    `RunFailed` if the answer is larger than `max_bytes`, `Interrupted` if `abort` fired."""
+    `RunFailed` if the answer is larger than `max_bytes`, `Interrupted` if `abort` fired.
+
+    meanwhile: called once, if nothing is wrong before: when the request is sent, or before a connection is
+    waited for."""
 
     def request(
         self,
@@ -123,10 +129,14 @@ class Transport(Protocol):
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response: ...
 
 
 class Runner(Protocol):
+    tells_meanwhile: bool
+    """Whether `start` calls the request's `meanwhile` while it waits for the server."""
+
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted: ...
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:

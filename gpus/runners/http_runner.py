@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -33,6 +33,8 @@ _CANCEL_BYTES = 64 * 1024
 class HttpRunner:
     """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts the run limit at most."""
 
+    tells_meanwhile = False
+
     def __init__(
         self,
         model: ModelSpec,
@@ -54,6 +56,7 @@ class HttpRunner:
             deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
+            meanwhile=run.meanwhile,
         )
         return read_start(response, run.model, now=datetime.now(UTC))
 
@@ -109,6 +112,7 @@ class HttpRunner:
         deadline_seconds: float,
         max_bytes: int,
         abort: Abort | None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response:
         return self._transport.request(
             method,
@@ -120,6 +124,7 @@ class HttpRunner:
             max_bytes=max_bytes,
             ca_pem=run.endpoint.ca_pem,
             abort=abort,
+            meanwhile=meanwhile,
         )
 
 

@@ -18,6 +18,8 @@ STARTED_HERE = "local"
 class LocalRunner:
     """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
 
+    tells_meanwhile = False
+
     def __init__(self, gpu: LocalGpu) -> None:
         self._gpu = gpu
 

@@ -9,6 +9,8 @@ from gpus.runners.json_body import Unreadable
 
 
 class SyncHttpRunner(HttpRunner):
+    tells_meanwhile = True
+
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         outcome = super().start(run, abort=abort)
         if isinstance(outcome, Accepted) and not run.model.poll_endpoint_template:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from http.client import HTTPException, HTTPResponse
@@ -51,20 +51,21 @@ class HttpTransport:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Response:
         """Raises as `Transport` says; `deadline_seconds` covers connecting, sending and the whole answer."""
         began = time.monotonic()
         if abort is not None and abort.fired:
             raise Interrupted("Interrupted before anything was sent.")
         origin, target = split_url(url, ca_pem)
-        message = _Message(
-            method, request_head(method, target, origin, headers, body), body or b"", max_bytes
-        )
+        head = request_head(method, target, origin, headers, body)
+        message = _Message(method, head, body or b"", max_bytes, meanwhile or _nothing)
         deadline = began + deadline_seconds
         kept = self._pool.take(origin)
         if kept is not None:
             with contextlib.suppress(_Stale):
                 return self._exchange(kept, origin, message, deadline=deadline, abort=abort)
+        message.tell()
         patience = time.monotonic() + connect_timeout_seconds
         fresh = connect(origin, deadline=min(patience, deadline), abort=abort)
         return self._exchange(fresh, origin, message, deadline=deadline, abort=abort)
@@ -101,17 +102,30 @@ class _Stale(Exception):
     """A kept connection took nothing of the body: the server can't have acted, another one may be tried."""
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None: ...
+
+
+@dataclass(slots=True)
 class _Message:
+    """meanwhile: not called yet."""
+
     method: str
     head: bytes
     body: bytes
     max_bytes: int
+    meanwhile: Callable[[], None]
+
+    def tell(self) -> None:
+        """What can be done meanwhile is done once."""
+        meanwhile, self.meanwhile = self.meanwhile, _nothing
+        meanwhile()
 
 
 def _converse(connection: Connection, message: _Message, abort: Abort | None) -> tuple[Response, bool]:
     """The response, and whether the connection is good for another request."""
     sent, failure = send(connection, message.head + message.body)
+    if failure is None:
+        message.tell()
     try:
         first = connection.read(_READ_BYTES)
         head = ordinary_head(first)

@@ -42,13 +42,15 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A quarantined slot. boot_id: the server's when the attempt was sent, empty if unknown."""
+    """A quarantined slot. boot_id: the server's when the attempt was sent, empty if unknown. follower_id:
+    what may have begun behind the attempt, if anything."""
 
     key: int
     attempt_id: str
     boot_id: str
     since: datetime
     until: datetime
+    follower_id: str = ""
 
 
 def is_settled(seconds: float) -> bool:
@@ -112,4 +114,6 @@ def _proof(suspect: Suspect, health: Health) -> str | None:
         return "the server restarted"
     if not suspect.attempt_id:
         return "the server runs nothing" if health.jobs == frozenset() else None
+    if suspect.follower_id and health.runs(suspect.follower_id) is not False:
+        return None
     return absence(health, suspect.attempt_id)

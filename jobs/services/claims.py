@@ -25,6 +25,7 @@ from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
 
 if TYPE_CHECKING:
+    from jobs.services.run_end import RunEnd
     from jobs.services.worker import GpuWorker
 
 log = structlog.get_logger()
@@ -40,6 +41,8 @@ class Claimed:
 
     job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
+    must_wait: nothing is sent before the start is durable.
+    past: of a follower that begins: the run before it on the slot, of whose end nobody was told yet.
     """
 
     fleet: str
@@ -51,6 +54,8 @@ class Claimed:
     started: Future[StartOutcome] | None
     remote_id: str | None = None
     ran_seconds: float = 0.0
+    must_wait: bool = False
+    past: RunEnd | None = None
 
     @property
     def refused(self) -> StartOutcome | None:
@@ -140,6 +145,37 @@ def open_lease(
 def _begin(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
+    claimed = _read(worker, fleet_name, leases, lease)
+    if claimed is None:
+        return None
+    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    return start(worker, claimed)
+
+
+def start(worker: GpuWorker, claimed: Claimed) -> Claimed | None:
+    """Queues the start of what holds its slot, and is not sent yet; None: it may not be."""
+    write_start(worker, claimed)
+    if claimed.must_wait:
+        refused = _await_start(worker, claimed)
+        if refused is not None:
+            worker.settlement.refuse_start(
+                claimed.leases, claimed.lease, refused, claimed.spec, proven_free=True
+            )
+            return None
+    return claimed
+
+
+def write_start(worker: GpuWorker, claimed: Claimed) -> None:
+    if claimed.started is None:
+        raise ValueError("an adopted attempt was started by another worker")
+    lease, now = claimed.lease, worker.ports.clock.now()
+    worker.settlement.write_start(
+        Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, now), claimed.started
+    )
+
+
+def _read(worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
+    """What the run needs; gives the lease back if its job moved on, or can't run there."""
     job = worker.ahead.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
@@ -154,27 +190,45 @@ def _begin(
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
         finish.push_waiting(lease.job_id, worker.ports)
         return None
-    settlement = worker.settlement
-    settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    started = settlement.write_start(
-        Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, worker.ports.clock.now())
-    )
-    claimed = Claimed(fleet_name, leases, lease, job, spec, endpoint, started)
-    if spec.at_most_once or worker.must_await_starts(fleet_name, leases):
-        refused = _await_start(worker, started)
-        if refused is not None:
-            settlement.refuse_start(leases, lease, refused, spec, proven_free=True)
-            return None
-    return claimed
+    must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
+    return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
 
 
-def _await_start(worker: GpuWorker, started: Future[StartOutcome]) -> StartOutcome | None:
+def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: float) -> None:
+    """Reads what the slot runs next, and keeps it until then; gives it back if it can't run.
+
+    asked_at: as for `open_lease`.
+    """
+    try:
+        claimed = _read(worker, holder.fleet, holder.leases, lease)
+    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
+        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
+        _give_back(worker, holder.leases, lease, ReleaseMode.FREE)
+        return
+    if claimed is not None:
+        worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
+        worker.followers.put(holder.lease.attempt_id, claimed, worker.ports.clock.monotonic())
+
+
+def drop_follower(worker: GpuWorker, follower: Claimed | None) -> None:
+    """It does not begin, and its holder's release has taken it from the slot: back into the line."""
+    if follower is not None:
+        worker.settlement.keeper.forget(follower.lease.ref)
+        finish.push_waiting(follower.lease.job_id, worker.ports)
+
+
+def return_overdue_followers(worker: GpuWorker) -> None:
+    """Other slots may be free for them sooner (the watcher calls it)."""
+    for follower in worker.followers.overdue(worker.ports.clock.monotonic()):
+        _give_back(worker, follower.leases, follower.lease, ReleaseMode.FREE)
+        drop_follower(worker, follower)
+
+
+def _await_start(worker: GpuWorker, claimed: Claimed) -> StartOutcome | None:
     """For those who may not send before the start is durable; None: it is."""
-    worker.until_done(started)
-    if started.exception() is not None:
-        return StartOutcome.JOB_MOVED
-    outcome = started.result()
-    return None if outcome is StartOutcome.STARTED else outcome
+    if claimed.started is not None:
+        worker.until_done(claimed.started)
+    return claimed.refused
 
 
 def _adopt(

@@ -2,15 +2,16 @@
 
 The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
 group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
-slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it.
+slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it. Where
+the next ticket was claimed ahead, its run is sent first, and all that is done in the time that it takes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +19,22 @@ import structlog
 from django.conf import settings
 from django.db import connection
 
-from gpus.errors import ConnectFailed, GpuBusy, Interrupted
-from gpus.protocol import Lease, ReleaseMode
+from gpus.errors import Interrupted
+from gpus.protocol import Lease
 from gpus.runners.base import RunRequest
 from gpus.services.health import evidence_for
 from jobs.ids import new_id
-from jobs.retry import Ending, verdict_of
-from jobs.services import finish
+from jobs.retry import Ending
 from jobs.services.attempts import pushed_body
-from jobs.services.claims import Claimed, open_lease
+from jobs.services.claims import Claimed, drop_follower, open_lease, start
+from jobs.services.meanwhile import Meanwhile, may_begin
 from jobs.services.push_tokens import push_token
+from jobs.services.run_end import RunEnd
 from jobs.services.run_news import news_of
 from jobs.services.runs import AttemptRun, run_seconds
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from jobs.services.turns import Turn
-from jobs.transitions import End, StartOutcome
+from jobs.transitions import StartOutcome
 
 if TYPE_CHECKING:
     from jobs.services.worker import GpuWorker
@@ -60,22 +62,29 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
     """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next ticket
     for the same slot."""
     lease = claimed.lease
-    run = make_run(worker, claimed)
-    with worker.running(lease, run):
-        try:
-            over = _drive(worker, lease, run)
-        except Exception as error:  # whatever broke, the lease must not be renewed without a run
-            log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
-            over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+    meanwhile = Meanwhile(worker, claimed, turn)
+    try:
+        run = make_run(worker, claimed, meanwhile)
+        with worker.running(lease, run):
+            try:
+                over = _drive(worker, lease, run)
+            except Exception as error:  # whatever broke, the lease must not be renewed without a run
+                log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
+                over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+    finally:
+        meanwhile.make_up()
     if run.news is not None:
         run.news.end()
     seconds = run.elapsed_seconds + claimed.ran_seconds
     following = None
     if isinstance(over, HandedOver):
+        follower, _ = worker.followers.take(lease.attempt_id)
         worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
+        drop_follower(worker, follower)
         outcome, code = "handed_over", ""
     else:
-        following = _end(worker, claimed, over, turn, seconds)
+        end = RunEnd(claimed, over, seconds, worker.ports.clock.now())
+        following = _end(worker, end, run, turn)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"
     # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
@@ -93,7 +102,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
     return following, _report(lease, outcome, seconds, code)
 
 
-def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
+def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     news = news_of(
@@ -114,6 +123,7 @@ def make_run(worker: GpuWorker, claimed: Claimed) -> AttemptRun:
         push_token=push_token(lease.attempt_id),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
         tell=news.tell,
+        meanwhile=meanwhile,
     )
     deadline: datetime | None = claimed.job["deadline_at"]
     run = AttemptRun(
@@ -163,52 +173,34 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
             return step
 
 
-def _end(worker: GpuWorker, claimed: Claimed, over: Over, turn: Turn, seconds: float) -> Claimed | None:
-    """Releases first, then queues the end: a crash in between leaves a settling lease that the sweep ends."""
-    lease, leases, ending = claimed.lease, claimed.leases, over.ending
-    settlement = worker.settlement
+def _end(worker: GpuWorker, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed | None:
+    """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
+    claimed, lease, ending = end.claimed, end.claimed.lease, end.over.ending
+    follower, asked = worker.followers.take(lease.attempt_id)
     refused = claimed.refused
     if refused is not None:
-        settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=not ending.suspect)
+        is_free = not ending.suspect
+        worker.settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
+        drop_follower(worker, follower)
         return None
-    was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
-    charge = 0.0 if was_refused else seconds
     asked_at = worker.ports.clock.monotonic()
-    go_on = not turn.is_over(asked_at, seconds) and not ending.suspect and worker.may_claim()
+    go_on = not ending.suspect and worker.may_claim()
+    if follower is not None and go_on and may_begin(worker, follower, run, ending):
+        return replace(follower, past=end)
+    if follower is None:
+        go_on = go_on and not turn.is_over(asked_at, end.seconds)
     if go_on:
-        worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=seconds)
-    following = settlement.release(
-        leases,
-        lease,
-        ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
-        gpu_seconds=charge,
-        next_attempt_id=new_id() if go_on else None,
-        rest_seconds=worker.rests.after(lease.server, ending.error),
-        verdict=verdict_of(ending),
-        warm=worker.warm() if go_on else None,
-    )
-    settlement.write_end(
-        leases,
-        lease,
-        End(
-            job_id=lease.job_id,
-            attempt_id=lease.attempt_id,
-            epoch=lease.epoch,
-            slot=lease.slot,
-            ending=ending,
-            policy=finish.policy_for(claimed.spec, claimed.job["max_retries"]),
-            at=worker.ports.clock.now(),
-            result=over.result,
-            gpu_seconds=charge,
-            run_limit_seconds=claimed.spec.run_limit_seconds,
-            evidence=over.evidence,
-            usage=over.usage,
-        ),
-        gather=following is not None,
-    )
+        worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds)
+    next_id = follower.lease.attempt_id if follower else asked or new_id()
+    following = end.release(worker, next_attempt_id=next_id if go_on else None)
+    end.write(worker, gather=following is not None)
+    if follower is not None and following is not None and following.ref == follower.lease.ref:
+        worker.settlement.keeper.begin(following.ref)
+        return start(worker, follower)
+    drop_follower(worker, follower)
     if following is None:
         return None
-    return open_lease(worker, claimed.fleet, leases, following, asked_at)
+    return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
 
 
 def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun) -> None:

@@ -23,6 +23,7 @@ from jobs.models import Job
 from jobs.retry import Ending
 from jobs.services import finish
 from jobs.services.commits import GroupCommitWriter, MakeWriter, Writer
+from jobs.services.late_releases import LateReleases, Unreleased
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
 from jobs.transitions import End, Ended, Start, StartOutcome, Touched
@@ -37,18 +38,6 @@ class EndWritten:
     ended: Ended
     leases: Leases
     ref: LeaseRef
-
-
-@dataclass(frozen=True, slots=True)
-class Unreleased:
-    """A release that Redis did not answer; sent again it is the same request."""
-
-    leases: Leases
-    lease: Lease
-    mode: ReleaseMode
-    gpu_seconds: float
-    next_attempt_id: str | None = None
-    verdict: Verdict = Verdict.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +68,7 @@ class Settlement:
             on_lost=on_lost,
         )
         self.writer: Writer = writer(self._after_commit)
-        self._unreleased: dict[LeaseRef, Unreleased] = {}
+        self._late = LateReleases(ports, self.keeper, worker=name)
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
@@ -92,14 +81,13 @@ class Settlement:
             log.error("ends_not_written", writes=self.writer.backlog)
         self.keeper.stop()
 
-    def write_start(self, start: Start) -> Future[StartOutcome]:
-        future: Future[StartOutcome] = Future()
+    def write_start(self, start: Start, future: Future[StartOutcome]) -> None:
+        """future: gets its outcome."""
         written = self.writer.submit(
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
             Touched(start.job_id, start.attempt_id),
         )
         written.add_done_callback(lambda done: _pass_on(done, future))
-        return future
 
     def write_remote_id(self, lease: Lease, remote_id: str, run: AttemptRun) -> None:
         """A run may be handed over only once its id is durable."""
@@ -160,10 +148,12 @@ class Settlement:
         rest_seconds: float | None = None,
         verdict: Verdict = Verdict.NOTHING,
         warm: Sequence[str] | None = None,
+        begun: Lease | None = None,
     ) -> Lease | None:
         """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
         self.keeper.settle(lease.ref)
         try:
+            self._late.of_slot(lease.slot)
             return leases.release(
                 lease.ref,
                 mode,
@@ -173,12 +163,11 @@ class Settlement:
                 rest_seconds=rest_seconds,
                 verdict=verdict,
                 warm=warm,
+                begun=begun,
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
-            self._unreleased[lease.ref] = Unreleased(
-                leases, lease, mode, gpu_seconds, next_attempt_id, verdict
-            )
+            self._late.add(Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun))
             return None
 
     def refuse_start(
@@ -191,7 +180,7 @@ class Settlement:
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
         if suspect:
             self._quarantine(leases, lease, spec, outcome)
-        elif lease.ref not in self._unreleased:
+        elif lease.ref not in self._late:
             self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
@@ -225,25 +214,7 @@ class Settlement:
 
     def release_again(self) -> None:
         """What Redis did not take before (the watcher calls it)."""
-        for ref, late in list(self._unreleased.items()):
-            try:
-                following = late.leases.release(
-                    late.lease.ref,
-                    late.mode,
-                    worker=self.name,
-                    gpu_seconds=late.gpu_seconds,
-                    next_attempt_id=late.next_attempt_id,
-                    verdict=late.verdict,
-                )
-                if following is not None:  # its thread is long gone: nothing ran under it
-                    late.leases.release(following.ref, ReleaseMode.FREE, worker=self.name, gpu_seconds=0.0)
-            except LeasingUnavailable:
-                continue
-            self._unreleased.pop(ref, None)
-            if late.mode is ReleaseMode.FREE:
-                self.keeper.forget(ref)
-            if following is not None:
-                finish.push_waiting(following.job_id, self.ports)
+        self._late.all()
         if self._unsettled:
             self._settle()
 
@@ -264,7 +235,7 @@ class Settlement:
         """Writer and watcher may both be here: settling twice changes nothing."""
         by_leases: dict[int, list[EndWritten]] = {}
         for ref, end in list(self._unsettled.items()):
-            if ref not in self._unreleased:
+            if ref not in self._late:
                 by_leases.setdefault(id(end.leases), []).append(end)
         for ends in by_leases.values():
             leases, refs = ends[0].leases, [end.ref for end in ends]

@@ -32,6 +32,7 @@ from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
 from jobs.services.echoes import Echoes
+from jobs.services.followers import Followers
 from jobs.services.listener import Listener
 from jobs.services.outside import changes_for
 from jobs.services.ports import Ports
@@ -69,6 +70,7 @@ class GpuWorker:
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.ahead = ReadAhead(ports)
+        self.followers = Followers(settings.DISPATCHER.claim_ahead_seconds)
         self.listener: Listener | None = None
         self.echoes = Echoes()
         self.show_run: Callable[[Lease], None] = lambda lease: None
@@ -214,8 +216,9 @@ class GpuWorker:
         what was announced from here."""
         asked = self.echoes.without(job_ids)
         with self._lock:
-            if any(lease.job_id in asked for lease, _ in self._runs.values()):
-                self._nudged.set()
+            ours = [*(lease for lease, _ in self._runs.values()), *self.followers.leases()]
+        if any(lease.job_id in asked for lease in ours):
+            self._nudged.set()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():
@@ -234,11 +237,13 @@ class GpuWorker:
         """One look at everything in hand (a step: the simulator calls it)."""
         self.settlement.release_again()
         claims.return_unanswered(self)
+        claims.return_overdue_followers(self)
         with self._lock:
             runs = dict(self._runs)
         for _, run in runs.values():
             run.check_time()
-        changed = changes_for(lease for lease, _ in runs.values())
+        changed = changes_for([*(lease for lease, _ in runs.values()), *self.followers.leases()])
+        self.followers.cancel(changed.cancelled, self.ports.clock.now())
         for lease, run in runs.values():
             if lease.job_id in changed.cancelled:
                 run.order(Order.CANCEL)
@@ -256,6 +261,7 @@ class GpuWorker:
         with self._lock:
             if found := self._runs.get(ref.attempt_id):
                 found[1].order(Order.LOST)
+        self.followers.lose(ref)
 
 
 _current: GpuWorker | None = None

@@ -9,11 +9,16 @@ Expiry never frees a slot by itself. The database says how far the attempt came,
 - attempt SENT: LOST, slot quarantined. Unwritten: the same, with the missing row; but a model that may run
   once only is never sent before its start is committed, so there nothing happened.
 - attempt final: free if its end proved the slot free (or a probe did since), else quarantined.
+
+What was claimed to follow it on its slot has begun if the attempt is COMPLETED: then that one's lease is
+judged in its turn. Otherwise it waits again, and nothing is counted against it; should its worker have died
+in the moment in which it was sent, the quarantine of the slot names it too.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import structlog
 from django.db import transaction
@@ -65,12 +70,24 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     )
     if expired.settling:
         return _settle(expired, attempt, leases, ports)
+    if expired.follower is not None:
+        if attempt is not None and attempt.state == AttemptState.COMPLETED:
+            return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
+        resolved = _resolve_holder(expired, attempt, leases, ports)
+        finish.push_waiting(expired.follower.job_id, ports)
+        return resolved
+    return _resolve_holder(expired, attempt, leases, ports)
+
+
+def _resolve_holder(expired: ExpiredLease, attempt: Attempt | None, leases: Leases, ports: Ports) -> bool:
+    ref = expired.ref
     if attempt is None:
         return _resolve_unwritten(expired, leases, ports)
     if attempt.state == AttemptState.WAITING:
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
         ended = lose_attempt(_loss(expired, "Its worker is gone; whether the run ended is unknown."), ports)
+        _name_follower(expired)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
@@ -109,7 +126,20 @@ def _resolve_unwritten(expired: ExpiredLease, leases: Leases, ports: Ports) -> b
     outcome, ended = lose_unwritten(_loss(expired, why), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
+    _name_follower(expired)
     return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
+
+
+def _name_follower(expired: ExpiredLease) -> None:
+    """In the slot's quarantine, which was just written."""
+    if expired.follower is None:
+        return
+    server, slot = split_slot(expired.ref.slot)
+    limit = timedelta(seconds=spec_of(expired.follower.model, expired.pool).run_limit_seconds)
+    for row in QuarantinedSlot.objects.filter(server_id=server, slot=slot, freed_at=None):
+        row.follower_attempt_id = expired.follower.attempt_id
+        row.until = max(row.until, row.since + limit)
+        row.save(update_fields=["follower_attempt_id", "until"])
 
 
 def _make_adoptable(ref: LeaseRef, epoch: int, leases: Leases) -> bool:

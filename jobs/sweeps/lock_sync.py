@@ -120,7 +120,7 @@ def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[s
     if health.jobs is None:
         return ()
     running = {attempt for _, attempt in health.jobs}
-    known = {view.attempt_id for view in views}
+    known = {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
     old = [view for view in views if view.state == "leased" and view.held_seconds > YOUNG_SECONDS]
     unconfirmed = sum(view.attempt_id not in running for view in old)
     notes = []

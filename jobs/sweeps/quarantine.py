@@ -48,7 +48,12 @@ class _Group:
     def suspects(self) -> list[Suspect]:
         return [
             Suspect(
-                row.pk, row.attempt_id, row.boot_id or _boot_when_sent(row, self.server), row.since, row.until
+                row.pk,
+                row.attempt_id,
+                row.boot_id or _boot_when_sent(row, self.server),
+                row.since,
+                row.until,
+                row.follower_attempt_id,
             )
             for row in self.rows.values()
         ]

@@ -10,6 +10,7 @@ only counts its jobs, or does not answer, can't tell.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import structlog
 
@@ -52,10 +53,14 @@ def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) ->
     strangers = set(said) - {view.attempt_id for view in views}
     if not strangers:
         return
-    kept = dict(
-        QuarantinedSlot.objects.filter(server=server, freed_at=None).values_list("slot", "attempt_id")
-    )
-    strangers -= {*kept.values(), *Attempt.objects.filter(id__in=strangers).values_list("id", flat=True)}
+    open_rows = QuarantinedSlot.objects.filter(server=server, freed_at=None)
+    kept = {
+        slot: names for slot, *names in open_rows.values_list("slot", "attempt_id", "follower_attempt_id")
+    }
+    strangers -= {
+        *chain.from_iterable(kept.values()),
+        *Attempt.objects.filter(id__in=strangers).values_list("id", flat=True),
+    }
     models = dict(Job.objects.filter(id__in=[said[one] for one in strangers]).values_list("id", "model"))
     # what is no job of ours is none of our business
     ours = sorted(one for one in strangers if said[one] in models)

@@ -3,10 +3,11 @@
 -- Keys: KEYS[1] prefix
 -- Args: clock, limit, gap µs between two calls that is too long, lease µs
 -- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
---   held seconds}
+--   held seconds, and of its follower: attempt, job, model; '' where it has none}
 -- include: gate
 -- include: ends
 -- include: floor
+-- include: leases
 local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not is_whole() then return refuse() end
@@ -19,12 +20,13 @@ local rows = {}
 for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', now, 'LIMIT', 0, limit)) do
   local slot = find_lease(attempt)
   if slot then
+    local follower = read_follower(slot) or {}
     rows[#rows + 1] = { slot.pool, slot.name, slot.job, attempt, slot.epoch, slot.model, slot.tenant, 0,
-      slot.worker, tostring((now - slot.leased_us) / 1000000) }
+      slot.worker, tostring((now - slot.leased_us) / 1000000), follower.attempt or '', follower.job or '', follower.model or '' }
   else
     local found = read_end(attempt)
     rows[#rows + 1] = { found.pool, found.slot, found.job, attempt, found.epoch, found.model, found.tenant, 1,
-      found.worker, tostring(found.seconds) }
+      found.worker, tostring(found.seconds), '', '', '' }
   end
 end
 return rows

@@ -1,4 +1,5 @@
--- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit.
+-- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit. Of a
+--   follower: its slot is the holder's as before.
 -- Keys: KEYS[1] prefix
 -- Args: clock, slot, job, attempt, epoch, worker, real GPU-seconds, rest µs or ''
 -- Returns: 1 if it was the worker's, else 0
@@ -11,7 +12,15 @@ local seconds, rest_us = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 if not is_open() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
-if not slot or not is_holder(slot, worker) then return 0 end
+if not slot then
+  slot = followed_under(name, job, attempt, epoch)
+  if not slot or slot.worker ~= worker then return 0 end
+  drop_follower(slot)
+  save_slot(slot)
+  if rest_us then rest_server(read_server((split_slot(name))), now + rest_us) end
+  return 1
+end
+if not is_holder(slot, worker) then return 0 end
 local server = read_server((split_slot(name)))
 hide_slot(slot, server)
 drop_lease(slot, seconds)

@@ -5,11 +5,13 @@
 -- include: gate
 -- include: leases
 -- include: adoptable
+-- include: follow
 local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 if not is_open() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
 if not slot or slot.state ~= 'leased' or not is_holder(slot, worker) then return 0 end
+drop_follower(slot)
 pass_lease(slot, '', epoch)
 make_adoptable(slot)
 return 1

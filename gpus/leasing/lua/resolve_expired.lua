@@ -1,6 +1,7 @@
 -- Why: the sweep's verdict on an expired lease or end, if it still is what the sweep saw.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, verdict (adoptable, quarantined, free)
+-- Args: clock, slot, job, attempt, epoch, verdict (adoptable, quarantined, free; followed: its follower has begun, and
+--   its lease is looked at next)
 -- Returns: 1 if the verdict was carried out, else 0
 -- include: gate
 -- include: ends
@@ -21,7 +22,15 @@ end
 local slot = held_under(name, job, attempt, epoch)
 if slot then
   if verdict == 'adoptable' then
+    drop_follower(slot)
     make_adoptable(slot)
+  elseif verdict == 'followed' then
+    if not slot.follower then return 0 end
+    local follower, claimed_us = slot.follower, read_follower(slot).leased_us
+    slot.follower = nil
+    drop_lease(slot)
+    slot.follower = follower
+    begin_follower(slot, slot.worker, slot.host, claimed_us, 0)
   else
     drop_lease(slot)
     shut_or_free(slot)
@@ -29,7 +38,7 @@ if slot then
   return 1
 end
 
-local found = end_under(name, job, attempt, epoch)
+local found = verdict ~= 'followed' and end_under(name, job, attempt, epoch)
 if not found then return 0 end
 if verdict == 'adoptable' then
   -- the process died with the result: the run is asked again, if its slot was not handed on meanwhile

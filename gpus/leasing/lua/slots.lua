@@ -2,11 +2,12 @@
 -- Keys: KEYS[1] prefix
 -- Args: clock, then servers: few, each costs a read per slot
 -- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held s,
---   expires in s, circuit}; '' where there is none; circuit: of the server, '' while it is closed, else open or
+--   expires in s, circuit, attempt of the follower}; '' where there is none; circuit: of the server, '' while it is closed, else open or
 --   half_open
 -- include: gate
 -- include: rest
 -- include: floor
+-- include: leases
 if not is_open() then return refuse() end
 local floor_us, views = expiry_floor(), {}
 
@@ -14,6 +15,7 @@ local function view_slots(server)
   local is_resting = server.rests_until > now and 1 or 0
   local circuit = server.opens == 0 and '' or is_resting == 1 and 'open' or 'half_open'
   each_slot(server, function(slot)
+    local follower = read_follower(slot)
     local held, expires = '0', ''
     if slot.leased_us then held = tostring((now - slot.leased_us) / 1000000) end
     if slot.state == 'leased' or slot.state == 'settling' then
@@ -21,7 +23,8 @@ local function view_slots(server)
       expires = tostring((math.max(at, floor_us) - now) / 1000000)
     end
     views[#views + 1] = { slot.name, slot.home, slot.state, is_resting, slot.warm or '', slot.job or '',
-      slot.attempt or '', slot.epoch or 0, slot.model or '', held, expires, circuit }
+      slot.attempt or '', slot.epoch or 0, slot.model or '', held, expires, circuit,
+      follower and follower.attempt or '' }
   end)
 end
 

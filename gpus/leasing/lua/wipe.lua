@@ -6,6 +6,7 @@
 -- include: gate
 -- include: classes
 -- include: slots
+-- include: leases
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
 local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'phase')
@@ -90,6 +91,8 @@ local function drop_servers()
       for index = 0, server.top - 1 do
         local slot = read_slot(name .. '/' .. index)
         if slot and slot.tenant then drop(key('running', slot.tenant)) end
+        local follower = slot and read_follower(slot)
+        if follower then drop(key('running', follower.tenant)) end
         drop(key('slot', name .. '/' .. index))
       end
       drop(key('states', server.pool))  -- of a server that was never configured: no pool names it

@@ -181,7 +181,7 @@ def idempotent_requests() -> Any:
     return scripts_without(
         {
             "local known = find_lease(attempt)": "local known = nil",
-            "local given = next_attempt ~= '' and find_lease(next_attempt)": "local given = nil",
+            "local given = find_lease(next_attempt)": "local given = nil",
         }
     )
 

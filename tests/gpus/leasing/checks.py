@@ -28,7 +28,7 @@ class Checks:
     @invariant()
     def slots_are_what_they_should_be(self) -> None:
         seen = {
-            view.slot: (view.state, view.job_id, view.attempt_id, view.warm_model)
+            view.slot: (view.state, view.job_id, view.attempt_id, view.warm_model, view.follower_id)
             for server in SERVERS
             for view in self.rig.leases.slots(server)
         }
@@ -38,14 +38,15 @@ class Checks:
                 slot.lease.job if slot.lease else None,
                 slot.lease.attempt if slot.lease else None,
                 slot.warm,
+                slot.follower.attempt if slot.follower else None,
             )
             for slot in self.model.slots.values()
         }
         assert self.rig.leases.depth(POOL).slots == self.model.states()
-        holders = [
-            slot.held.job for slot in self.model.slots.values() if slot.state in ("leased", "adoptable")
-        ]
-        assert len(holders) == len(set(holders))
+        holders = [slot for slot in self.model.slots.values() if slot.state in ("leased", "adoptable")]
+        jobs = [lease.job for slot in holders for lease in (slot.held, slot.follower) if lease]
+        assert len(jobs) == len(set(jobs))
+        assert all(slot.state == "leased" for slot in self.model.slots.values() if slot.follower)
 
     @invariant()
     def indexes_tell_the_truth(self) -> None:
@@ -96,12 +97,20 @@ class Checks:
         listed = {slot.name for slot in self.model.slots.values() if slot.listed}
         assert {slot for slots in found.zsets("free").values() for slot in slots} == listed
         assert sum(count for hosts in found.zsets("open").values() for count in hosts.values()) == len(listed)
-        assert set(self.rig.client.hkeys(self.rig.prefix + "held")) == set(self.model.holders)
+        assert self.rig.client.hgetall(self.rig.prefix + "held") == self.model.holders
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """Who waits, who runs how much, and that nobody was given more than it may have."""
+        """Who waits, who runs how much, and that nobody was given more than it may have. A job that was to
+        follow and did not waits again."""
         client, prefix = self.rig.client, self.rig.prefix
+        assert not self.model.dropped
+        tickets = list(self.rig.tickets.values())
+        reachable = [
+            one.job_id in self.model.holders or (one.job_id, one.priority) in self.model.line
+            for one in tickets
+        ]
+        assert self.rig.leases.has_tickets(POOL, tickets) == reachable
         for tenant in TENANTS:
             waits = client.smembers(f"{prefix}waits:{tenant}")
             assert waits == ({POOL} if any(t.tenant == tenant for t in self.model.line.values()) else set())

@@ -234,13 +234,8 @@ class PlainLine:
 
     def _correct(self, lease: Held, seconds: float | None) -> float:
         real = (self.now - lease.leased_us) / 1_000_000 if seconds is None else seconds
-        band, delta = self.bands[lease.band], real - lease.charged
-        if delta:
-            account = band.turn if lease.tenant in band.turn else band.paid
-            tag = account.get(lease.tenant, band.virtual)
-            moved, floor = tag + delta / self.rules[lease.tenant].weight, min(tag, band.virtual)
-            stood_since = account is band.turn and lease.leased_us >= band.since[lease.tenant]
-            account[lease.tenant] = moved if stood_since else max(moved, floor)
+        if delta := real - lease.charged:
+            self._correct_turn(lease, delta)
             for number in lease.dues:
                 own = self.bands[number]
                 own.owes += LETS_PASS * delta if number == lease.band else -delta
@@ -248,6 +243,14 @@ class PlainLine:
                     own.owes = max(0.0, own.owes)
         lease.charged = real
         return real
+
+    def _correct_turn(self, lease: Held, delta: float) -> None:
+        band = self.bands[lease.band]
+        account = band.turn if lease.tenant in band.turn else band.paid
+        tag = account.get(lease.tenant, band.virtual)
+        moved, floor = tag + delta / self.rules[lease.tenant].weight, min(tag, band.virtual)
+        stood_since = account is band.turn and lease.leased_us >= band.since[lease.tenant]
+        account[lease.tenant] = moved if stood_since else max(moved, floor)
 
     def waiting(self) -> dict[str, int]:
         return dict(Counter(waiting.model for waiting in self.ready()))

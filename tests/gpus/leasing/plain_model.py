@@ -1,4 +1,5 @@
-"""What the scripts mean by leases, in plain Python. The line is in `plain_line`."""
+"""What the scripts mean by leases, in plain Python. The line is in `plain_line`, how a slot gets one in
+`plain_followers`."""
 
 from __future__ import annotations
 
@@ -7,44 +8,18 @@ from collections.abc import Iterator
 
 from gpus.protocol import split_slot
 
-from .plain_servers import PlainServers
+from .plain_followers import PlainFollowers
 from .plain_values import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting, Warm
 
 
-class PlainLeases(PlainServers):
+class PlainLeases(PlainFollowers):
     """One pool. Times in microseconds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.settling: dict[str, Held] = {}
         self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
         self.floor = 0
         self.ticked: int | None = None
-
-    def _give(self, slot: Slot, ticket: Waiting, overtakes: bool, attempt: str, worker: str) -> Held:
-        band = self.band_of(ticket)
-        seconds, dues = self.take(ticket, overtakes)
-        lease = Held(
-            ticket.job, attempt, 1, ticket.model, ticket.tenant, ticket.priority, seconds, self.now, worker,
-            slot.name, self._server(slot).host, band, dues, expires_us=self.now + LEASE_US,
-        )  # fmt: skip
-        slot.state, slot.lease, slot.warm, slot.since_us = "leased", lease, ticket.model, self.now
-        slot.listed = False
-        self.holders[ticket.job] = attempt
-        self._heed_cap(ticket.tenant)
-        return lease
-
-    def _heed_cap(self, tenant: str) -> None:
-        """A limit is looked at where somebody waits."""
-        if any(waiting.tenant == tenant for waiting in self.line.values()):
-            self.heed_cap(tenant, self.running(tenant))
-
-    def running(self, tenant: str) -> int:
-        holding = [slot.held for slot in self.slots.values() if slot.state in ("leased", "adoptable")]
-        return sum(lease.tenant == tenant and lease.attempt not in self.settling for lease in holding)
-
-    def begins_to_wait(self, tenant: str) -> None:
-        self.heed_cap(tenant, self.running(tenant))
 
     def set_rules(self, tenant: str, weight: float, band: int, most: int | None) -> None:
         rules = self.rules[tenant]
@@ -77,10 +52,6 @@ class PlainLeases(PlainServers):
             if not self._drop_second(chosen[1]):
                 return self._give(*chosen, attempt, worker), False
         return None
-
-    def _drop_second(self, ticket: Waiting) -> bool:
-        """The job holds a slot already."""
-        return ticket.job in self.holders and self.remove(ticket.key)
 
     def _choose(self, mine: list[Slot], warm: Warm) -> tuple[Slot, Waiting, bool] | None:
         classes = {self._server(slot).class_id: self._server(slot).models for slot in mine}
@@ -115,9 +86,6 @@ class PlainLeases(PlainServers):
         lease = found.held
         return found if (lease.job, lease.attempt, lease.epoch) == (job, attempt, epoch) else None
 
-    def _holds(self, slot: Slot, worker: str) -> bool:
-        return slot.held.worker == worker or (slot.held.worker == "" and slot.state == "leased")
-
     def release(  # noqa: PLR0917
         self,
         slot: Slot,
@@ -127,12 +95,15 @@ class PlainLeases(PlainServers):
         following: str | None,
         rest_us: int | None,
         warm: Warm = None,
+        begun: Held | None = None,
     ) -> Held | None:
-        """The caller has looked it up by `under`."""
+        """The caller has looked it up by `under`. begun: what follows runs already."""
         lease, server = slot.held, self._server(slot)
         if not self._holds(slot, worker) or (mode == "adopt" and slot.state != "leased"):
             return None
         slot.listed = False
+        if mode in ("adopt", "free"):
+            self._drop_follower(slot)
         if mode == "adopt":
             lease.worker, lease.asked = "", None
             slot.state, slot.since_us, slot.listed = "adoptable", self.now, True
@@ -152,6 +123,7 @@ class PlainLeases(PlainServers):
             self._heed_cap(lease.tenant)
             return None
         if mode == "suspect":
+            self._drop_follower(slot)
             slot.state, slot.since_us = "quarantined", self.now
             return None
         if real > 0:
@@ -161,18 +133,28 @@ class PlainLeases(PlainServers):
                     self.unended.discard((lease.model, who))
                     mean = max(mean, real)
                 self.means[lease.model, who] = mean + NEWEST_COUNTS * (real - mean)
-        usable = self._has_room(server, slot) and server.host == lease.host and server.rests_until <= self.now
-        while following and usable and (found := self.best(server.models, server.name)):
-            overtakes = self.overtakes(found[1], server.models)
-            ticket = self._prefer_warm(found[1], slot, server, warm)
-            if not self._drop_second(ticket):
-                return self._give(slot, ticket, overtakes, following, worker)
+        return self._hand_on(slot, worker, following, warm, begun)
+
+    def _hand_on(
+        self, slot: Slot, worker: str, following: str | None, warm: Warm, begun: Held | None
+    ) -> Held | None:
+        server, follower = self._server(slot), slot.follower
+        if begun:
+            if begun is follower:
+                self._begin_follower(slot, worker, server.host, self.now + LEASE_US)
+            else:
+                self._drop_follower(slot)
+                self._restore(slot, begun, worker)
+            return self._follow(slot, following, worker, warm) if following else None
+        if following and self._may_go_on(slot, server):
+            if follower and follower.attempt == following and follower.tenant not in self.paused:
+                return self._begin_follower(slot, worker, server.host, self.now + LEASE_US)
+            self._drop_follower(slot)
+            if found := self._next_for(slot, warm):
+                return self._give(slot, *found, following, worker)
+        self._drop_follower(slot)
         slot.state, slot.since_us = "settling", self.now
         return None
-
-    def _forget_job(self, lease: Held) -> None:
-        if self.holders.get(lease.job) == lease.attempt:
-            del self.holders[lease.job]
 
     def settled(self, attempt: str) -> None:
         lease = self.settling.pop(attempt, None)
@@ -232,6 +214,8 @@ class PlainLeases(PlainServers):
         """The caller has taken it from `expired`."""
         slot = self.slots.get(lease.slot)
         if lease.attempt in self.settling:
+            if verdict == "followed":
+                return False
             waits = slot is not None and slot.state == "settling" and slot.held.attempt == lease.attempt
             if verdict == "adoptable" and not waits:
                 return False
@@ -240,15 +224,31 @@ class PlainLeases(PlainServers):
                 self._forget_job(lease)
             if not waits:
                 return True
-        elif verdict != "adoptable":
-            self._correct(lease, None)
-            self._forget_job(lease)
+        elif verdict == "followed":
+            return slot is not None and self._let_follow(slot)
+        else:
+            assert slot is not None
+            self._drop_follower(slot)
+            if verdict != "adoptable":
+                self._correct(lease, None)
+                self._forget_job(lease)
         assert slot is not None
         if verdict == "free":
             self._idle(slot, self.now)
         else:
             slot.state, slot.since_us, slot.listed = verdict, self.now, verdict == "adoptable"
         self._heed_cap(lease.tenant)
+        return True
+
+    def _let_follow(self, slot: Slot) -> bool:
+        """The follower holds the slot, and has expired as well."""
+        ended = slot.held
+        if slot.follower is None:
+            return False
+        self._correct(ended, None)
+        self._forget_job(ended)
+        self._begin_follower(slot, ended.worker, ended.host, self.now)
+        self._heed_cap(ended.tenant)
         return True
 
     def quarantine(self, name: str, attempt: str) -> None:
@@ -261,6 +261,7 @@ class PlainLeases(PlainServers):
         if slot.state in ("leased", "adoptable", "settling") and slot.held.attempt != attempt:
             return
         slot.listed = False
+        self._drop_follower(slot)
         was, slot.state = slot.state, "quarantined"
         if was in ("leased", "adoptable"):
             self._correct(slot.held, None)

@@ -46,7 +46,7 @@ class Waiting:
 
 @dataclass
 class Held:
-    """A lease, or the end of one."""
+    """A lease, a follower's too, or the end of one."""
 
     job: str
     attempt: str
@@ -63,16 +63,21 @@ class Held:
     dues: frozenset[int]
     asked: str | None = None
     expires_us: int = 0
+    fence: int = 0
 
 
 @dataclass
 class Slot:
+    """follower: what its holder runs next."""
+
     name: str
     state: str
     since_us: int
     warm: str | None = None
     lease: Held | None = None
     listed: bool = False
+    fence: int = 0
+    follower: Held | None = None
 
     @property
     def held(self) -> Held:

@@ -33,14 +33,22 @@ class RecordingLeases:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[LeaseRef], list[LeaseRef]]] = []
+        self.followers: list[list[LeaseRef]] = []
         self.lost: list[LeaseRef] = []
         self.down = False
         self.whole = True
         self.during: Callable[[], object] = lambda: None
         self.called = threading.Event()
 
-    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease]) -> list[LeaseRef]:
+    def renew(
+        self,
+        worker: str,
+        leases: Sequence[Lease],
+        settling: Sequence[Lease],
+        followers: Sequence[Lease],
+    ) -> list[LeaseRef]:
         self.calls.append((worker, [lease.ref for lease in leases], [lease.ref for lease in settling]))
+        self.followers.append([lease.ref for lease in followers])
         self.called.set()
         self.during()
         if self.down:
@@ -233,3 +241,37 @@ def test_the_thread_survives_whatever_a_renewal_raises_and_stops_at_once(bench: 
     assert not any(
         thread.name == "lease-keeper" and thread is keeper._thread for thread in threading.enumerate()
     )
+
+
+def test_a_follower_is_renewed_as_one_until_it_begins(bench: Bench) -> None:
+    bench.keeper.add(a_lease(1))
+    bench.keeper.add(a_lease(2), follows=True)
+    bench.step(0)
+    assert bench.keeper.begin(a_lease(2).ref)
+    bench.keeper.settle(a_lease(1).ref)
+    bench.step(5)
+    assert bench.main.calls == [
+        ("w1", [a_lease(1).ref], []),
+        ("w1", [a_lease(2).ref], [a_lease(1).ref]),
+    ]
+    assert bench.main.followers == [[a_lease(2).ref], []]
+
+
+def test_a_follower_that_was_lost_does_not_begin(bench: Bench) -> None:
+    bench.keeper.add(a_lease(2), follows=True)
+    bench.main.lost = [a_lease(2).ref]
+    assert bench.step(0) == [a_lease(2).ref]
+    assert bench.lost == [a_lease(2).ref]
+    assert not bench.keeper.begin(a_lease(2).ref)
+
+
+def test_one_that_begins_while_it_is_lost_is_announced_at_once(bench: Bench) -> None:
+    """An index that is made anew does not know the follower; of what holds the slot it must hear."""
+    bench.keeper.add(a_lease(2), follows=True)
+    bench.main.lost = [a_lease(2).ref]
+    bench.main.during = lambda: bench.keeper.begin(a_lease(2).ref)
+    assert bench.step(0) == []
+    bench.main.lost = []
+    bench.step(0)
+    assert bench.main.calls[-1] == ("w1", [a_lease(2).ref], [])
+    assert bench.keeper.age_seconds(a_lease(2)) == 0

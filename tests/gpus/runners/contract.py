@@ -89,6 +89,11 @@ class RunnerContract:
 
     # -- how runs end -----------------------------------------------------------------------------------
 
+    def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, bench: Bench) -> None:
+        called: list[int] = []
+        bench.drive(bench.request(meanwhile=lambda: called.append(bench.running())))
+        assert len(called) == int(bench.runner.tells_meanwhile)
+
     def test_a_run_brings_its_result(self, bench: Bench) -> None:
         assert bench.drive(bench.request({"seconds": 0.02, "echo": [1, "\u20ac"]}))["echo"] == [1, "\u20ac"]
         assert bench.outcomes() == ["success"]

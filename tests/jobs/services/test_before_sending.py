@@ -50,7 +50,7 @@ def test_a_lease_with_some_time_left_is_sent_under(shop):
 def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands = by_hand(shop)
     hands.submit()
-    hands.leases.instead["renew"] = lambda real, worker, leases, settling: [lease.ref for lease in leases]
+    hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     hands.worker.settlement.keeper.step(hands.clock.monotonic())
     dispatch.run_claimed(hands.worker, claimed, OVER)

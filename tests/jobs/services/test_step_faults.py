@@ -12,8 +12,9 @@ from gpus.protocol import Endpoint, Lease, ModelSpec, ModelType, ReleaseMode
 from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
 from jobs.services.commits import GroupCommitWriter
+from jobs.services.late_releases import Unreleased
 from jobs.services.runs import AttemptRun, run_seconds
-from jobs.services.settlement import EndWritten, Settlement, Unreleased
+from jobs.services.settlement import EndWritten, Settlement
 from jobs.services.steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, ManualClock, make_ports
@@ -160,7 +161,7 @@ def test_one_fleet_s_dead_redis_does_not_hold_the_others_slots():
     settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
     dead, alive = AbsentLeases(), Recorder()
     for leases, lease in ((dead, _lease(1)), (alive, _lease(2))):
-        settlement._unreleased[lease.ref] = Unreleased(leases, lease, ReleaseMode.SETTLE, 0.0)
+        settlement._late.add(Unreleased(leases, lease, ReleaseMode.SETTLE, 0.0))
     settlement.release_again()
     assert alive.released
 

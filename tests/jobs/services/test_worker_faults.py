@@ -76,9 +76,9 @@ def _refused(shop, monkeypatch):
     # the client cancels after the claim has read the row and before the start is committed
     real = Settlement.write_start
 
-    def late(self, start):
+    def late(self, start, future):
         Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
-        return real(self, start)
+        return real(self, start, future)
 
     monkeypatch.setattr(Settlement, "write_start", late)
     worker.work("m")

@@ -3,7 +3,7 @@
 -- has reached its limit is parked wherever it waits, by the script that gave the last lease, and goes on by the one
 -- that ends one. What runs above a limit that was lowered runs on.
 -- include: parked
--- include: slots
+-- include: leases
 
 -- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.
 local function heed_cap(tenant, back)
@@ -37,6 +37,11 @@ local function find_running(tenants)
   local flat = next(tenants) and redis.call('HGETALL', key('leases')) or {}
   for i = 1, #flat, 2 do
     local slot = read_slot(flat[i + 1])
-    if slot and slot.attempt == flat[i] and tenants[slot.tenant] then redis.call('SADD', key('running', slot.tenant), flat[i]) end
+    local is_held = slot and slot.attempt == flat[i]
+    if is_held and tenants[slot.tenant] then redis.call('SADD', key('running', slot.tenant), flat[i]) end
+    local follower = is_held and read_follower(slot)
+    if follower and tenants[follower.tenant] then
+      redis.call('SADD', key('running', follower.tenant), follower.attempt)
+    end
   end
 end

@@ -5,29 +5,39 @@
 -- include: forecast
 -- include: caps
 
-local FIRST_EPOCH = 1
-
--- Saves the pool. Returns the lease for the store. Or nil and true: look again, for the job holds a slot already, and
--- this was a second ticket of it (pushed late by somebody who knew it under another priority), which is gone now.
--- ended: as in `begin_lease`.
-local function give(slot, server, pool, ticket, attempt, worker, lease_us, ended)
+-- Saves the pool. Returns the lease, without its slot. Or nil: look again, for the job holds a slot already, and this
+-- was a second ticket of it (pushed late by somebody who knew it under another priority), which is gone now.
+local function take_for(attempt, pool, ticket)
   local job = job_of(ticket.member)
   if redis.call('HSETNX', key('held'), job, attempt) == 0 then
     withdraw_ticket(pool, ticket.model, ticket.tenant, priority_of(ticket), job)
     forget_forecast(pool.name, job)
     save_pool(pool)
-    return nil, true
+    return nil
   end
   local seconds, dues = take_ticket(pool, ticket)
   save_pool(pool)
-  hide_slot(slot, server)
-  slot.pool, slot.job, slot.attempt, slot.epoch = pool.name, job, attempt, FIRST_EPOCH
-  slot.model, slot.tenant, slot.priority = ticket.model, ticket.tenant, priority_of(ticket)
-  slot.band, slot.dues = ticket.queue.band, dues
-  slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = seconds, now, worker, nil, server.host
-  begin_lease(slot, now, lease_us, ended)
   learn_forecast(pool.name, job)
   keep_others_back(pool.name, ticket.model, attempt)
+  return {
+    pool = pool.name, job = job, attempt = attempt, epoch = FIRST_EPOCH, model = ticket.model, tenant = ticket.tenant,
+    priority = priority_of(ticket), band = ticket.queue.band, dues = dues, estimate = seconds, leased_us = now,
+  }
+end
+
+-- The slot is the worker's under this lease; the caller begins it.
+local function put_lease(slot, lease, worker, host)
+  for field, value in pairs(lease) do slot[field] = value end
+  slot.worker, slot.host, slot.asked = worker, host, nil
+end
+
+-- Returns the lease for the store; or nil and true where `take_for` found none. ended: as in `begin_lease`.
+local function give(slot, server, pool, ticket, attempt, worker, lease_us, ended)
+  local lease = take_for(attempt, pool, ticket)
+  if not lease then return nil, true end
+  hide_slot(slot, server)
+  put_lease(slot, lease, worker, server.host)
+  begin_lease(slot, now, lease_us, ended)
   run_begins(slot.tenant, attempt)
   return lease_reply(slot, false)
 end

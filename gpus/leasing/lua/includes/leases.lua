@@ -19,6 +19,26 @@ local function held_under(slot_name, job, attempt, epoch)
   return nil
 end
 
+local FIRST_EPOCH = 1
+
+-- What the slot's holder runs next (follow.lua), as a lease with its slot's name; nil if there is none.
+local function read_follower(slot)
+  if not slot.follower then return nil end
+  local pool, job, attempt, model, tenant, priority, band, dues, estimate, leased_us, fence = cmsgpack.unpack(slot.follower)
+  return {
+    name = slot.name, pool = pool, job = job, attempt = attempt, epoch = FIRST_EPOCH, model = model, tenant = tenant,
+    priority = priority, band = band, dues = dues, estimate = estimate, leased_us = leased_us, fence = fence,
+  }
+end
+
+-- The slot whose follower has exactly this ref, else nil.
+local function followed_under(slot_name, job, attempt, epoch)
+  local slot = read_slot(slot_name)
+  local follower = slot and read_follower(slot)
+  local is_it = follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
+  return is_it and slot or nil
+end
+
 -- Whether the worker may speak for the lease: it holds it, or nobody does since it was restored from the database.
 -- One that was handed over is nobody's until it is claimed.
 local function is_holder(slot, worker)

@@ -1,0 +1,62 @@
+-- What the holder of a slot runs next: its follower, claimed while the holder's run goes on, so that nobody has to be
+-- asked between the two. Its ticket is out of the line and charged; the slot stays the holder's. It has no expiry of its
+-- own: it begins when its worker says so, and goes with the holder's lease if it did not.
+-- include: give
+-- include: charge
+-- include: room
+
+-- Nothing of it began: it costs its tenant nothing. Its job waits again once it is pushed. The caller saves the slot.
+local function drop_follower(slot)
+  local follower = read_follower(slot)
+  if not follower then return end
+  slot.follower, slot.fence = nil, math.max(slot.fence, follower.fence)
+  local pool = load_pool(follower.pool)
+  correct_charge(pool, follower, 0)
+  save_pool(pool)
+  run_ends(follower.tenant, follower.attempt)
+  forget_job(follower.job, follower.attempt)
+end
+
+-- The holder's lease is over and forgotten: the follower holds the slot. since_us: from when its time counts; not while it
+-- waited. ended: as in `begin_lease`.
+local function begin_follower(slot, worker, host, since_us, lease_us, ended)
+  local follower = read_follower(slot)
+  local fence = follower.fence
+  slot.follower, follower.fence, follower.leased_us = nil, nil, since_us
+  put_lease(slot, follower, worker, host)
+  begin_lease(slot, fence, lease_us, ended)
+end
+
+-- Whether its tenant may begin jobs now. That it runs as many as it may is no reason: the follower is one of them.
+local function is_follower_held_back(pool, follower)
+  local reasons = pool.parked > 0 and redis.call('HGET', key('parked', pool.name), follower.tenant)
+  return reasons and reasons:gsub(FULL, '') ~= ''
+end
+
+-- Claims one for the holder that is leased the slot; the answer is a lease for the store. Or nil: nothing that may run there
+-- waits, or less than one for each running slot, so that some other one will be free for it sooner; or the
+-- server or a model failed last, and what may begin is seen when the run is over.
+local function follow(slot, server, index, pool, attempt, warm)
+  if slot.follower or server.opens > 0 or pool.failing > 0 or server.rests_until > now then return nil end
+  if server.pool ~= slot.pool or server.host ~= slot.host or not has_room(server, index) then return nil end
+  local queues = pool.queues
+  local waiting = queues[1].waiting + queues[2].waiting + queues[3].waiting
+  if waiting < tonumber(redis.call('HGET', key('states', slot.home), 'leased')) then return nil end
+  local class = { server.class, server.models }
+  local ticket = best_ticket(pool, class, server.name)
+  while ticket do
+    ticket = prefer_warm(pool, ticket, warm or last_model(slot), class, server.name)
+    local follower = take_for(attempt, pool, ticket)
+    if follower then
+      follower.name, follower.fence = slot.name, math.max(slot.fence + 1, now)
+      slot.follower = cmsgpack.pack(follower.pool, follower.job, attempt, follower.model, follower.tenant,
+        follower.priority, follower.band, follower.dues, follower.estimate, follower.leased_us, follower.fence)
+      save_slot(slot)
+      run_begins(follower.tenant, attempt)
+      return lease_reply(follower, false)
+    end
+    ticket = best_ticket(pool, class, server.name)
+  end
+  save_pool(pool)
+  return nil
+end

@@ -1,0 +1,17 @@
+-- Why: while a short job runs, its worker claims what its slot runs next, so that it need not ask in between. Asked again
+--   with the same attempt it answers the same.
+-- Keys: KEYS[1] prefix
+-- Args: clock, slot, job, attempt, epoch, worker, next attempt, models that are warm as in claim
+-- Returns: the follower as an array (lease_reply), or nil
+-- include: gate
+-- include: follow
+local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local next_attempt, warm = ARGV[7], ARGV[8] ~= '' and ARGV[8] or nil
+
+if not is_whole() then return refuse() end
+local slot = held_under(name, job, attempt, epoch)
+if not slot or slot.state ~= 'leased' or not is_holder(slot, worker) then return nil end
+local known = read_follower(slot)
+if known then return known.attempt == next_attempt and lease_reply(known, false) or nil end
+local server_name, index = split_slot(name)
+return follow(slot, read_server(server_name), index, load_pool(slot.pool), next_attempt, warm)

@@ -1,0 +1,73 @@
+"""Releases that Redis did not answer, sent again until it does: each is the same request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpus.errors import LeasingUnavailable, Verdict
+from gpus.leasing.contract import Leases
+from gpus.leasing.keeper import LeaseKeeper
+from gpus.protocol import Lease, LeaseRef, ReleaseMode
+from jobs.services import finish
+from jobs.services.ports import Ports
+
+
+@dataclass(frozen=True, slots=True)
+class Unreleased:
+    leases: Leases
+    lease: Lease
+    mode: ReleaseMode
+    gpu_seconds: float
+    next_attempt_id: str | None = None
+    verdict: Verdict = Verdict.NOTHING
+    begun: Lease | None = None
+
+
+class LateReleases:
+    """worker: who holds the leases."""
+
+    def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
+        self._ports, self._keeper, self._worker = ports, keeper, worker
+        self._late: dict[LeaseRef, Unreleased] = {}
+
+    def __contains__(self, ref: LeaseRef) -> bool:
+        return ref in self._late
+
+    def add(self, late: Unreleased) -> None:
+        self._late[late.lease.ref] = late
+
+    def of_slot(self, slot: str) -> None:
+        """Before a later run of the slot is released: Redis must hear of them in their order. Raises
+        LeasingUnavailable."""
+        for late in list(self._late.values()):
+            if late.lease.slot == slot:
+                self._release(late)
+
+    def all(self) -> None:
+        """What Redis takes of them (the watcher calls it)."""
+        waiting: set[str] = set()
+        for late in list(self._late.values()):
+            if late.lease.slot in waiting:
+                continue
+            try:
+                self._release(late)
+            except LeasingUnavailable:
+                waiting.add(late.lease.slot)
+
+    def _release(self, late: Unreleased) -> None:
+        following = late.leases.release(
+            late.lease.ref,
+            late.mode,
+            worker=self._worker,
+            gpu_seconds=late.gpu_seconds,
+            next_attempt_id=late.next_attempt_id,
+            verdict=late.verdict,
+            begun=late.begun,
+        )
+        if following is not None:  # nobody waits for it any more: nothing ran under it
+            late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
+        self._late.pop(late.lease.ref, None)
+        if late.mode is ReleaseMode.FREE:
+            self._keeper.forget(late.lease.ref)
+        if following is not None:
+            finish.push_waiting(following.job_id, self._ports)

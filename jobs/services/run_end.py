@@ -1,0 +1,72 @@
+"""The end of a run: what Redis is told at once, and what is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gpus.errors import ConnectFailed, GpuBusy
+from gpus.protocol import Lease, ReleaseMode
+from jobs.retry import verdict_of
+from jobs.services import finish
+from jobs.services.steps import Over
+from jobs.transitions import End
+
+if TYPE_CHECKING:
+    from jobs.services.claims import Claimed
+    from jobs.services.worker import GpuWorker
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """seconds: that the run took. at: when it was over."""
+
+    claimed: Claimed
+    over: Over
+    seconds: float
+    at: datetime
+
+    @property
+    def charge_seconds(self) -> float:
+        ending = self.over.ending
+        was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
+        return 0.0 if was_refused else self.seconds
+
+    def release(
+        self, worker: GpuWorker, *, next_attempt_id: str | None, begun: Lease | None = None
+    ) -> Lease | None:
+        """Gives the slot to the next ticket, if one is asked for under an attempt id; what runs next then.
+        begun: what runs there already: the next ticket follows it."""
+        lease, ending = self.claimed.lease, self.over.ending
+        return worker.settlement.release(
+            self.claimed.leases,
+            lease,
+            ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
+            gpu_seconds=self.charge_seconds,
+            next_attempt_id=next_attempt_id,
+            rest_seconds=worker.rests.after(lease.server, ending.error),
+            verdict=verdict_of(ending),
+            warm=worker.warm() if next_attempt_id else None,
+            begun=begun,
+        )
+
+    def write(self, worker: GpuWorker, *, gather: bool) -> None:
+        """After the release: a crash in between leaves a settling lease that the sweep ends. gather: a start
+        will be written together with it."""
+        claimed, lease = self.claimed, self.claimed.lease
+        end = End(
+            job_id=lease.job_id,
+            attempt_id=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            ending=self.over.ending,
+            policy=finish.policy_for(claimed.spec, claimed.job["max_retries"]),
+            at=self.at,
+            result=self.over.result,
+            gpu_seconds=self.charge_seconds,
+            run_limit_seconds=claimed.spec.run_limit_seconds,
+            evidence=self.over.evidence,
+            usage=self.over.usage,
+        )
+        worker.settlement.write_end(claimed.leases, lease, end, gather=gather)

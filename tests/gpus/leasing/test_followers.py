@@ -1,0 +1,200 @@
+"""What a slot runs next, claimed while its holder runs: it begins, or goes with its holder."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import Verdict
+from gpus.leasing.values import ParkedFor
+from gpus.protocol import PushOutcome
+
+from .followed import followed, reserve, state
+from .rig import MODEL, POOL, WORKER, Rig
+from .test_expiry import expire
+
+# -- claimed ahead -----------------------------------------------------------------------------------------
+
+
+def test_the_next_ticket_leaves_the_line_and_the_slot_stays_its_holders(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    assert (follower.job_id, follower.slot, follower.attempt_id, follower.epoch) == ("j2", "s1/0", "next", 1)
+    assert follower.fence > holder.fence
+    assert state(rig) == ("leased", "first", "next")
+    assert rig.waiting() == 1
+    assert rig.claim() is None
+    assert rig.in_line("j2")
+    assert rig.push("j2")[0].outcome is PushOutcome.HELD
+    assert not rig.leases.remove(POOL, rig.tickets["j2"])
+
+
+def test_asked_again_it_is_the_same_and_there_is_one_at_a_time(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    assert reserve(rig, holder) == follower
+    assert reserve(rig, holder, "another") is None
+    assert rig.waiting() == 1
+
+
+def test_only_who_holds_the_slot_claims_ahead(rig: Rig) -> None:
+    rig.server()
+    rig.push("j1", "j2", "j3")
+    holder = rig.must_claim()
+    assert reserve(rig, holder, worker="w2") is None
+    rig.release(holder)
+    assert reserve(rig, holder) is None
+    assert rig.waiting() == 2
+
+
+def test_nothing_is_claimed_ahead_where_less_waits_than_runs(rig: Rig) -> None:
+    """Another slot is free for it as soon as this one."""
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3")
+    holder, other = rig.must_claim(), rig.must_claim()
+    assert reserve(rig, holder) is None
+    rig.push("j4")
+    assert reserve(rig, holder) is not None
+    assert reserve(rig, other) is None
+
+
+def test_nothing_is_claimed_ahead_on_a_server_that_shall_begin_nothing(rig: Rig) -> None:
+    rig.server()
+    rig.push("j1", "j2", "j3")
+    holder = rig.must_claim()
+    rig.server(desired="draining")
+    assert reserve(rig, holder) is None
+    rig.server()
+    rig.leases.rest_server("s1", 5)
+    assert reserve(rig, holder) is None
+    rig.wait(6)
+    assert reserve(rig, holder) is not None
+
+
+def test_nothing_is_claimed_ahead_of_a_model_that_failed_last(rig: Rig) -> None:
+    """Whether it may begin is known when the run before it is over."""
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3", "j4", "j5")
+    holder, other = rig.must_claim(), rig.must_claim()
+    rig.release(other, verdict=Verdict.MODEL)
+    assert reserve(rig, holder) is None
+
+
+def test_a_tenants_limit_counts_what_follows(rig: Rig) -> None:
+    rig.tenant("t1", most=2)
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3", "j4")
+    holder = rig.must_claim("first")
+    follower = reserve(rig, holder)
+    assert follower is not None
+    assert rig.claim() is None
+    assert rig.release(holder, begun=follower) is None
+    rig.leases.settled([holder.ref])
+    assert rig.claim() is not None
+
+
+def test_a_limit_that_is_new_counts_what_follows_already(rig: Rig) -> None:
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3", "j4")
+    holder = rig.must_claim()
+    assert reserve(rig, holder) is not None
+    rig.tenant("t1", most=2)
+    assert rig.claim() is None
+
+
+# -- it begins ---------------------------------------------------------------------------------------------
+
+
+def test_what_has_begun_holds_the_slot_and_the_next_one_follows_it(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    rig.push("j4", "j5")
+    third = rig.release(holder, gpu_seconds=1.0, begun=follower, next_attempt_id="third")
+    assert third is not None
+    assert (third.job_id, third.slot) == ("j3", "s1/0")
+    assert state(rig) == ("leased", "next", "third")
+    assert third.fence > follower.fence
+    assert rig.leases.is_held(follower.ref)
+    assert rig.release(holder, gpu_seconds=1.0, begun=follower, next_attempt_id="third") == third
+    rig.leases.settled([holder.ref])
+    assert state(rig) == ("leased", "next", "third")
+    assert rig.push("j1")[0].outcome is not PushOutcome.HELD
+
+
+def test_the_end_of_the_one_before_waits_for_its_commit_as_ever(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    rig.release(holder, begun=follower)
+    assert rig.leases.is_held(holder.ref)
+    assert rig.push("j1")[0].outcome is PushOutcome.HELD
+    rig.leases.settled([holder.ref])
+    assert not rig.leases.is_held(holder.ref)
+
+
+def test_redis_may_hear_late_that_it_has_begun(rig: Rig) -> None:
+    """Its start is committed by then: to whoever looks, its lease must be there."""
+    holder, follower = followed(rig)
+    assert rig.leases.is_held(follower.ref)
+    assert rig.leases.renew(WORKER, [follower], [holder]) == []
+    expire(rig, 14)
+    assert rig.leases.renew(WORKER, [follower], [holder]) == []
+    expire(rig, 14)
+    assert rig.leases.expired() == []
+    rig.release(holder, begun=follower)
+    assert state(rig) == ("leased", "next", None)
+
+
+def test_a_release_for_the_follower_begins_it(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    assert rig.release(holder, next_attempt_id="next") == follower
+    assert rig.release(holder, next_attempt_id="next") == follower
+    assert state(rig) == ("leased", "next", None)
+
+
+def test_not_where_the_slot_may_not_go_on(rig: Rig) -> None:
+    holder, _ = followed(rig)
+    rig.server(desired="draining")
+    assert rig.release(holder, next_attempt_id="next") is None
+    assert state(rig) == ("settling", "first", None)
+    assert not rig.in_line("j2")
+
+
+def test_not_where_its_tenant_is_held_back_meanwhile(rig: Rig) -> None:
+    holder, _ = followed(rig)
+    rig.leases.set_paused_tenants(POOL, ["t1"], reason=ParkedFor.QUOTA)
+    assert rig.release(holder, next_attempt_id="next") is None
+    assert not rig.in_line("j2")
+
+
+def test_but_where_it_is_the_last_one_that_its_tenant_may_run(rig: Rig) -> None:
+    rig.tenant("t1", most=2)
+    holder, follower = followed(rig)
+    assert rig.release(holder, next_attempt_id="next") == follower
+
+
+def test_a_worker_with_another_wish_gets_another_ticket(rig: Rig) -> None:
+    """The index was made anew, or nobody got the reserve's answer."""
+    holder, _ = followed(rig)
+    following = rig.release(holder, next_attempt_id="another")
+    assert following is not None
+    assert following.job_id == "j3"
+    assert not rig.in_line("j2")
+
+
+def test_the_time_that_it_waited_is_not_its_own(rig: Rig) -> None:
+    """It would else be charged for it, and its model be taken for slow."""
+    holder, follower = followed(rig)
+    rig.wait(10)
+    rig.release(holder, gpu_seconds=10.0, begun=follower)
+    rig.leases.renew(WORKER, [follower], [])
+    assert rig.leases.slots("s1")[0].held_seconds == 0
+    rig.wait(2)
+    rig.release(follower)
+    assert rig.leases.estimate_seconds(MODEL, "t1") < 10.0
+
+
+def test_whose_release_is_refused_is_told_nothing_of_it(rig: Rig) -> None:
+    holder, _ = followed(rig)
+    assert rig.release(holder, worker="w2", next_attempt_id="next") is None
+    assert state(rig) == ("leased", "first", "next")
+
+
+def test_only_a_clean_end_has_something_that_began(rig: Rig) -> None:
+    holder, follower = followed(rig)
+    with pytest.raises(ValueError, match="clean end"):
+        rig.release(holder, "suspect", begun=follower)

@@ -1,0 +1,46 @@
+"""A worker by hand that claims ahead, whatever it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.models import Attempt, Job
+from jobs.services import claims, dispatch
+from jobs.services.claims import Claimed
+from jobs.services.turns import Turn
+from tests.jobs.services.by_hand import GOES_ON, Hands, by_hand
+from tests.jobs.services.shop import Shop
+
+AHEAD = 100.0
+"""Every run here is shorter."""
+
+
+@pytest.fixture
+def hands(shop: Shop) -> Hands:
+    return with_followers(shop)
+
+
+def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
+    hands = by_hand(shop, *answers, **how)
+    hands.worker.followers.short_seconds = AHEAD
+    return hands
+
+
+def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
+    """Runs the first job that waits; what the slot runs next."""
+    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    assert claimed is not None
+    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+
+
+def run_next(hands: Hands, claimed: Claimed | None, turn: Turn = GOES_ON) -> Claimed | None:
+    assert claimed is not None
+    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+
+
+def tries(job: Job) -> int:
+    return Attempt.objects.filter(job=job).count()
+
+
+def calls(hands: Hands, *names: str) -> list[str]:
+    return [name for name, _, _ in hands.leases.calls if name in names]

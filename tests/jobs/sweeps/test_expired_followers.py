@@ -1,0 +1,148 @@
+"""What becomes of what a slot was to run next, when the worker that knew whether it began is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import ServerFailed
+from gpus.models import ModelConfig, Placement, QuarantinedSlot
+from gpus.protocol import Lease
+from jobs.ids import new_id
+from jobs.models import Attempt
+from jobs.retry import Ending
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import expired_leases, generation, quarantine
+from jobs.sweeps.mirror_registry import mirror_fleet
+from tests.gpus.services.health_server import HealthServer
+from tests.jobs.sweeps.conftest import World
+from tests.jobs.sweeps.test_expired_leases import end, expire, job_of
+from tests.jobs.sweeps.test_generation import rebuild
+
+Pair = tuple[Lease, Lease]
+
+
+@pytest.fixture
+def pair(world: World, gpu: HealthServer) -> Pair:
+    """A slot's holder, whose start is committed, and its follower."""
+    world.server(url=f"{gpu.url}/run")
+    return claim_pair(world)
+
+
+def claim_pair(world: World, *, written: bool = True) -> Pair:
+    for _ in range(3):
+        world.job()
+        world.clock.advance(0.001)
+    holder = world.claim(written=written)
+    follower = world.leases.reserve(holder.ref, worker="w1", next_attempt_id=new_id())
+    assert follower is not None
+    return holder, follower
+
+
+def stands_in_line(world: World, lease: Lease) -> bool:
+    """As if it had never been claimed: no try, no event of one, and its ticket in its place."""
+    job = job_of(lease)
+    assert not Attempt.objects.filter(job=job).exists()
+    return job.state == JobState.QUEUED and world.leases.remove("m", job.ticket)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_the_holder_is_lost_and_its_follower_waits_again(
+    world: World, gpu: HealthServer, written: bool
+) -> None:
+    world.server(url=f"{gpu.url}/run")
+    holder, follower = claim_pair(world, written=written)
+    assert expire(world).repaired == 1
+    assert Attempt.objects.get().state == AttemptState.LOST
+    assert job_of(holder).state == JobState.RETRYING
+    assert world.slot() == "quarantined"
+    assert stands_in_line(world, follower)
+
+
+def test_its_slot_is_shut_while_either_of_them_runs(world: World, gpu: HealthServer, pair: Pair) -> None:
+    """Its worker may have died in the moment in which it had sent the second."""
+    _, follower = pair
+    expire(world)
+    world.clock.advance(2)
+    for running in pair:
+        gpu.lists((running.job_id, running.attempt_id))
+        assert quarantine.sweep(world.ports).repaired == 0
+    gpu.lists(("another", "run"))
+    assert quarantine.sweep(world.ports).repaired == 1
+    assert QuarantinedSlot.objects.get().follower_attempt_id == follower.attempt_id
+    assert world.slot() == "free"
+
+
+def test_for_as_long_as_either_of_them_may_run(world: World, gpu: HealthServer) -> None:
+    """The follower's model may have a longer limit than the holder's."""
+    server = world.server(url=f"{gpu.url}/run", max_run_seconds=30.0)
+    longer = ModelConfig.objects.create(name="longer", pool_id="m", max_run_seconds=300.0)
+    Placement.objects.create(server=server, model=longer, endpoint=f"{gpu.url}/run")
+    mirror_fleet(world.fleet, world.leases, world.ports)
+    for model in ("m", "longer", "m"):
+        world.job(model=model)
+        world.clock.advance(0.001)
+    holder = world.claim()
+    assert world.leases.reserve(holder.ref, worker="w1", next_attempt_id=new_id(), warm=["longer"])
+    expire(world)
+    row = QuarantinedSlot.objects.get()
+    assert (row.until - row.since).total_seconds() == 300.0
+
+
+def test_one_that_follows_a_completed_run_has_begun(world: World, pair: Pair) -> None:
+    """Redis was away when it did, and its worker died after it had committed the end."""
+    holder, follower = pair
+    end(world, holder, ending=Ending())
+    expire(world)
+    assert expired_leases.sweep(world.ports).repaired == 1
+    lost = Attempt.objects.get(id=follower.attempt_id)
+    assert (lost.state, lost.job_id) == (AttemptState.LOST, follower.job_id)
+    assert job_of(holder).state == JobState.COMPLETED
+    assert QuarantinedSlot.objects.get().attempt_id == follower.attempt_id
+    assert world.slot() == "quarantined"
+
+
+def test_with_its_start_committed_too(world: World, pair: Pair) -> None:
+    holder, follower = pair
+    end(world, holder, ending=Ending())
+    world.start(follower)
+    expire(world)
+    assert expired_leases.sweep(world.ports).repaired == 1
+    assert Attempt.objects.get(id=follower.attempt_id).state == AttemptState.LOST
+    assert job_of(follower).state == JobState.RETRYING
+    assert world.slot() == "quarantined"
+
+
+def test_after_a_run_that_failed_nothing_begins_unasked(world: World, pair: Pair) -> None:
+    holder, follower = pair
+    end(world, holder, ending=Ending(ServerFailed("no")))
+    expire(world)
+    assert stands_in_line(world, follower)
+
+
+def test_a_polled_run_that_others_take_up_leaves_its_follower(world: World, pair: Pair) -> None:
+    holder, follower = pair
+    world.accept(holder)
+    expire(world)
+    assert world.slot() == "adoptable"
+    assert stands_in_line(world, follower)
+
+
+def test_a_follower_whose_start_redis_has_not_heard_of_is_no_orphan(world: World, pair: Pair) -> None:
+    holder, follower = pair
+    end(world, holder, ending=Ending())
+    world.start(follower)
+    assert world.leases.is_held(follower.ref)
+
+
+def test_an_index_made_anew_keeps_one_slot_for_what_a_quarantine_names(
+    world: World, gpu: HealthServer, pair: Pair
+) -> None:
+    """The follower that its server runs is no stranger: its slot is kept already."""
+    _, follower = pair
+    world.server("gpu-2", url=f"{gpu.url}/run")
+    expire(world)
+    gpu.lists((follower.job_id, follower.attempt_id))
+    world.flush()
+    rebuild(world)
+    assert QuarantinedSlot.objects.filter(freed_at=None, server="gpu-1").count() == 1
+    assert generation.sweep(world.ports).failed == 0
