@@ -181,9 +181,7 @@ class LeaseKeeper:
                 if lease.ref not in gone:
                     held.sure_at = max(held.sure_at, now)
                 elif lease.ref in followed and not held.follows:
-                    self._due_at[fleet] = (
-                        now  # it began meanwhile: as a lease it is told, or lost, at the next step
-                    )
+                    self._due_at[fleet] = now  # it began meanwhile: told as a lease, or lost, next
                 elif not held.settling:  # also not if it began to settle while the renewal was under way
                     del self._held[lease.ref]
                     lost.append(lease.ref)

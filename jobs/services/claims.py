@@ -204,6 +204,7 @@ def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: fl
     except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
         log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
         _give_back(worker, holder.leases, lease, ReleaseMode.FREE)
+        finish.push_waiting(lease.job_id, worker.ports)
         return
     if claimed is not None:
         worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)

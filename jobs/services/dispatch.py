@@ -195,7 +195,7 @@ def _end(worker: GpuWorker, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed
     following = end.release(worker, next_attempt_id=next_id if go_on else None)
     end.write(worker, gather=following is not None)
     if follower is not None and following is not None and following.ref == follower.lease.ref:
-        worker.settlement.keeper.begin(following.ref)
+        worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
         return start(worker, follower)
     drop_follower(worker, follower)
     if following is None:

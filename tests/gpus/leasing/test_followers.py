@@ -162,8 +162,8 @@ def test_not_where_its_tenant_is_held_back_meanwhile(rig: Rig) -> None:
 
 
 def test_but_where_it_is_the_last_one_that_its_tenant_may_run(rig: Rig) -> None:
-    rig.tenant("t1", most=2)
     holder, follower = followed(rig)
+    rig.tenant("t1", most=1)
     assert rig.release(holder, next_attempt_id="next") == follower
 
 

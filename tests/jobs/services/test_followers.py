@@ -8,10 +8,11 @@ import pytest
 
 from gpus.errors import ConnectFailed, ServerFailed
 from gpus.models import ModelConfig
-from gpus.protocol import Lease
+from gpus.protocol import Lease, ReleaseMode
 from gpus.queries import forget
-from gpus.runners.base import Accepted, Finished
+from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.models import Attempt
+from jobs.services import claims
 from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, with_followers
 from tests.jobs.services.by_hand import OVER, Hands, by_hand
 from tests.jobs.services.shop import Shop, state
@@ -49,6 +50,7 @@ def test_all_of_a_line_are_run_once_each_and_in_order(hands: Hands) -> None:
     assert hands.gpu.sent == [job.id for job in jobs]
     assert [state(job) for job in jobs] == ["completed"] * 7
     assert [tries(job) for job in jobs] == [1] * 7
+    assert len(calls(hands, "release")) == 7
     assert hands.slot() == "free"
     assert hands.worker.settlement.keeper.held() == 0
 
@@ -97,8 +99,9 @@ def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
-    hands.gpu.on_start = lambda run: hands.worker.drain()
-    run_first(hands, OVER)
+    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    hands.worker.drain()
+    assert run_next(hands, claimed) is None
     assert calls(hands, "reserve") == []
 
 
@@ -123,6 +126,38 @@ def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
     assert following is not None
     assert (following.lease.job_id, following.past) == (second.id, None)
     run_next(hands, following, OVER)
+    assert (state(second), tries(second)) == ("completed", 1)
+
+
+def test_then_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
+    """Under the id that was the follower's."""
+    hands = with_followers(shop, ServerFailed("no"), Finished("done"))
+    _, second, third = (hands.submit() for _ in range(3))
+
+    def vanish(run: RunRequest) -> None:
+        for follower in hands.worker.followers.leases():
+            hands.leases.real.release(follower.ref, ReleaseMode.FREE, worker="w")
+
+    hands.gpu.on_start = vanish
+    following = run_first(hands)
+    assert following is not None
+    assert following.lease.job_id == third.id
+    run_next(hands, following, OVER)
+    assert (state(third), state(second), hands.waiting()) == ("completed", "queued", 1)
+
+
+def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands) -> None:
+    _, second, *_ = (hands.submit() for _ in range(3))
+
+    def forget_it(run: RunRequest) -> None:
+        for follower in hands.worker.followers.leases():
+            hands.worker.settlement.keeper.forget(follower.ref)
+
+    hands.gpu.on_start = forget_it
+    following = run_first(hands)
+    assert following is not None
+    assert following.past is None
+    run_next(hands, following, OVER)  # Redis has said that it may
     assert (state(second), tries(second)) == ("completed", 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpus.errors import LeasingUnavailable, ServerLost
 from gpus.models import ModelConfig
-from gpus.protocol import Lease
+from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.models import Job
 from jobs.services import claims, operate
@@ -165,6 +165,14 @@ def test_what_redis_did_not_hear_it_is_told_later_and_in_order(hands: Hands) -> 
     following = run_first(hands)
     hands.leases.instead["release"] = unanswered
     assert run_next(hands, following, OVER) is None
+
+    def but_the_first(real: Callable[..., object], ref: LeaseRef, *given: object, **named: object) -> object:
+        return unanswered() if ref.job_id == jobs[0].id else real(ref, *given, **named)
+
+    hands.leases.instead["release"] = but_the_first
+    hands.leases.calls.clear()
+    hands.worker.look()
+    assert [given[0].job_id for given, _ in hands.leases.named("release")] == [jobs[0].id]
     del hands.leases.instead["release"]
     hands.leases.calls.clear()
     hands.worker.look()
@@ -226,7 +234,6 @@ def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
 
 
 def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
-    monkeypatch.setattr(reconcile, "_went_to", {})
     first, second, *_ = (hands.submit() for _ in range(3))
     real = claims._read
 
@@ -236,10 +243,12 @@ def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatc
         return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
 
     monkeypatch.setattr(claims, "_read", broken)
-    run_first(hands, OVER)
+    waiting = []
+    hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
+    run_first(hands)
+    assert waiting == [2]
     assert state(first) == "completed"
-    reconcile.sweep(hands.worker.ports)
-    assert waits_again(hands, second)
+    assert tries(second) == 0
 
 
 def test_what_breaks_meanwhile_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:

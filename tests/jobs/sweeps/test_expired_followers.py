@@ -11,7 +11,7 @@ from jobs.ids import new_id
 from jobs.models import Attempt
 from jobs.retry import Ending
 from jobs.states import AttemptState, JobState
-from jobs.sweeps import expired_leases, generation, quarantine
+from jobs.sweeps import expired_leases, quarantine
 from jobs.sweeps.mirror_registry import mirror_fleet
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
@@ -58,12 +58,14 @@ def test_the_holder_is_lost_and_its_follower_waits_again(
     assert stands_in_line(world, follower)
 
 
-def test_its_slot_is_shut_while_either_of_them_runs(world: World, gpu: HealthServer, pair: Pair) -> None:
+@pytest.mark.parametrize("written", [True, False])
+def test_its_slot_is_shut_while_either_of_them_runs(world: World, gpu: HealthServer, written: bool) -> None:
     """Its worker may have died in the moment in which it had sent the second."""
-    _, follower = pair
+    world.server(url=f"{gpu.url}/run")
+    holder, follower = claim_pair(world, written=written)
     expire(world)
     world.clock.advance(2)
-    for running in pair:
+    for running in (holder, follower):
         gpu.lists((running.job_id, running.attempt_id))
         assert quarantine.sweep(world.ports).repaired == 0
     gpu.lists(("another", "run"))
@@ -135,14 +137,14 @@ def test_a_follower_whose_start_redis_has_not_heard_of_is_no_orphan(world: World
 
 
 def test_an_index_made_anew_keeps_one_slot_for_what_a_quarantine_names(
-    world: World, gpu: HealthServer, pair: Pair
+    world: World, gpu: HealthServer
 ) -> None:
     """The follower that its server runs is no stranger: its slot is kept already."""
-    _, follower = pair
-    world.server("gpu-2", url=f"{gpu.url}/run")
+    world.server(slots=2, url=f"{gpu.url}/run")
+    _, follower = claim_pair(world)
     expire(world)
     gpu.lists((follower.job_id, follower.attempt_id))
     world.flush()
     rebuild(world)
-    assert QuarantinedSlot.objects.filter(freed_at=None, server="gpu-1").count() == 1
-    assert generation.sweep(world.ports).failed == 0
+    assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
+    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
