@@ -25,6 +25,7 @@ from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
 
 if TYPE_CHECKING:
+    from jobs.services.meanwhile import Ready
     from jobs.services.run_end import RunEnd
     from jobs.services.worker import GpuWorker
 
@@ -42,7 +43,8 @@ class Claimed:
     job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     must_wait: nothing is sent before the start is durable.
-    past: of a follower that begins: the run before it on the slot, of whose end nobody was told yet.
+    past: of a follower that begins: the run before it on the slot, of whose end nobody was told yet. ready:
+    its run, made while that one went on.
     """
 
     fleet: str
@@ -56,6 +58,7 @@ class Claimed:
     ran_seconds: float = 0.0
     must_wait: bool = False
     past: RunEnd | None = None
+    ready: Ready | None = None
 
     @property
     def refused(self) -> StartOutcome | None:
@@ -194,8 +197,8 @@ def _read(worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease) -> C
     return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
 
 
-def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: float) -> None:
-    """Reads what the slot runs next, and keeps it until then; gives it back if it can't run.
+def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
+    """Reads what the slot runs next; gives it back if it can't run.
 
     asked_at: as for `open_lease`.
     """
@@ -205,10 +208,10 @@ def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: fl
         log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
         _give_back(worker, holder.leases, lease, ReleaseMode.FREE)
         finish.push_waiting(lease.job_id, worker.ports)
-        return
+        return None
     if claimed is not None:
         worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
-        worker.followers.put(holder.lease.attempt_id, claimed, worker.ports.clock.monotonic())
+    return claimed
 
 
 def drop_follower(worker: GpuWorker, follower: Claimed | None) -> None:

@@ -8,33 +8,22 @@ the next ticket was claimed ahead, its run is sent first, and all that is done i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
-from django.conf import settings
 from django.db import connection
 
 from gpus.errors import Interrupted
 from gpus.protocol import Lease
-from gpus.runners.base import RunRequest
-from gpus.services.health import evidence_for
 from jobs.ids import new_id
 from jobs.retry import Ending
-from jobs.services.attempts import pushed_body
 from jobs.services.claims import Claimed, drop_follower, open_lease, start
-from jobs.services.meanwhile import Meanwhile, may_begin
-from jobs.services.push_tokens import push_token
+from jobs.services.meanwhile import make_ready, may_begin
 from jobs.services.run_end import RunEnd
-from jobs.services.run_news import news_of
-from jobs.services.runs import AttemptRun, run_seconds
-from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
+from jobs.services.runs import AttemptRun
+from jobs.services.steps import HandedOver, Over, Remote, Wait
 from jobs.services.turns import Turn
-from jobs.transitions import StartOutcome
 
 if TYPE_CHECKING:
     from jobs.services.worker import GpuWorker
@@ -62,9 +51,10 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
     """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next ticket
     for the same slot."""
     lease = claimed.lease
-    meanwhile = Meanwhile(worker, claimed, turn)
+    ready = claimed.ready or make_ready(worker, claimed)
+    ready.begin(claimed.past, turn)
+    run = ready.run
     try:
-        run = make_run(worker, claimed, meanwhile)
         with worker.running(lease, run):
             try:
                 over = _drive(worker, lease, run)
@@ -72,7 +62,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
                 log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
                 over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
     finally:
-        meanwhile.make_up()
+        ready.meanwhile.make_up()
     if run.news is not None:
         run.news.end()
     seconds = run.elapsed_seconds + claimed.ran_seconds
@@ -100,61 +90,6 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
         seconds=round(seconds, 3),
     )
     return following, _report(lease, outcome, seconds, code)
-
-
-def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None) -> AttemptRun:
-    """The steps of this attempt, with everything that they ask of the world."""
-    lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
-    news = news_of(
-        lease,
-        worker.settlement,
-        attempts_made=claimed.job["attempts_made"],
-        rest_seconds=knobs.news_seconds,
-    )
-    request = RunRequest(
-        job_id=lease.job_id,
-        attempt_id=lease.attempt_id,
-        model=spec,
-        endpoint=claimed.endpoint,
-        payload=claimed.job["payload"],
-        slot=lease.slot,
-        fence=lease.fence,
-        push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
-        push_token=push_token(lease.attempt_id),
-        limit_seconds=claimed.job["max_run_seconds"] or math.inf,
-        tell=news.tell,
-        meanwhile=meanwhile,
-    )
-    deadline: datetime | None = claimed.job["deadline_at"]
-    run = AttemptRun(
-        request,
-        worker.runner_for(spec),
-        worker.ports.clock,
-        limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
-        deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
-        is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
-        pushed=lambda: _read_pushed(worker, lease),
-        prove_free=lambda: evidence_for(
-            lease.server,
-            lease.attempt_id,
-            transport=worker.ports.transport,
-            leases=claimed.leases,
-            clock=worker.ports.clock,
-        ),
-        remote_id=claimed.remote_id,
-        news=news,
-    )
-    if claimed.job["cancel_requested_at"] is not None:
-        run.order(Order.CANCEL)
-    if claimed.started is not None:
-        claimed.started.add_done_callback(lambda future: _stop_if_refused(future, run))
-    return run
-
-
-def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
-    with worker.ports.database():
-        body: Mapping[str, Any] | None = pushed_body.first(attempt_id=lease.attempt_id)
-    return body
 
 
 def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
@@ -201,11 +136,6 @@ def _end(worker: GpuWorker, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed
     if following is None:
         return None
     return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
-
-
-def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun) -> None:
-    if started.exception() is not None or started.result() is not StartOutcome.STARTED:
-        run.order(Order.STOP)
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:

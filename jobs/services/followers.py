@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpus.protocol import Lease, LeaseRef
+from jobs.services.steps import Order
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from jobs.services.claims import Claimed
 
 KEPT_SECONDS = 2.0
@@ -71,12 +70,12 @@ class Followers:
         with self._lock:
             return [one.claimed.lease for one in self._followers.values()]
 
-    def cancel(self, job_ids: Collection[str], at: datetime) -> None:
+    def cancel(self, job_ids: Collection[str]) -> None:
         """They end as soon as it is their turn, without being sent."""
         with self._lock:
             for one in self._followers.values():
-                if one.claimed.lease.job_id in job_ids:
-                    one.claimed = replace(one.claimed, job={**one.claimed.job, "cancel_requested_at": at})
+                if one.claimed.ready is not None and one.claimed.lease.job_id in job_ids:
+                    one.claimed.ready.run.order(Order.CANCEL)
 
     def ask(self, holder_id: str, attempt_id: str) -> None:
         """A follower was asked for under this attempt id without an answer: it may be there all the same."""

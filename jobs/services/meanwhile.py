@@ -8,6 +8,7 @@ has heard that the one is over and the other has begun.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +18,8 @@ from gpus.protocol import Lease, ModelType
 from jobs.ids import new_id
 from jobs.retry import Ending
 from jobs.services.claims import Claimed, open_follower, write_start
+from jobs.services.make_run import make_run
+from jobs.services.run_end import RunEnd
 from jobs.services.runs import AttemptRun
 from jobs.services.turns import Turn
 
@@ -27,10 +30,16 @@ log = structlog.get_logger()
 
 
 class Meanwhile:
-    """Of one run. Called by its runner once the request is on its way."""
+    """Of one run. Called by its runner once the request is on its way.
 
-    def __init__(self, worker: GpuWorker, claimed: Claimed, turn: Turn) -> None:
-        self._worker, self._claimed, self._turn = worker, claimed, turn
+    past: the run before it on the slot, of whose end nobody was told yet. turn: of the thread; without one
+    nothing is claimed ahead.
+    """
+
+    def __init__(self, worker: GpuWorker, claimed: Claimed) -> None:
+        self.past: RunEnd | None = None
+        self.turn: Turn | None = None
+        self._worker, self._claimed = worker, claimed
         self._is_done = False
 
     def __call__(self) -> None:
@@ -47,7 +56,7 @@ class Meanwhile:
     def _do(self, *, claims_ahead: bool) -> None:
         if self._is_done:
             return
-        worker, claimed, past = self._worker, self._claimed, self._claimed.past
+        worker, claimed, past = self._worker, self._claimed, self.past
         asked_at = worker.ports.clock.monotonic()
         next_id = new_id() if claims_ahead and self._may_claim_ahead(asked_at) else None
         self._is_done = True
@@ -59,7 +68,11 @@ class Meanwhile:
         elif next_id is not None:
             following = self._reserve(next_id)
         if following is not None:
-            open_follower(worker, claimed, following, asked_at)
+            follower = open_follower(worker, claimed, following, asked_at)
+            if follower is not None:
+                ready = make_ready(worker, follower)
+                now = worker.ports.clock.monotonic()
+                worker.followers.put(claimed.lease.attempt_id, replace(follower, ready=ready), now)
         if past is not None and next_id is not None:
             slots = worker.busy()
             worker.ahead.want(claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=past.seconds)
@@ -71,7 +84,8 @@ class Meanwhile:
             and claimed.spec.model_type is ModelType.SYNC
             and not claimed.spec.at_most_once
             and worker.may_claim()
-            and not self._turn.is_over(now + expected, expected)
+            and self.turn is not None
+            and not self.turn.is_over(now + expected, expected)
         )
 
     def _reserve(self, next_id: str) -> Lease | None:
@@ -84,6 +98,24 @@ class Meanwhile:
             log.info("nothing_claimed_ahead", slot=claimed.lease.slot, error=str(error))
             worker.followers.ask(claimed.lease.attempt_id, next_id)
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A run that has only to be sent."""
+
+    run: AttemptRun
+    meanwhile: Meanwhile
+
+    def begin(self, past: RunEnd | None, turn: Turn) -> None:
+        """Its time counts from now on."""
+        self.meanwhile.past, self.meanwhile.turn = past, turn
+        self.run.begin()
+
+
+def make_ready(worker: GpuWorker, claimed: Claimed) -> Ready:
+    meanwhile = Meanwhile(worker, claimed)
+    return Ready(make_run(worker, claimed, meanwhile), meanwhile)
 
 
 def may_begin(worker: GpuWorker, follower: Claimed, run: AttemptRun, ending: Ending) -> bool:

@@ -68,6 +68,14 @@ class AttemptRun:
         self._poll_failures = 0
         self._next_poll_at = self.began
 
+    def begin(self) -> None:
+        """Its time counts from now on; its job's deadline stays what it is."""
+        now = self._clock.monotonic()
+        later = now - self.began
+        self.began = self._next_poll_at = now
+        self._limit_at += later
+        self._over_at += later
+
     # -- from any thread -----------------------------------------------------------------------------
 
     def order(self, order: Order) -> None:

@@ -42,7 +42,7 @@ from jobs.services.server_rests import ServerRests
 from jobs.services.settlement import Settlement
 from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
-from jobs.services.turns import Turn
+from jobs.services.turns import Turn, some_short_turns
 from jobs.services.unanswered import Unanswered
 
 log = structlog.get_logger()
@@ -113,7 +113,9 @@ class GpuWorker:
         with self.ports.database():
             fleet_name = fleet.fleet_of(pool)
         clock = self.ports.clock
-        turn = Turn(settings.DISPATCHER.hand_back_seconds, clock.monotonic(), self._is_crowded)
+        turn = Turn(
+            settings.DISPATCHER.hand_back_seconds, clock.monotonic(), self._is_crowded, some_short_turns()
+        )
         reports: list[WorkReport] = []
         claimed = claims.claim_next(self, fleet_name, pool, host)
         while claimed is not None:
@@ -243,7 +245,7 @@ class GpuWorker:
         for _, run in runs.values():
             run.check_time()
         changed = changes_for([*(lease for lease, _ in runs.values()), *self.followers.leases()])
-        self.followers.cancel(changed.cancelled, self.ports.clock.now())
+        self.followers.cancel(changed.cancelled)
         for lease, run in runs.values():
             if lease.job_id in changed.cancelled:
                 run.order(Order.CANCEL)

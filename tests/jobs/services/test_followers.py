@@ -11,7 +11,7 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
 from gpus.queries import forget
 from gpus.runners.base import Accepted, Finished, RunRequest
-from jobs.models import Attempt
+from jobs.models import Attempt, Job
 from jobs.services import claims
 from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, with_followers
 from tests.jobs.services.by_hand import OVER, Hands, by_hand
@@ -205,3 +205,12 @@ def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> N
     assert following is not None
     assert (following.lease.job_id, following.past) == (second.id, None)
     assert state(first) == "completed"
+
+
+def test_what_it_waited_for_its_turn_is_not_its_run(hands: Hands) -> None:
+    """Neither for its charge nor for its limit."""
+    _, second, *_ = (hands.submit() for _ in range(3))
+    Job.objects.filter(id=second.id).update(max_run_seconds=6.0)
+    run_next(hands, run_first(hands), OVER)
+    assert state(second) == "completed"
+    assert Attempt.objects.get(job=second).gpu_seconds == hands.gpu.seconds

@@ -13,6 +13,7 @@ from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
 from jobs.models import Attempt
 from jobs.services import claims, dispatch
+from jobs.services.make_run import make_run
 from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
 from jobs.states import AttemptState
 from tests.jobs.services.by_hand import OVER, by_hand
@@ -28,7 +29,7 @@ def accepted(shop):
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
     claimed = claims.claim_next(hands.worker, "main", "m", None)
-    run = dispatch.make_run(hands.worker, claimed)
+    run = make_run(hands.worker, claimed)
     assert run.step() == Remote("r1")
     hands.writer.at_once = False
     run.order(Order.HAND_OVER)
@@ -128,7 +129,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
     hands.submit()
     worker = hands.worker
     claimed = claims.claim_next(worker, "main", "m", None)
-    run = dispatch.make_run(worker, claimed)
+    run = make_run(worker, claimed)
     setattr(worker, flag, Meanwhile(getattr(worker, stop)))
     with worker.running(claimed.lease, run):
         if ends is HandedOver:
@@ -141,7 +142,7 @@ def test_a_run_that_is_over_gets_no_orders(shop):
     hands = by_hand(shop, Accepted("r1"), StillRunning())
     hands.submit()
     claimed = claims.claim_next(hands.worker, "main", "m", None)
-    run = dispatch.make_run(hands.worker, claimed)
+    run = make_run(hands.worker, claimed)
     with hands.worker.running(claimed.lease, run):
         assert hands.worker.busy() == 1
     assert hands.worker.busy() == 0

@@ -9,7 +9,8 @@ import pytest
 
 from gpus.runners.base import Accepted
 from jobs.models import Job
-from jobs.services import claims, dispatch, run_news
+from jobs.services import claims, run_news
+from jobs.services.make_run import make_run
 from jobs.services.run_news import RunNews
 from tests.builders import ManualClock
 from tests.jobs.services.by_hand import by_hand
@@ -104,7 +105,7 @@ def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
     Job.objects.filter(id=job.id).update(attempts_made=3)
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
-    run = dispatch.make_run(hands.worker, claimed)
+    run = make_run(hands.worker, claimed)
     assert run.news is not None
     assert run.news.allowance == run_news.MAX_TOLD_CHARS // 4
 

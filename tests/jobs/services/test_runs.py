@@ -261,3 +261,15 @@ def test_a_run_past_its_limit_is_a_death_only_if_its_process_had_to_be_killed(ki
     over = Bench(ScriptedRunner(starts=[late], cancels=[True])).run.step()
     assert isinstance(over.ending.error, RunTimedOut)
     assert (over.ending.process_died, over.ending.suspect) == (killed, False)
+
+
+def test_a_run_that_was_made_before_has_its_whole_time_when_it_begins() -> None:
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")], cancels=[True]), limit=5.0)
+    bench.clock.move(4.0)
+    bench.run.begin()
+    bench.accept()
+    bench.clock.move(4.0)
+    assert isinstance(bench.run.step(), Wait)
+    assert bench.run.elapsed_seconds == 4.0
+    bench.clock.move(1.0)
+    assert isinstance(bench.run.step(), Over)

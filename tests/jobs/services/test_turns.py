@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.services.turns import SHORT_TURNS, Turn
+from jobs.services.turns import SHORT_TURNS, Turn, some_short_turns
 from tests.jobs.services.by_hand import Hands, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -30,9 +30,16 @@ def test_when_it_is_over(worked: float, ran: float, is_wanted: bool, is_over: bo
     assert turn.is_over(100.0 + worked, ran) is is_over
 
 
+def test_threads_that_began_together_do_not_hand_back_together() -> None:
+    turns = {some_short_turns() for _ in range(8)}
+    assert len(turns) == 8
+    assert all(SHORT_TURNS * 0.75 <= one <= SHORT_TURNS * 1.25 for one in turns)
+
+
 @pytest.fixture
-def hands(shop, settings) -> Hands:
+def hands(shop, settings, monkeypatch) -> Hands:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=1.0, worker_threads=2)
+    monkeypatch.setattr("jobs.services.worker.some_short_turns", lambda: SHORT_TURNS)
     hands = by_hand(shop)
     hands.gpu.seconds = 0.5
     for _ in range(60):

@@ -12,7 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.models import Attempt, Job
-from jobs.services import claims, dispatch
+from jobs.services import claims, dispatch, make_run
 from jobs.services.settlement import Settlement
 from jobs.states import AttemptState, JobState
 from jobs.sweeps.rebuild import Progress, Rebuild
@@ -43,7 +43,7 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
         def first(self, **k):
             away()
 
-    monkeypatch.setattr(dispatch, "pushed_body", Gone())
+    monkeypatch.setattr(make_run, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
     eventually(lambda: state(job) != JobState.RUNNING)
