@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 2.0
 """So long it waits for a run that takes longer than was expected."""
+SHALLOW_SECONDS = 0.1
+"""So long nobody asks again where fewer jobs wait than slots run."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Followers:
         self._lock = threading.Lock()
         self._followers: dict[str, _Follower] = {}
         self._asked: dict[str, str] = {}
+        self._shallow_until: dict[str, float] = {}
         self._lost: list[Claimed] = []
 
     def put(self, holder_id: str, claimed: Claimed, now: float) -> None:
@@ -76,6 +79,16 @@ class Followers:
             for one in self._followers.values():
                 if one.claimed.ready is not None and one.claimed.lease.job_id in job_ids:
                     one.claimed.ready.run.order(Order.CANCEL)
+
+    def may_ask(self, pool: str, now: float) -> bool:
+        """Whether enough may wait in the pool for one to be claimed ahead. now: monotonic."""
+        with self._lock:
+            return now >= self._shallow_until.get(pool, now)
+
+    def is_shallow(self, pool: str, now: float) -> None:
+        """It had none."""
+        with self._lock:
+            self._shallow_until[pool] = now + SHALLOW_SECONDS
 
     def ask(self, holder_id: str, attempt_id: str) -> None:
         """A follower was asked for under this attempt id without an answer: it may be there all the same."""

@@ -65,8 +65,10 @@ class Meanwhile:
             following = past.release(worker, next_attempt_id=next_id, begun=claimed.lease)
             past.write(worker, gather=True)
             write_start(worker, claimed)
-        elif next_id is not None:
+        elif next_id is not None and worker.followers.may_ask(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)
+            if following is None:
+                worker.followers.is_shallow(claimed.lease.pool, asked_at)
         if following is not None:
             follower = open_follower(worker, claimed, following, asked_at)
             if follower is not None:

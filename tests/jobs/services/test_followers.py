@@ -13,6 +13,7 @@ from gpus.queries import forget
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.models import Attempt, Job
 from jobs.services import claims
+from jobs.services.followers import SHALLOW_SECONDS
 from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, with_followers
 from tests.jobs.services.by_hand import OVER, Hands, by_hand
 from tests.jobs.services.shop import Shop, state
@@ -93,6 +94,18 @@ def test_behind_a_run_that_may_take_its_time_nothing_is_claimed(shop: Shop, seco
         hands.submit()
     run_first(hands)
     assert calls(hands, "reserve") == []
+
+
+def test_where_too_few_wait_redis_is_asked_now_and_then(hands: Hands) -> None:
+    for _ in range(6):
+        hands.submit()
+    hands.gpu.seconds = 0.0
+    hands.leases.instead["reserve"] = lambda real, *given, **named: None
+    following = run_next(hands, run_first(hands))
+    assert calls(hands, "reserve") == ["reserve"]
+    hands.clock.move(SHALLOW_SECONDS)
+    run_next(hands, following)
+    assert calls(hands, "reserve") == ["reserve"] * 2
 
 
 def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
