@@ -22,6 +22,8 @@ from gpus.runners.heads import Head, ordinary_head
 from gpus.runners.pool import SHARED_POOL, Pool
 
 _READ_BYTES = 64 * 1024
+_FIRST_BYTES = 8 * 1024
+"""The buffer is there for as long as the run is waited for, in each thread; most answers are shorter."""
 _BREAKS = re.compile(r"[\r\n\0]")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
@@ -127,7 +129,7 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
     if failure is None:
         message.tell()
     try:
-        first = connection.read(_READ_BYTES)
+        first = connection.read(_FIRST_BYTES)
         head = ordinary_head(first)
         if head is not None:
             response, stays = _rest(connection, head, first[head.size :], message.max_bytes)
