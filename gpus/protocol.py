@@ -166,29 +166,6 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
-    """What the slot would have run next; whether it began, its worker knew."""
-
-    job_id: str
-    attempt_id: str
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredLease:
-    """A lease (or an unconfirmed end, `settling`) that nobody renewed in time."""
-
-    pool: str
-    ref: LeaseRef
-    model: str
-    tenant: str
-    settling: bool
-    worker: str
-    held_seconds: float
-    follower: Follower | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSpec:
     """What the line needs to know of a server. host: None, or the pinned driver's host."""
 

@@ -16,6 +16,7 @@ from gpus.leasing.outlook import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,
+    ExpiredLease,
     Measured,
     ParkedFor,
     PoolDepth,
@@ -27,7 +28,6 @@ from gpus.leasing.values import (
 )
 from gpus.protocol import (
     CircuitKind,
-    ExpiredLease,
     ExpiryVerdict,
     Lease,
     LeaseRef,

@@ -21,6 +21,7 @@ from gpus.leasing.values import (
     DEFAULT_RULES,
     CircuitRules,
     Circuits,
+    ExpiredLease,
     ParkedFor,
     Pushed,
     PushResult,
@@ -28,7 +29,6 @@ from gpus.leasing.values import (
 )
 from gpus.protocol import (
     CircuitKind,
-    ExpiredLease,
     ExpiryVerdict,
     Lease,
     LeaseRef,

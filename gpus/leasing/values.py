@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpus.protocol import CircuitState, PushOutcome
+from gpus.protocol import CircuitState, LeaseRef, PushOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,29 @@ class Pushed:
     results: tuple[PushResult, ...]
     wakes: tuple[Wakes, ...]
     failing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """What the slot would have run next; whether it began, its worker knew."""
+
+    job_id: str
+    attempt_id: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLease:
+    """A lease (or an unconfirmed end, `settling`) that nobody renewed in time."""
+
+    pool: str
+    ref: LeaseRef
+    model: str
+    tenant: str
+    settling: bool
+    worker: str
+    held_seconds: float
+    follower: Follower | None = None
 
 
 @dataclass(frozen=True, slots=True)

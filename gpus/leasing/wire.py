@@ -9,6 +9,8 @@ from typing import Any
 from gpus.leasing.values import (
     Beat,
     Circuit,
+    ExpiredLease,
+    Follower,
     Measured,
     PoolDepth,
     Pushed,
@@ -19,17 +21,7 @@ from gpus.leasing.values import (
     Tokens,
     Wakes,
 )
-from gpus.protocol import (
-    BANDS,
-    CircuitState,
-    ExpiredLease,
-    Follower,
-    Lease,
-    LeaseRef,
-    PushOutcome,
-    TenantSpec,
-    Ticket,
-)
+from gpus.protocol import BANDS, CircuitState, Lease, LeaseRef, PushOutcome, TenantSpec, Ticket
 
 OUTCOMES = {
     1: PushOutcome.LEASED,

@@ -24,8 +24,9 @@ import structlog
 from django.db import transaction
 
 from gpus.leasing.contract import Leases
+from gpus.leasing.values import ExpiredLease
 from gpus.models import QuarantinedSlot, prepared
-from gpus.protocol import ExpiredLease, ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
+from gpus.protocol import ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.models import Attempt
 from jobs.services import finish

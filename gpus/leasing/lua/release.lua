@@ -68,8 +68,7 @@ if ARGV[BEGUN] then
   return whole and next_attempt ~= '' and follow(slot, server, index, pool, next_attempt, warm) or nil
 end
 
-if next_attempt ~= '' and whole and has_room(server, index) and server.pool == slot.pool
-  and server.host == slot.host and server.rests_until <= now then
+if next_attempt ~= '' and whole and may_go_on(slot, server, index) then
   if follower and follower.attempt == next_attempt and not is_follower_held_back(pool, follower) then
     begin_follower(slot, worker, server.host, now, lease_us, attempt)
     save_pool(pool)

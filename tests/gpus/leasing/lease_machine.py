@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gpus.leasing.scripts import Client
-from gpus.protocol import ExpiredLease, ExpiryVerdict, Follower, Ticket
+from gpus.leasing.values import ExpiredLease, Follower
+from gpus.protocol import ExpiryVerdict, Ticket
 
 from .checks import SERVERS, TENANTS, Checks
 from .lease_steps import LeaseSteps

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.protocol import ExpiryVerdict, Follower, Lease
+from gpus.leasing.values import Follower
+from gpus.protocol import ExpiryVerdict, Lease
 
 from .followed import followed, reserve, state
 from .rebuild_rig import begin, database_lease, lose_index

@@ -33,12 +33,11 @@ local function is_follower_held_back(pool, follower)
   return reasons and reasons:gsub(FULL, '') ~= ''
 end
 
--- Claims one for the holder that is leased the slot; the answer is a lease for the store. Or nil: nothing that may run there
+-- Claims one for the holder that is leased the slot, and has none; the answer is a lease for the store. Or nil: nothing that may run there
 -- waits, or less than one for each running slot, so that some other one will be free for it sooner; or the
 -- server or a model failed last, and what may begin is seen when the run is over.
 local function follow(slot, server, index, pool, attempt, warm)
-  if slot.follower or server.opens > 0 or pool.failing > 0 or server.rests_until > now then return nil end
-  if server.pool ~= slot.pool or server.host ~= slot.host or not has_room(server, index) then return nil end
+  if pool.failing > 0 or not may_go_on(slot, server, index) then return nil end
   local queues = pool.queues
   local waiting = queues[1].waiting + queues[2].waiting + queues[3].waiting
   if waiting < tonumber(redis.call('HGET', key('states', slot.home), 'leased')) then return nil end

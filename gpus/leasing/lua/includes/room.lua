@@ -15,6 +15,11 @@ local function has_room(server, index)
   return others < server.slots
 end
 
+-- Whether its slot may, to one of the same pool and driver, without being free in between.
+local function may_go_on(slot, server, index)
+  return has_room(server, index) and server.pool == slot.pool and server.host == slot.host and server.rests_until <= now
+end
+
 -- Decides which idle slots may be given out, lowest first. Returns how many can be claimed that could not before.
 local function arrange_slots(server)
   if server.gone then return 0 end
