@@ -30,7 +30,13 @@ def explain(now: Snapshot) -> list[Reason]:
         return [_not_waiting(now, now.state)]
     found = [*refused_at_the_door(now), *_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
-        return [Reason("starting", "A worker has a slot for it: it starts now.", "Nothing needs to change.")]
+        return [
+            Reason(
+                "starting",
+                "A worker has a slot for it: it starts now, or when the short run before it there ends.",
+                "Nothing needs to change.",
+            )
+        ]
     found += [*_pauses(now), *_nowhere(now)]
     if now.index is Index.WHOLE:
         found += [*_model_circuit(now), *held_back(now), *_capacity(now)]
