@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .rig import Rig
+from .rig import POOL, Rig
 
 
 def test_a_slot_stays_with_its_warm_model_while_the_head_is_patient(rig: Rig) -> None:
@@ -48,6 +48,33 @@ def test_a_head_is_skipped_eight_times_at_most(rig: Rig) -> None:
     rig.push(*(f"f{i:02}" for i in range(12)), model="flux")
     order = rig.run_all()
     assert order.index("z") == 9
+
+
+def test_who_was_skipped_leaves_nothing_behind(rig: Rig) -> None:
+    """A job that comes again under its id is as patient as a new one."""
+    rig.server(models=("flux", "zimg"))
+    for _ in range(2):
+        rig.push("f", model="flux")
+        rig.push("z", model="zimg")
+        rig.push(*(f"f{i:02}" for i in range(12)), model="flux")
+        assert rig.run_all().index("z") == 9
+        assert f"marks:{POOL}" not in rig.all_keys()
+
+
+def test_who_was_skipped_and_goes_in_the_same_call_leaves_nothing_behind(rig: Rig) -> None:
+    """It was skipped for the second ticket of a job that runs already, which is found out too late."""
+    rig.server("s1", models=("flux", "zimg"))
+    rig.push("stays", model="other", avoid="s1")
+    rig.push("f", model="flux")
+    on_s1 = rig.must_claim()
+    rig.push("z", model="zimg")
+    rig.push("twin", model="flux", priority=5)
+    rig.push("twin", model="flux", priority=4)
+    rig.server("s2", models=("flux",))
+    assert rig.must_claim().job_id == "twin"
+    assert rig.next(on_s1).job_id == "z"
+    assert rig.waiting() == 1
+    assert [mark[1:] for mark in rig.client.hkeys(f"{rig.prefix}marks:{POOL}")] == ["stays"]
 
 
 def test_affinity_never_prefers_a_lower_band(rig: Rig) -> None:

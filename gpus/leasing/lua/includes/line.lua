@@ -6,6 +6,7 @@
 -- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
 -- include: bands
 -- include: fair
+-- include: marks
 
 local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it may
 
@@ -75,33 +76,42 @@ local function leave_pool(pool, tenant)
   if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
 end
 
--- Of the tenant's lines of this model in the queue the one whose first ticket comes first: its name, and its score in
--- `models`.
-local function first_of_model(queue, tenant, model)
+-- Of the tenant's lines of these few models (',a,b,') in the queue the one whose first ticket comes first: its name, and
+-- its score in `models`; or nil.
+local function first_line(queue, tenant, models)
+  local names = {}
+  for asked = 0, queue.band do
+    for model in models:gmatch('[^,]+') do names[#names + 1] = asked .. model end
+  end
   local first, own
-  for asked = rules_of(tenant).band == queue.band and 0 or queue.band, queue.band do
-    local score = tonumber(redis.call('ZSCORE', key('models', queue.at, tenant), asked .. model))
-    if score and (not own or score < own) then first, own = asked .. model, score end
+  for i, score in ipairs(redis.call('ZMSCORE', key('models', queue.at, tenant), unpack(names))) do
+    score = tonumber(score)
+    if score and (not own or score < own or (score == own and names[i] < first)) then first, own = names[i], score end
   end
   return first, own
 end
 
--- The fifo order, after the first of the tenant's lines of a model has changed. lines: the first of all its lines, as in
--- `models`, and at least one more where there is one.
-local function seat(pool, queue, tenant, model, lines)
+-- The same for one model. lines: all of the tenant's, as in `models`; or the first of them, more than MOST_ORDERED.
+local function first_of_model(queue, tenant, model, lines)
+  for i = 1, #lines, 2 do
+    if lines[i]:sub(2) == model then return lines[i], lines[i + 1] end
+  end
+  if #lines > 2 * MOST_ORDERED then return first_line(queue, tenant, ',' .. model .. ',') end
+  return nil
+end
+
+-- The fifo order, after the first of the tenant's lines of a model has changed. lines: as above. is_behind: the
+-- tenant's first line is another one, and was.
+local function seat(pool, queue, tenant, model, lines, is_behind)
   if queue.mixed then
-    local name, own
-    if lines[1] and lines[1]:sub(2) == model then
-      name, own = lines[1], lines[2]
-    elseif lines[1] then
-      name, own = first_of_model(queue, tenant, model)
-    end
+    local name, own = first_of_model(queue, tenant, model, lines)
     if name then
       redis.call('ZADD', key('heads', queue.at, model), line_score(pool, queue, name, own), tenant)
     else
       redis.call('ZREM', key('heads', queue.at, model), tenant)
     end
   end
+  if is_behind then return end
   if lines[1] then
     redis.call('ZADD', key('heads', queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
   else
@@ -130,19 +140,22 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
   if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), name) end
-  if is_first then seat(pool, queue, tenant, model, redis.call('ZRANGE', models, 0, 1, 'WITHSCORES')) end
+  if is_first then
+    local lines = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
+    seat(pool, queue, tenant, model, lines, lines[1] ~= name)
+  end
   return true
 end
 
 -- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
 -- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
--- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {after: the next one of its line, as ZRANGE
--- WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
+-- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {score: its own; after: the next one of its
+-- line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   local line, models, model = named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
   count_tickets(pool, queue, model, tenant, -1, parked)
-  if pool.marked > 0 then pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member) end
+  drop_mark(pool, member)
   local head = known.after or redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
   local own = head[1] and own_score(pool, queue, name, head[2])
   if own then redis.call('ZADD', models, own, name) else redis.call('ZREM', models, name) end
@@ -154,7 +167,8 @@ local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   end
   if not parked then
     if not own then drop_from_turn(queue, tenant, name, names_of(left)) end
-    seat(pool, queue, tenant, model, left)
+    local is_behind = known.score and left[1] and left[1] ~= name and tonumber(left[2]) < known.score
+    seat(pool, queue, tenant, model, left, is_behind)
   end
   if not left[1] then leave_pool(pool, tenant) end
   return left

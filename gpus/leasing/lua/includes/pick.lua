@@ -5,7 +5,6 @@
 -- `remove_ticket`. A class: {id, models}.
 -- include: keys
 -- include: line
--- include: marks
 -- include: classes
 
 local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
@@ -104,21 +103,7 @@ local function search(pool, queue, class)
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- Of the tenant's lines of these few models the one whose first ticket comes first, or nil.
-local function first_line(queue, tenant, models)
-  local names = {}
-  for asked = 0, queue.band do
-    for model in models:gmatch('[^,]+') do names[#names + 1] = asked .. model end
-  end
-  local first, own
-  for i, score in ipairs(redis.call('ZMSCORE', key('models', queue.at, tenant), unpack(names))) do
-    score = tonumber(score)
-    if score and (not own or score < own or (score == own and names[i] < first)) then first, own = names[i], score end
-  end
-  return first
-end
-
--- The same for models that a slot of the class would like; not looked for in all turns of broad tenants.
+-- The first ticket for models that a slot of the class would like; not looked for in all turns of broad tenants.
 local function search_warm(pool, queue, class, models)
   local found, best = first_named(pool, queue, models)
   local broad = {}

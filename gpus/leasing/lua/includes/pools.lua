@@ -6,7 +6,7 @@ local PATIENCE_US, HEAD_START_US = 30000000, 60000000
 local SEVERAL = ','  -- no model's name
 
 -- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing (models
--- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), and
+-- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks (marks.lua), and
 -- queues[1..3] of {band, pool, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept by model too; tickets in it without those of parked tenants, GPU-seconds of
 -- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
 local function load_pool(name)
@@ -20,7 +20,7 @@ local function load_pool(name)
   local mixed = only == SEVERAL
   pools[name] = {
     name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked,
-    failing = failing, only = only, queues = {
+    failing = failing, only = only, marks = {}, queues = {
       { band = 0, pool = name, at = name .. ':0', mixed = mixed, waiting = w0, owes = 0, virtual = v0 },
       { band = 1, pool = name, at = name .. ':1', mixed = mixed, waiting = w1, owes = o1, virtual = v1 },
       { band = 2, pool = name, at = name .. ':2', mixed = mixed, waiting = w2, owes = o2, virtual = v2 },
