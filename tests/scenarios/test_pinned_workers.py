@@ -141,6 +141,8 @@ def test_off_interrupts_at_no_cost_frees_the_memory_and_touches_no_other(
     first, second = [system.tenant.submit("pinned-a", {"until": str(gate)}) for _ in range(2)]
     worker, other = workers.of(first), workers.of(second)
     assert worker is not other
+    # a run counts as sent before its model process is there
+    wait_for(lambda: worker.model_process() and other.model_process(), what="both model processes")
     kept = other.model_process()
     _switch(system, worker.name, "off")
     wait_for(lambda: not worker.model_process(), what="its memory back")

@@ -75,14 +75,8 @@ if next_attempt ~= '' and whole and may_go_on(slot, server, index) then
     return lease_reply(slot, false)
   end
   drop_follower(slot)
-  local class = { server.class, server.models }
-  local ticket = best_ticket(pool, class, server_name)
-  while ticket do
-    ticket = prefer_warm(pool, ticket, warm or last_model(slot), class, server_name)
-    local lease, again = give(slot, server, pool, ticket, next_attempt, worker, lease_us, attempt)
-    if not again then return lease end
-    ticket = best_ticket(pool, class, server_name)
-  end
+  local lease = take_next(slot, server, pool, next_attempt, warm)
+  if lease then return hold(slot, server, lease, worker, lease_us, attempt) end
 end
 drop_follower(slot)
 extend_lease(attempt, lease_us)

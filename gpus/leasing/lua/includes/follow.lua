@@ -41,21 +41,15 @@ local function follow(slot, server, index, pool, attempt, warm)
   local queues = pool.queues
   local waiting = queues[1].waiting + queues[2].waiting + queues[3].waiting
   if waiting < tonumber(redis.call('HGET', key('states', slot.home), 'leased')) then return nil end
-  local class = { server.class, server.models }
-  local ticket = best_ticket(pool, class, server.name)
-  while ticket do
-    ticket = prefer_warm(pool, ticket, warm or last_model(slot), class, server.name)
-    local follower = take_for(attempt, pool, ticket)
-    if follower then
-      follower.name, follower.fence = slot.name, math.max(slot.fence + 1, now)
-      slot.follower = cmsgpack.pack(follower.pool, follower.job, attempt, follower.model, follower.tenant,
-        follower.priority, follower.band, follower.dues, follower.estimate, follower.leased_us, follower.fence)
-      save_slot(slot)
-      run_begins(follower.tenant, attempt)
-      return lease_reply(follower, false)
-    end
-    ticket = best_ticket(pool, class, server.name)
+  local follower = take_next(slot, server, pool, attempt, warm)
+  if not follower then
+    save_pool(pool)
+    return nil
   end
-  save_pool(pool)
-  return nil
+  follower.name, follower.fence = slot.name, math.max(slot.fence + 1, now)
+  slot.follower = cmsgpack.pack(follower.pool, follower.job, attempt, follower.model, follower.tenant,
+    follower.priority, follower.band, follower.dues, follower.estimate, follower.leased_us, follower.fence)
+  save_slot(slot)
+  run_begins(follower.tenant, attempt)
+  return lease_reply(follower, false)
 end

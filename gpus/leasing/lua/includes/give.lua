@@ -31,13 +31,30 @@ local function put_lease(slot, lease, worker, host)
   slot.worker, slot.host, slot.asked = worker, host, nil
 end
 
--- Returns the lease for the store; or nil and true where `take_for` found none. ended: as in `begin_lease`.
-local function give(slot, server, pool, ticket, attempt, worker, lease_us, ended)
-  local lease = take_for(attempt, pool, ticket)
-  if not lease then return nil, true end
+-- The lease that was taken begins. Returns it for the store. ended: as in `begin_lease`.
+local function hold(slot, server, lease, worker, lease_us, ended)
   hide_slot(slot, server)
   put_lease(slot, lease, worker, server.host)
   begin_lease(slot, now, lease_us, ended)
-  run_begins(slot.tenant, attempt)
+  run_begins(slot.tenant, slot.attempt)
   return lease_reply(slot, false)
+end
+
+-- Both at once; or nil and true where `take_for` found none.
+local function give(slot, server, pool, ticket, attempt, worker, lease_us)
+  local lease = take_for(attempt, pool, ticket)
+  if not lease then return nil, true end
+  return hold(slot, server, lease, worker, lease_us)
+end
+
+-- What the slot of this server runs next, as `take_for` gives it; nil if nothing that may run there waits. warm: the
+-- models that its worker has told, or nil.
+local function take_next(slot, server, pool, attempt, warm)
+  local class = { server.class, server.models }
+  while true do
+    local ticket = best_ticket(pool, class, server.name)
+    if not ticket then return nil end
+    local lease = take_for(attempt, pool, prefer_warm(pool, ticket, warm or last_model(slot), class, server.name))
+    if lease then return lease end
+  end
 end
