@@ -26,7 +26,6 @@ from jobs.transitions import Start, StartOutcome
 
 if TYPE_CHECKING:
     from jobs.services.meanwhile import Ready
-    from jobs.services.run_end import RunEnd
     from jobs.services.worker import GpuWorker
 
 log = structlog.get_logger()
@@ -43,8 +42,7 @@ class Claimed:
     job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     must_wait: nothing is sent before the start is durable.
-    past: of a follower that begins: the run before it on the slot, of whose end nobody was told yet. ready:
-    its run, made while that one went on.
+    ready: of a follower: its run, made while the one before it went on.
     """
 
     fleet: str
@@ -57,7 +55,6 @@ class Claimed:
     remote_id: str | None = None
     ran_seconds: float = 0.0
     must_wait: bool = False
-    past: RunEnd | None = None
     ready: Ready | None = None
 
     @property

@@ -8,7 +8,7 @@ the next ticket was claimed ahead, its run is sent first, and all that is done i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +19,7 @@ from gpus.protocol import Lease
 from jobs.ids import new_id
 from jobs.retry import Ending
 from jobs.services.claims import Claimed, drop_follower, open_lease, start
-from jobs.services.meanwhile import make_ready, may_begin
+from jobs.services.meanwhile import goes_on, make_ready
 from jobs.services.run_end import RunEnd
 from jobs.services.runs import AttemptRun
 from jobs.services.steps import HandedOver, Over, Remote, Wait
@@ -52,7 +52,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
     for the same slot."""
     lease = claimed.lease
     ready = claimed.ready or make_ready(worker, claimed)
-    ready.begin(claimed.past, turn)
+    ready.begin(turn)
     run = ready.run
     try:
         with worker.running(lease, run):
@@ -73,8 +73,9 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
         drop_follower(worker, follower)
         outcome, code = "handed_over", ""
     else:
-        end = RunEnd(claimed, over, seconds, worker.ports.clock.now())
-        following = _end(worker, end, run, turn)
+        now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
+        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now)
+        following = _end(worker, claimed, end, run, turn)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"
     # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
@@ -108,9 +109,9 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
             return step
 
 
-def _end(worker: GpuWorker, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed | None:
+def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed | None:
     """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
-    claimed, lease, ending = end.claimed, end.claimed.lease, end.over.ending
+    lease, ending = claimed.lease, end.over.ending
     follower, asked = worker.followers.take(lease.attempt_id)
     refused = claimed.refused
     if refused is not None:
@@ -120,8 +121,8 @@ def _end(worker: GpuWorker, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed
         return None
     asked_at = worker.ports.clock.monotonic()
     go_on = not ending.suspect and worker.may_claim()
-    if follower is not None and go_on and may_begin(worker, follower, run, ending):
-        return replace(follower, past=end)
+    if follower is not None and go_on and goes_on(worker, follower, run, end):
+        return follower
     if follower is None:
         go_on = go_on and not turn.is_over(asked_at, end.seconds)
     if go_on:

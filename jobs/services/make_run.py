@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
@@ -70,7 +71,9 @@ def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] 
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)
     if claimed.started is not None:
-        claimed.started.add_done_callback(lambda future: _stop_if_refused(future, run))
+        # the run knows its start: were it known there too, only the garbage collector would let go of the two
+        known = weakref.ref(run)
+        claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
     return run
 
 
@@ -80,6 +83,8 @@ def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
     return body
 
 
-def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun) -> None:
-    if started.exception() is not None or started.result() is not StartOutcome.STARTED:
+def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun | None) -> None:
+    """run: None if it is over."""
+    refused = started.exception() is not None or started.result() is not StartOutcome.STARTED
+    if refused and run is not None:
         run.order(Order.STOP)

@@ -16,7 +16,6 @@ import structlog
 from gpus.errors import LeasingUnavailable
 from gpus.protocol import Lease, ModelType
 from jobs.ids import new_id
-from jobs.retry import Ending
 from jobs.services.claims import Claimed, open_follower, write_start
 from jobs.services.make_run import make_run
 from jobs.services.run_end import RunEnd
@@ -32,8 +31,8 @@ log = structlog.get_logger()
 class Meanwhile:
     """Of one run. Called by its runner once the request is on its way.
 
-    past: the run before it on the slot, of whose end nobody was told yet. turn: of the thread; without one
-    nothing is claimed ahead.
+    past: the run before it on the slot, as long as nobody was told of its end. turn: of the thread; without
+    one nothing is claimed ahead.
     """
 
     def __init__(self, worker: GpuWorker, claimed: Claimed) -> None:
@@ -60,6 +59,7 @@ class Meanwhile:
         asked_at = worker.ports.clock.monotonic()
         next_id = new_id() if claims_ahead and self._may_claim_ahead(asked_at) else None
         self._is_done = True
+        self.past = None  # what it brought is not kept while this run goes on
         following = None
         if past is not None:
             following = past.release(worker, next_attempt_id=next_id, begun=claimed.lease)
@@ -109,9 +109,9 @@ class Ready:
     run: AttemptRun
     meanwhile: Meanwhile
 
-    def begin(self, past: RunEnd | None, turn: Turn) -> None:
+    def begin(self, turn: Turn) -> None:
         """Its time counts from now on."""
-        self.meanwhile.past, self.meanwhile.turn = past, turn
+        self.meanwhile.turn = turn
         self.run.begin()
 
 
@@ -120,14 +120,18 @@ def make_ready(worker: GpuWorker, claimed: Claimed) -> Ready:
     return Ready(make_run(worker, claimed, meanwhile), meanwhile)
 
 
-def may_begin(worker: GpuWorker, follower: Claimed, run: AttemptRun, ending: Ending) -> bool:
-    """Whether it is sent before Redis has heard that the run before it is over: where that one went well, so
-    that nothing speaks against its slot, and its server never went on with it under an id of its own, so that
-    nobody could take it up."""
-    return (
-        ending.error is None
-        and run.remote_id is None
-        and not follower.must_wait
-        and worker.runner_for(follower.spec).tells_meanwhile
-        and worker.settlement.keeper.begin(follower.lease.ref)
-    )
+def goes_on(worker: GpuWorker, follower: Claimed, run: AttemptRun, end: RunEnd) -> bool:
+    """Whether it is sent before Redis has heard that the run before it is over, of which it will tell: where
+    that one went well, so that nothing speaks against its slot, and its server never went on with it under an
+    id of its own, so that nobody could take it up."""
+    if (
+        follower.ready is None
+        or end.over.ending.error is not None
+        or run.remote_id is not None
+        or follower.must_wait
+        or not worker.runner_for(follower.spec).tells_meanwhile
+        or not worker.settlement.keeper.begin(follower.lease.ref)
+    ):
+        return False
+    follower.ready.meanwhile.past = end
+    return True

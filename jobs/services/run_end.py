@@ -7,22 +7,25 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpus.errors import ConnectFailed, GpuBusy
-from gpus.protocol import Lease, ReleaseMode
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease, ModelSpec, ReleaseMode
 from jobs.retry import verdict_of
 from jobs.services import finish
 from jobs.services.steps import Over
 from jobs.transitions import End
 
 if TYPE_CHECKING:
-    from jobs.services.claims import Claimed
     from jobs.services.worker import GpuWorker
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """seconds: that the run took. at: when it was over."""
+    """max_retries: of its job. seconds: that the run took. at: when it was over."""
 
-    claimed: Claimed
+    leases: Leases
+    lease: Lease
+    spec: ModelSpec
+    max_retries: int | None
     over: Over
     seconds: float
     at: datetime
@@ -38,9 +41,9 @@ class RunEnd:
     ) -> Lease | None:
         """Gives the slot to the next ticket, if one is asked for under an attempt id; what runs next then.
         begun: what runs there already: the next ticket follows it."""
-        lease, ending = self.claimed.lease, self.over.ending
+        lease, ending = self.lease, self.over.ending
         return worker.settlement.release(
-            self.claimed.leases,
+            self.leases,
             lease,
             ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
             gpu_seconds=self.charge_seconds,
@@ -54,19 +57,19 @@ class RunEnd:
     def write(self, worker: GpuWorker, *, gather: bool) -> None:
         """After the release: a crash in between leaves a settling lease that the sweep ends. gather: a start
         will be written together with it."""
-        claimed, lease = self.claimed, self.claimed.lease
+        lease = self.lease
         end = End(
             job_id=lease.job_id,
             attempt_id=lease.attempt_id,
             epoch=lease.epoch,
             slot=lease.slot,
             ending=self.over.ending,
-            policy=finish.policy_for(claimed.spec, claimed.job["max_retries"]),
+            policy=finish.policy_for(self.spec, self.max_retries),
             at=self.at,
             result=self.over.result,
             gpu_seconds=self.charge_seconds,
-            run_limit_seconds=claimed.spec.run_limit_seconds,
+            run_limit_seconds=self.spec.run_limit_seconds,
             evidence=self.over.evidence,
             usage=self.over.usage,
         )
-        worker.settlement.write_end(claimed.leases, lease, end, gather=gather)
+        worker.settlement.write_end(self.leases, lease, end, gather=gather)

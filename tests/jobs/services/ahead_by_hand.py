@@ -7,6 +7,7 @@ import pytest
 from jobs.models import Attempt, Job
 from jobs.services import claims, dispatch
 from jobs.services.claims import Claimed
+from jobs.services.run_end import RunEnd
 from jobs.services.turns import Turn
 from tests.jobs.services.by_hand import GOES_ON, Hands, by_hand
 from tests.jobs.services.shop import Shop
@@ -36,6 +37,11 @@ def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
 def run_next(hands: Hands, claimed: Claimed | None, turn: Turn = GOES_ON) -> Claimed | None:
     assert claimed is not None
     return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+
+
+def untold(claimed: Claimed) -> RunEnd | None:
+    """The run before it, of whose end nobody was told yet."""
+    return claimed.ready.meanwhile.past if claimed.ready else None
 
 
 def tries(job: Job) -> int:

@@ -14,7 +14,7 @@ from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.models import Attempt, Job
 from jobs.services import claims
 from jobs.services.followers import SHALLOW_SECONDS
-from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, with_followers
+from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, untold, with_followers
 from tests.jobs.services.by_hand import OVER, Hands, by_hand
 from tests.jobs.services.shop import Shop, state
 
@@ -137,7 +137,7 @@ def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
     following = run_first(hands)
     assert calls(hands, "reserve", "release") == ["reserve", "release"]
     assert following is not None
-    assert (following.lease.job_id, following.past) == (second.id, None)
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
     run_next(hands, following, OVER)
     assert (state(second), tries(second)) == ("completed", 1)
 
@@ -169,7 +169,7 @@ def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands)
     hands.gpu.on_start = forget_it
     following = run_first(hands)
     assert following is not None
-    assert following.past is None
+    assert untold(following) is None
     run_next(hands, following, OVER)  # Redis has said that it may
     assert (state(second), tries(second)) == ("completed", 1)
 
@@ -196,7 +196,7 @@ def test_in_a_young_index_it_waits_for_its_commit(shop: Shop) -> None:
         hands.submit()
     following = run_first(hands)
     assert following is not None
-    assert (following.past, hands.worker.awaited) == (None, 2)
+    assert (untold(following), hands.worker.awaited) == (None, 2)
 
 
 def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hands) -> None:
@@ -205,7 +205,7 @@ def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hand
     hands.gpu.on_start = lambda run: setattr(hands.gpu, "tells_meanwhile", False)
     following = run_first(hands)
     assert following is not None
-    assert following.past is None
+    assert untold(following) is None
     assert state(first) == "completed"
 
 
@@ -216,7 +216,7 @@ def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> N
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, following.past) == (second.id, None)
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
     assert state(first) == "completed"
 
 

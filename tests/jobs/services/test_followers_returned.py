@@ -16,7 +16,7 @@ from jobs.services import claims, operate
 from jobs.services.claims import Claimed
 from jobs.states import JobState
 from jobs.sweeps import reconcile
-from tests.jobs.services.ahead_by_hand import hands, run_first, run_next, tries, with_followers
+from tests.jobs.services.ahead_by_hand import hands, run_first, run_next, tries, untold, with_followers
 from tests.jobs.services.by_hand import GOES_ON, OVER, Hands
 from tests.jobs.services.shop import Shop, state
 
@@ -75,7 +75,7 @@ def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Ha
     hands.gpu.on_start = looks
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, following.past) == (second.id, None)
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
     assert run_next(hands, following) is not None
     assert state(third) == "queued"
 
@@ -87,7 +87,7 @@ def test_until_then_it_waits(hands: Hands) -> None:
     hands.gpu.on_start = lambda run: hands.worker.look()
     following = run_first(hands)
     assert following is not None
-    assert following.past is not None
+    assert untold(following) is not None
 
 
 def test_one_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
@@ -211,7 +211,7 @@ def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Ha
     hands.leases.instead["reserve"] = answer_lost
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, following.past) == (second.id, None)
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
     run_next(hands, following, OVER)
     assert state(second) == "completed"
 
