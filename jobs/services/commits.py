@@ -139,21 +139,26 @@ class GroupCommitWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while True:
-            with self._some:
-                self._idle = True
-                while not self._queue and not self._stopping:
-                    self._some.wait()
-                self._idle = False
-                if not self._queue:
-                    self._ended = True
-                    break
-                if not self._stopping and not self._hurried and len(self._queue) < MAX_BATCH:
-                    self._some.wait(self._gather_seconds)
-                self._hurried = False
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
-            self._commit(batch)
+        while self._commit_next():
+            pass
         connection.close()
+
+    def _commit_next(self) -> bool:
+        """Waits for a batch, which is let go of when it is written. False: there is no more."""
+        with self._some:
+            self._idle = True
+            while not self._queue and not self._stopping:
+                self._some.wait()
+            self._idle = False
+            if not self._queue:
+                self._ended = True
+                return False
+            if not self._stopping and not self._hurried and len(self._queue) < MAX_BATCH:
+                self._some.wait(self._gather_seconds)
+            self._hurried = False
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+        self._commit(batch)
+        return True
 
     def _pause(self, seconds: float) -> None:
         with self._some:

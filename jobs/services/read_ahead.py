@@ -128,6 +128,13 @@ class ReadAhead:
         if not self.wanted.is_set():
             self.wanted.set()
 
+    def let_go(self) -> None:
+        """Of what was read and nobody took in time (the watcher calls it: a pool may have become quiet)."""
+        stale = self._ports.clock.monotonic() - self.fresh_seconds
+        with self._lock:
+            for known in self._pools.values():
+                known.forget_read_before(stale)
+
     def look(self) -> None:
         """Reads for all pools where it was wanted (a step: the simulator calls it)."""
         self.wanted.clear()

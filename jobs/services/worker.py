@@ -240,6 +240,7 @@ class GpuWorker:
         self.settlement.release_again()
         claims.return_unanswered(self)
         claims.return_overdue_followers(self)
+        self.ahead.let_go()
         with self._lock:
             runs = dict(self._runs)
         for _, run in runs.values():

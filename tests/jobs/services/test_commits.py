@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import psycopg
@@ -47,6 +48,20 @@ def test_what_one_row_breaks_only_that_row_loses():
     assert isinstance(outcomes[1], Exception)
     assert outcomes[2] == "b"
     assert set(Tenant.objects.values_list("name", flat=True)) == {"taken", "a", "b"}
+
+
+def test_a_writer_that_waits_keeps_nothing_of_what_it_wrote():
+    """Ends carry results, which can be megabytes each."""
+    ended = threading.Event()
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    try:
+        held = weakref.ref(ended)
+        writer.submit(lambda ended=ended: create("a")).result(5)
+        del ended
+        assert eventually(lambda: held() is None)
+    finally:
+        writer.stop()
 
 
 def test_outcomes_are_told_after_the_commit_and_in_order():

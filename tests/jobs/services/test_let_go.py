@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Finished, RunRequest
+from jobs.services.read_ahead import FRESH_SECONDS
 from tests.jobs.services.ahead_by_hand import hands
 from tests.jobs.services.by_hand import Hands
 
@@ -57,3 +58,16 @@ def test_no_more_is_kept_than_what_runs_and_what_follows(
     assert set(kept_results) == {0}
     assert max(kept_runs) <= 2
     assert [one() for one in runs] == [None] * len(runs)
+
+
+def test_rows_that_nobody_took_are_not_kept_by_a_pool_that_became_quiet(hands: Hands) -> None:
+    for _ in range(3):
+        hands.submit()
+    ahead = hands.worker.ahead
+    ahead.want("main", "m", slots=2, ran_seconds=0.02)
+    ahead.look()
+    hands.worker.look()
+    assert len(ahead._pools["m"].rows) == 3
+    hands.clock.move(FRESH_SECONDS + 0.1)
+    hands.worker.look()
+    assert len(ahead._pools["m"].rows) == 0
