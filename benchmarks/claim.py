@@ -160,22 +160,22 @@ def measure(size: Size, calls: int) -> Costs:
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as server:
         client: Any = connect(server.url)
         leases, costs = RedisLeases(client, "bench"), Costs(client)
-        _open(leases, size)
+        open_index(leases, size)
         before = client.info("memory")["used_memory_dataset"]
-        pushed = _push(leases, size, 0, size.waiting, costs)
+        pushed = push_tickets(leases, size, 0, size.waiting, costs)
         grown = client.info("memory")["used_memory_dataset"] - before
         costs.bytes = grown / size.waiting if size.waiting >= MANY else None
         held: list[Lease] = []
         for first in range(0, min(size.slots, calls), CHUNK):
             held += _claim(leases, size, f"c{first}", min(CHUNK, size.slots - first), costs)
-            pushed = _push(leases, size, pushed, CHUNK, costs)
+            pushed = push_tickets(leases, size, pushed, CHUNK, costs)
         for first in range(0, CLAIMS, CHUNK):  # where few slots are, they are claimed again and again
             some = [held.pop(chance.randrange(len(held))) for _ in range(min(CHUNK, len(held)))]
             for lease in some:
                 leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0)
             leases.settled([lease.ref for lease in some])
             held += _claim(leases, size, f"a{first}", len(some), costs)
-            pushed = _push(leases, size, pushed, len(some), costs)
+            pushed = push_tickets(leases, size, pushed, len(some), costs)
         for first in range(0, calls, CHUNK):
             ended = []
             with costs.of("release", CHUNK):
@@ -188,10 +188,10 @@ def measure(size: Size, calls: int) -> Costs:
                             gpu_seconds=chance.expovariate(1), next_attempt_id=f"r{number}",
                             verdict=Verdict.WELL, warm=size.loaded,
                         )  # fmt: skip
-                    held[place] = _must(following)
+                    held[place] = must(following)
             with costs.of("settled", CHUNK):
                 leases.settled(ended)
-            pushed = _push(leases, size, pushed, CHUNK, costs)
+            pushed = push_tickets(leases, size, pushed, CHUNK, costs)
         client.close()
     return costs
 
@@ -202,11 +202,11 @@ def _claim(leases: RedisLeases, size: Size, name: str, count: int, costs: Costs)
         for number in range(count):
             with costs.waited():
                 lease = leases.claim(POOL, worker=WORKER, attempt_id=f"{name}-{number}", warm=size.loaded)
-            held.append(_must(lease))
+            held.append(must(lease))
     return held
 
 
-def _open(leases: RedisLeases, size: Size) -> None:
+def open_index(leases: RedisLeases, size: Size) -> None:
     leases.begin_rebuild(WORKER)
     leases.wipe(WORKER)
     leases.open_generation(WORKER)
@@ -220,7 +220,7 @@ def _open(leases: RedisLeases, size: Size) -> None:
         leases.configure_server(ServerSpec(f"server-{number}", POOL, count, models))
 
 
-def _push(leases: RedisLeases, size: Size, first: int, count: int, costs: Costs) -> int:
+def push_tickets(leases: RedisLeases, size: Size, first: int, count: int, costs: Costs) -> int:
     """The number of the next ticket."""
     for begin in range(first, first + count, 500):
         numbers = range(begin, min(begin + 500, first + count))
@@ -241,7 +241,7 @@ def _ticket(number: int, size: Size) -> Ticket:
     )
 
 
-def _must(lease: Lease | None) -> Lease:
+def must(lease: Lease | None) -> Lease:
     assert lease is not None
     return lease
 

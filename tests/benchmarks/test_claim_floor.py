@@ -1,0 +1,38 @@
+"""What is sent again is what was recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import claim_floor
+from benchmarks.claim import POOL, Size
+from dispatcher_project.embedded import find_valkey
+
+pytestmark = pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary")
+
+SMALL, COUNT = Size(waiting=400, models=4), 3
+
+
+def depths(one: claim_floor.Bench) -> dict[str, int]:
+    return dict(one.leases.depth(POOL).waiting)
+
+
+def test_the_commands_alone_do_what_the_release_and_claims_did() -> None:
+    recorded = claim_floor.record(SMALL, COUNT)
+    with claim_floor.bench(SMALL) as one:
+        one.release(COUNT)
+        as_they_are = depths(one), one.client.hgetall("gpuq:{bench}:v6:leases")
+    with claim_floor.bench(SMALL) as one:
+        before = depths(one)
+        for name in claim_floor.load(one, "alone", recorded):
+            one.client.fcall(name, 0)
+        assert (depths(one), one.client.hgetall("gpuq:{bench}:v6:leases")) == as_they_are
+        assert sum(before.values()) - sum(depths(one).values()) == COUNT
+
+
+@pytest.mark.parametrize("value", [b"", b"plain", b"'quoted\\\"", bytes(range(256))])
+def test_an_argument_is_written_for_lua_as_it_is(value: bytes) -> None:
+    with claim_floor.bench(SMALL) as one:
+        assert one.client.eval(f"return redis.sha1hex({claim_floor.literal(value)})", 0) == one.client.eval(
+            "return redis.sha1hex(ARGV[1])", 0, value
+        )
