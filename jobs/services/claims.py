@@ -203,26 +203,30 @@ def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: fl
         claimed = _read(worker, holder.fleet, holder.leases, lease)
     except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
         log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _give_back(worker, holder.leases, lease, ReleaseMode.FREE)
-        finish.push_waiting(lease.job_id, worker.ports)
+        _return_follower(worker, holder.leases, lease)
         return None
     if claimed is not None:
         worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
     return claimed
 
 
-def drop_follower(worker: GpuWorker, follower: Claimed | None) -> None:
-    """It does not begin, and its holder's release has taken it from the slot: back into the line."""
+def drop_follower(worker: GpuWorker, follower: Claimed | None, holder: Lease) -> None:
+    """It does not begin: its holder's release takes it from the slot, and it goes back into the line."""
     if follower is not None:
         worker.settlement.keeper.forget(follower.lease.ref)
-        finish.push_waiting(follower.lease.job_id, worker.ports)
+        worker.settlement.push_after(holder.ref, follower.lease.job_id)
 
 
 def return_overdue_followers(worker: GpuWorker) -> None:
     """Other slots may be free for them sooner (the watcher calls it)."""
     for follower in worker.followers.overdue(worker.ports.clock.monotonic()):
-        _give_back(worker, follower.leases, follower.lease, ReleaseMode.FREE)
-        drop_follower(worker, follower)
+        _return_follower(worker, follower.leases, follower.lease)
+
+
+def _return_follower(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
+    worker.settlement.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
+    worker.settlement.keeper.forget(lease.ref)
+    worker.settlement.push_after(lease.ref, lease.job_id)
 
 
 def _await_start(worker: GpuWorker, claimed: Claimed) -> StartOutcome | None:

@@ -70,7 +70,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
     if isinstance(over, HandedOver):
         follower, _ = worker.followers.take(lease.attempt_id)
         worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
-        drop_follower(worker, follower)
+        drop_follower(worker, follower, lease)
         outcome, code = "handed_over", ""
     else:
         now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
@@ -117,7 +117,7 @@ def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn
     if refused is not None:
         is_free = not ending.suspect
         worker.settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
-        drop_follower(worker, follower)
+        drop_follower(worker, follower, lease)
         return None
     asked_at = worker.ports.clock.monotonic()
     go_on = not ending.suspect and worker.may_claim()
@@ -133,7 +133,7 @@ def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn
     if follower is not None and following is not None and following.ref == follower.lease.ref:
         worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
         return start(worker, follower)
-    drop_follower(worker, follower)
+    drop_follower(worker, follower, lease)
     if following is None:
         return None
     return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)

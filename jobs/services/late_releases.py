@@ -1,7 +1,9 @@
-"""Releases that Redis did not answer, sent again until it does: each is the same request."""
+"""Releases that Redis did not answer, sent again until it does: each is the same request. And the jobs that
+may stand in line again only then: before, their tickets would be refused, because they are held."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from gpus.errors import LeasingUnavailable, Verdict
@@ -29,12 +31,22 @@ class LateReleases:
     def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
         self._ports, self._keeper, self._worker = ports, keeper, worker
         self._late: dict[LeaseRef, Unreleased] = {}
+        self._held: dict[LeaseRef, list[str]] = {}
+        self._lock = threading.Lock()
 
     def __contains__(self, ref: LeaseRef) -> bool:
         return ref in self._late
 
     def add(self, late: Unreleased) -> None:
         self._late[late.lease.ref] = late
+
+    def push_after(self, ref: LeaseRef, job_id: str) -> None:
+        """The job's ticket comes back once this lease is released; at once if it is."""
+        with self._lock:
+            if ref in self._late:
+                self._held.setdefault(ref, []).append(job_id)
+                return
+        finish.push_waiting(job_id, self._ports)
 
     def of_slot(self, slot: str) -> None:
         """Before a later run of the slot is released: Redis must hear of them in their order. Raises
@@ -66,8 +78,12 @@ class LateReleases:
         )
         if following is not None:  # nobody waits for it any more: nothing ran under it
             late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
-        self._late.pop(late.lease.ref, None)
+        with self._lock:
+            self._late.pop(late.lease.ref, None)
+            held = self._held.pop(late.lease.ref, [])
         if late.mode is ReleaseMode.FREE:
             self._keeper.forget(late.lease.ref)
         if following is not None:
-            finish.push_waiting(following.job_id, self._ports)
+            held.append(following.job_id)
+        for job_id in held:
+            finish.push_waiting(job_id, self._ports)

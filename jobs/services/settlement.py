@@ -170,6 +170,10 @@ class Settlement:
             self._late.add(Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun))
             return None
 
+    def push_after(self, ref: LeaseRef, job_id: str) -> None:
+        """A job that another one's lease held: it stands in line again once Redis has taken its release."""
+        self._late.push_after(ref, job_id)
+
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
     ) -> None:

@@ -80,6 +80,25 @@ def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Ha
     assert state(third) == "queued"
 
 
+@pytest.mark.parametrize("drains", [True, False])
+def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: Hands, drains: bool) -> None:
+    """Its ticket would be refused because it is held; once it is not, nobody would know that it waits."""
+    first, second, third = (hands.submit() for _ in range(3))
+
+    def cut_off(run: RunRequest) -> None:
+        hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
+        hands.worker.drain() if drains else hands.worker.look()
+
+    hands.gpu.on_start = cut_off
+    assert run_first(hands) is None
+    assert hands.waiting() == 1
+    del hands.leases.instead["release"]
+    hands.worker.look()
+    assert (state(first), state(third)) == ("completed", "queued")
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+
+
 def test_until_then_it_waits(hands: Hands) -> None:
     for _ in range(3):
         hands.submit()
