@@ -15,6 +15,9 @@ SHORTEST_SECONDS = 120.0
 """A life shorter than this after its warm-up says nothing."""
 GROWTH_BYTES = 12 * 1024 * 1024
 GROWTH_SHARE = 0.12
+END_PART = 6
+"""What grows evenly gains a quarter of that within the last third of its life, from one half of it to the
+other. What gains less than a sixth is a cache that is full by then."""
 _MEGABYTE = 1024 * 1024
 
 Sample = tuple[float, int]
@@ -46,7 +49,7 @@ class Slope:
 
 
 def slope(name: str, pid: int, samples: Sequence[Sample]) -> Slope:
-    """Flat: the last third of its life is hardly larger than the first one."""
+    """Flat: the last third of its life is hardly larger than the first one, or it does not grow any more."""
     since = samples[0][0] + WARM_UP_SECONDS
     warm = [sample for sample in samples if sample[0] >= since]
     if len(warm) < 6 or warm[-1][0] - warm[0][0] < SHORTEST_SECONDS:
@@ -55,8 +58,15 @@ def slope(name: str, pid: int, samples: Sequence[Sample]) -> Slope:
     first = int(median(size for _, size in warm[:third]))
     last = int(median(size for _, size in warm[-third:]))
     line = linear_regression([at for at, _ in warm], [float(size) for _, size in warm])
-    flat = last - first <= max(GROWTH_BYTES, GROWTH_SHARE * first)
+    much = max(GROWTH_BYTES, GROWTH_SHARE * first)
+    flat = last - first <= much or _gain(warm[-third:]) <= much / END_PART
     return Slope(name, pid, warm[-1][0] - warm[0][0], first, last, line.slope * 3600, flat)
+
+
+def _gain(samples: Sequence[Sample]) -> float:
+    """Between their first half and their second one, bytes."""
+    half = len(samples) // 2
+    return median(size for _, size in samples[half:]) - median(size for _, size in samples[:half])
 
 
 def growing(slopes: Sequence[Slope]) -> Iterator[Wrong]:

@@ -26,6 +26,18 @@ def test_one_that_warms_up_and_stays_is_flat():
     assert (found.flat, list(growing([found]))) == (True, [])
 
 
+def test_one_whose_cache_is_full_in_the_end_is_flat():
+    """Flower's, of tasks: so large a trial is as long as it takes to fill it."""
+    found = slope("flower", 1, series(*([80.0] * 12 + [80 + n for n in range(24)] + [104.0] * 24)))
+    assert found.last_bytes - found.first_bytes > 12 * MB
+    assert found.flat is True
+
+
+def test_one_that_grows_by_little_more_than_may_be_is_found():
+    found = slope("web", 1, series(*([80.0] * 12 + [80 + 0.42 * n for n in range(48)])))
+    assert found.flat is False
+
+
 def test_a_short_life_tells_nothing():
     assert slope("web", 1, series(*(100 + 9 * n for n in range(20)), seconds=90.0)).flat is None
 
