@@ -6,12 +6,17 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+import structlog
+from django.db import DatabaseError, connection
+
 from gpus.errors import LeasingUnavailable, Verdict
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs.services import finish
 from jobs.services.ports import Ports
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class LateReleases:
             if ref in self._late:
                 self._held.setdefault(ref, []).append(job_id)
                 return
-        finish.push_waiting(job_id, self._ports)
+        self._push(job_id)
 
     def of_slot(self, slot: str) -> None:
         """Before a later run of the slot is released: Redis must hear of them in their order. Raises
@@ -86,4 +91,12 @@ class LateReleases:
         if following is not None:
             held.append(following.job_id)
         for job_id in held:
+            self._push(job_id)
+
+    def _push(self, job_id: str) -> None:
+        """A database that is away must keep no run's end from Redis; the reconciler finds the job."""
+        try:
             finish.push_waiting(job_id, self._ports)
+        except DatabaseError as error:
+            log.warning("not_pushed", job_id=job_id, error=str(error).strip())
+            connection.close()

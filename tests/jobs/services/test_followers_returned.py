@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from django.db import OperationalError
 
 from gpus.errors import LeasingUnavailable, ServerLost
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.models import Job
-from jobs.services import claims, operate
+from jobs.services import claims, finish, operate
 from jobs.services.claims import Claimed
 from jobs.states import JobState
 from jobs.sweeps import reconcile
@@ -97,6 +98,23 @@ def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: H
     assert (state(first), state(third)) == ("completed", "queued")
     assert waits_again(hands, second)
     assert hands.waiting() == 2
+
+
+def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Hands, monkeypatch) -> None:
+    first, _, _ = (hands.submit() for _ in range(3))
+
+    def away(*asked: object) -> None:
+        raise OperationalError("the database is away")
+
+    def cut_off_for_a_moment(run: RunRequest) -> None:
+        hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
+        hands.worker.look()
+        del hands.leases.instead["release"]
+        monkeypatch.setattr(finish, "push_waiting", away)
+
+    hands.gpu.on_start = cut_off_for_a_moment
+    run_first(hands)
+    assert state(first) == "completed"
 
 
 def test_until_then_it_waits(hands: Hands) -> None:
