@@ -54,7 +54,7 @@ class ModelConfigPages(LiveAdmin):
                     ("poll_endpoint_template", "id_field"),
                     ("poll_interval", "max_poll_time"),
                     ("cancel_endpoint_template", "max_run_seconds"),
-                    "max_response_bytes",
+                    ("health_path", "max_response_bytes"),
                     ("remote_model", "keep_alive_seconds"),
                 )
             },

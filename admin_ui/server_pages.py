@@ -115,8 +115,11 @@ class ServerPages(MachineActions, LiveAdmin):
 
     @column("health")
     def health(self, server: Server) -> SafeString:
-        word = {True: "up", False: "down"}[server.healthy] if server.healthy is not None else "unknown"
-        return badge(word, HEALTH_LABELS)
+        if server.healthy is None:
+            return badge("unknown", HEALTH_LABELS)
+        if server.healthy and server.tells_health is False:
+            return badge("no health endpoint", HEALTH_LABELS)
+        return badge("up" if server.healthy else "down", HEALTH_LABELS)
 
     @column("in quarantine")
     def quarantine(self, server: Any) -> str:

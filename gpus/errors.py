@@ -80,6 +80,10 @@ class ConnectFailed(GpuError):
     blames = Verdict.SERVER
 
 
+class ConnectRefused(ConnectFailed):
+    """Nothing listens at the GPU server's address."""
+
+
 class ServerLost(GpuError):
     """The GPU server was lost while it had the job."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Beat, SlotView
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitState, DesiredState, slot_name, split_slot
 from gpus.services.mirror import LeasesOf, read_paused
 from gpus.services.observed import observed
@@ -59,8 +59,10 @@ class ServerRow:
     """A server as it is wanted (desired, slots) and as it is found (observed, cells, healthy).
 
     observed: on, draining, off or unknown, see `gpus.services.observed`. is_paused: with the whole system.
-    healthy: None before the first answer. last_error: of the last look at its health. telemetry: what its
-    worker measured last (`gpus.local.telemetry`); None for servers whose worker is not on their machine.
+    healthy: None before the first answer. tells_health: False if it answers without a health endpoint.
+    holds_lost_runs_seconds: how long a lost run may hold its slot there; 0 where the server tells.
+    last_error: of the last look at its health. telemetry: what its worker measured last
+    (`gpus.local.telemetry`); None for servers whose worker is not on their machine.
     """
 
     name: str
@@ -71,12 +73,19 @@ class ServerRow:
     models: tuple[str, ...]
     host: str | None
     healthy: bool | None
+    tells_health: bool | None
     checked_at: datetime | None
     last_error: str
     observed: str
     cells: tuple[Cell, ...]
     is_paused: bool = False
+    holds_lost_runs_seconds: float = 0.0
     telemetry: Mapping[str, Any] | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it answers and tells nothing of itself: a lost run there holds its slot."""
+        return self.healthy is True and self.tells_health is False
 
     def count(self, *states: CellState) -> int:
         return sum(cell.state in states for cell in self.cells)
@@ -122,6 +131,7 @@ def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet
                 beats |= leases(fleet).beats(sorted(here))
         except LeasingUnavailable:
             away.append(fleet)
+    longest = _longest_runs([server for server in servers if server.tells_health is False])
     suspects = {
         slot_name(row.server_id, row.slot): row
         for row in QuarantinedSlot.objects.filter(server__in=[s.name for s in servers], freed_at=None)
@@ -140,6 +150,8 @@ def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet
         seen = [views[slot] for slot in slots if slot in views]
         state = "unknown" if server.pool.fleet in away else observed(server, seen).state
         row = _row(server, state, cells, is_paused=is_paused)
+        if server.name in longest:
+            row = replace(row, holds_lost_runs_seconds=longest[server.name])
         rows.append(_measured(row, beats.get(server.name)) if server.host else row)
     return Fleet(tuple(rows), tuple(away))
 
@@ -155,12 +167,23 @@ def _row(server: Server, state: str, cells: Sequence[Cell], *, is_paused: bool) 
         models=spec.models,
         host=server.host,
         healthy=server.healthy,
+        tells_health=server.tells_health,
         checked_at=server.checked_at,
         last_error=server.last_error,
         observed=state,
         cells=tuple(cell for cell in cells if cell.index < server.slots or cell.state is not CellState.OFF),
         is_paused=is_paused,
     )
+
+
+def _longest_runs(servers: Sequence[Server]) -> dict[str, float]:
+    """Seconds that a run may last there, by server."""
+    if not servers:
+        return {}
+    found: dict[str, float] = {}
+    for one in Placement.objects.filter(server__in=servers).select_related("model"):
+        found[one.server_id] = max(found.get(one.server_id, 0.0), one.model.spec.run_limit_seconds)
+    return found
 
 
 def _measured(row: ServerRow, beat: Beat | None) -> ServerRow:

@@ -51,6 +51,8 @@ class DispatcherSettings:
     reconcile_seconds: float = 30.0
     connect_timeout_seconds: float = 5.0
     health_timeout_seconds: float = 3.0
+    register_probe_seconds: float = 1.0
+    """How long a registration waits for the server's health, which its warnings are made from."""
     retention_days: float = 30.0
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""

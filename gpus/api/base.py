@@ -13,6 +13,8 @@ from rest_framework.views import APIView
 
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
+from gpus.protocol import Clock
+from gpus.runners.base import Transport
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import unknown_model
 
@@ -35,6 +37,10 @@ class RegistryPorts(Protocol):
     def leases(self) -> Callable[[str], Leases]: ...
     @property
     def send_wakes(self) -> Callable[[Sequence[Wakes]], int]: ...
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def clock(self) -> Clock: ...
 
 
 class RegistryView(APIView):

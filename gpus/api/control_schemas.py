@@ -67,7 +67,14 @@ def _server() -> Schema:
             },
             "host": text_or_null,
             "machine": {**text_or_null, "description": "What it is part of, to be switched with."},
-            "healthy": {"type": ["boolean", "null"]},
+            "healthy": {
+                "type": ["boolean", "null"],
+                "description": "True: it answers and tells of no trouble. null: not asked yet.",
+            },
+            "tells_health": {
+                "type": ["boolean", "null"],
+                "description": "False: it answers and has no health endpoint. null: not known yet.",
+            },
             "checked_at": {"type": ["string", "null"], "format": "date-time"},
             "last_error": {"type": "string"},
             "boot_id": {"type": "string"},

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpus.models.names import NAME_PATTERN
 from gpus.protocol import ModelType
+from gpus.services.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
 from gpus.services.model_fields import defaults
 from gpus.services.registry import MAX_SLOTS
 
@@ -62,6 +63,13 @@ _MODEL_PROPERTIES: Schema = {
         "minimum": -1,
         "maximum": MAX_SECONDS,
         "description": "ollama: how long it stays loaded after a run; -1: for ever. null: as it says.",
+    },
+    "health_path": {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 200,
+        "description": "sync, async: where its servers are asked for their health, as in /healthz; it must "
+        "answer 200. null: /health, which a server may lack.",
     },
     "queue_algorithm": {
         "enum": ["fair", "fifo"],
@@ -150,6 +158,16 @@ def registered() -> Schema:
             "host": {"type": ["string", "null"]},
             "machine": {"type": ["string", "null"]},
             "live": {"type": "boolean", "description": "False: Redis is away; it follows when it is back."},
+            "warnings": {
+                "type": "array",
+                "description": "What the operator should know before the first job.",
+                "items": object_of(
+                    {
+                        "code": {"enum": [NO_HEALTH, UNREACHABLE, UNHEALTHY]},
+                        "detail": {"type": "string"},
+                    }
+                ),
+            },
         }
     )
 

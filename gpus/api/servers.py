@@ -150,6 +150,7 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> dict[str, A
         "host": row.host,
         "machine": row.machine,
         "healthy": row.healthy,
+        "tells_health": row.tells_health,
         "checked_at": row.checked_at,
         "last_error": row.last_error,
         "boot_id": row.boot_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gpus.models import ModelConfig, Pool
+from gpus.services.first_look import look_at_registered
 from gpus.services.model_fields import FIELDS, read_fields
 from gpus.services.registry import Registered, configure_model, register_server, reset_model, unknown_model
 
@@ -35,7 +37,8 @@ class Register(RegistryView):
         tag="admin",
         description="201: the server is new, 200: it was known. Live at once, without a restart. "
         "An unknown model is made with the defaults and the fields given here. "
-        "Fields left out stay as they are.",
+        "Fields left out stay as they are. The server is asked once for its health: `warnings` say what is "
+        "lost where it has no health endpoint, or that it does not answer.",
     )
     def post(self, request: Request) -> Response:
         body = read_body(request.data, _register_validator())
@@ -49,7 +52,9 @@ class Register(RegistryView):
             )
         )
         ports.send_wakes(found.wakes)
-        return Response(_registered(found, body["endpoint"]), status=201 if found.created else 200)
+        warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
+        said = _registered(found, body["endpoint"]) | {"warnings": [asdict(one) for one in warnings]}
+        return Response(said, status=201 if found.created else 200)
 
 
 class ModelConfigs(RegistryView):

@@ -50,6 +50,14 @@ class ModelConfig(models.Model):
         default=None,
         help_text="Ollama: how long it stays loaded after a run; -1: for ever. Empty: as the server says.",
     )
+    health_path = models.CharField(
+        max_length=200,
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Where its servers are asked for their health, as in /healthz; it must answer 200. "
+        "Empty: /health, which a server may lack.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -30,6 +30,9 @@ class QuarantinedSlot(models.Model):
     since = models.DateTimeField()
     until = models.DateTimeField(help_text="The run limit of the model: after it nothing can still run.")
     probed_at = models.DateTimeField(null=True, blank=True)
+    refused_at = models.DateTimeField(
+        null=True, blank=True, help_text="When nothing listened at the server's address."
+    )
     freed_at = models.DateTimeField(null=True, blank=True)
     evidence = models.CharField(
         max_length=200, blank=True, default="", help_text="What proved the slot free."

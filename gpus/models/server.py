@@ -48,6 +48,12 @@ class Server(models.Model):
     )
     boot_id = models.CharField(max_length=100, blank=True, default="", editable=False)
     healthy = models.BooleanField(null=True, default=None, editable=False)
+    tells_health = models.BooleanField(
+        null=True,
+        default=None,
+        editable=False,
+        help_text="No: it answers and has no health endpoint. Empty: not known yet.",
+    )
     checked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_error = models.CharField(max_length=500, blank=True, default="", editable=False)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from gpus import blocking
-from gpus.errors import ConnectFailed, Interrupted
+from gpus.errors import ConnectFailed, ConnectRefused, Interrupted
 from gpus.runners.base import Abort
 
 T = TypeVar("T")
@@ -166,7 +166,8 @@ class Cut:
 
 
 def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connection:
-    """A new connection, tried at every address of the host. Raises ConnectFailed, Interrupted.
+    """A new connection, tried at every address of the host. Raises ConnectFailed, Interrupted; ConnectRefused
+    if every address refuses.
 
     deadline: by `time.monotonic`. Looking up the name is the system's own: nothing here ends it early.
     """
@@ -175,6 +176,7 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
     except (OSError, UnicodeError) as error:
         raise ConnectFailed(f"{origin.host}: {error}") from error
     failure: Exception = OSError("the name has no address")
+    was_refused = bool(addresses)
     for family, _, _, _, address in addresses:
         cut = Cut(socket.socket(family, socket.SOCK_STREAM))
         if abort is not None:
@@ -186,13 +188,15 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
             ValueError,
         ) as error:  # time-outs and TLS errors are OSErrors, a bad CA may be either
             failure = error
+            was_refused = was_refused and isinstance(error, ConnectionRefusedError)
             cut.sock.close()
         finally:
             cut.let_go()
             if abort is not None:
                 abort.set_reader(None)
         _check(abort)
-    raise ConnectFailed(f"{origin.host_header}: {reason(failure)}") from failure
+    kind = ConnectRefused if was_refused else ConnectFailed
+    raise kind(f"{origin.host_header}: {reason(failure)}") from failure
 
 
 def reason(error: Exception) -> str:

@@ -22,8 +22,10 @@ SETTLE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """ok: it answered 200 with an object. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of
-    what it runs, None if it can't tell. error: why not ok. age_seconds: since it said so."""
+    """ok: it answered, and nothing it said speaks against it. tells: it has a health endpoint; False: it
+    answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
+    it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
+    at its address. age_seconds: since it said so."""
 
     ok: bool
     boot_id: str = ""
@@ -32,6 +34,9 @@ class Health:
     jobs: frozenset[tuple[str, str]] | None = None
     error: str = ""
     age_seconds: float = 0.0
+    tells: bool = True
+    reached: bool = True
+    refused: bool = False
 
     def runs(self, attempt_id: str) -> bool | None:
         """None: it can't tell."""

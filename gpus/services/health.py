@@ -1,6 +1,7 @@
 """What a GPU server says of itself (`GET /health`), and a sender's question about its own attempt.
 
-The server's answer is read with distrust: whatever does not have the expected shape is as if unsaid.
+The server's answer is read with distrust: whatever does not have the expected shape is as if unsaid. A server
+that answers without a health endpoint is well, and proves nothing of its runs.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from gpus.errors import GpuError, LeasingUnavailable
+from gpus.errors import ConnectRefused, GpuError, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server, prepared
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Response, Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.evidence import Health, absence, spare_by_count
-from gpus.services.other_health import OTHERS, first_url
+from gpus.services.other_health import NO_SUCH_PAGE, OTHERS, first_url
 from gpus.services.secrets import SecretUnreadable, decrypt
 
 MAX_BYTES = 1_000_000
@@ -30,9 +31,15 @@ RECORD_SECONDS = 30.0
 PARALLEL_PROBES = 8
 
 
-def probe(server: Server, *, model: str = "", transport: Transport | None = None) -> Health:
-    """Asks once, within `health_timeout_seconds`; never raises. model: beside whose endpoint to ask; the
-    first one by name if there is none of that name.
+def probe(
+    server: Server,
+    *,
+    model: str = "",
+    transport: Transport | None = None,
+    timeout_seconds: float | None = None,
+) -> Health:
+    """Asks once, within `health_timeout_seconds` or the time given; never raises. model: beside whose
+    endpoint to ask; the first one by name if there is none of that name.
 
     Reads the placements and their models: prefetch ``placements__model``, and it needs no database (so that
     threads may call it).
@@ -45,7 +52,7 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
         headers: Mapping[str, str] = json.loads(decrypt(stored)) if stored else {}
     except SecretUnreadable as error:
         return Health(False, error=str(error))
-    timeout = settings.DISPATCHER.health_timeout_seconds
+    timeout = settings.DISPATCHER.health_timeout_seconds if timeout_seconds is None else timeout_seconds
 
     def get(url: str) -> Response:
         return (transport or HttpTransport()).request(
@@ -59,14 +66,18 @@ def probe(server: Server, *, model: str = "", transport: Transport | None = None
             ca_pem=server.ca_pem or None,
         )
 
-    config, url = placement.model, _url_of(placement)
+    config, url = placement.model, url_of(placement)
     ask = OTHERS.get(ModelType(config.model_type))
     try:
         if ask is not None:
             return ask(placement.endpoint, config.remote_model or config.name, server.slots, get)
         answer = get(url)
     except GpuError as error:
-        return Health(False, error=f"{error.code}: {error.message}"[:500])
+        is_refused = isinstance(error, ConnectRefused)
+        said = f"{error.code}: {error.message}"[:500]
+        return Health(False, error=said, reached=False, refused=is_refused)
+    if answer.status in NO_SUCH_PAGE and not config.health_path:
+        return Health(True, tells=False)
     if answer.status != 200:
         return Health(False, error=f"GET {url} answered {answer.status}")
     return read_health(answer.body)
@@ -90,12 +101,12 @@ def health_url(server: Server, model: str = "") -> str | None:
     """Where the server is asked beside the model's endpoint: ``/health`` at its origin, or what its protocol
     has; None without an HTTP endpoint."""
     placement = _asked_beside(server, model)
-    return None if placement is None else _url_of(placement)
+    return None if placement is None else url_of(placement)
 
 
 def health_urls(server: Server) -> dict[str, str]:
     """By model, in the order of their names: a server's models may live at several origins."""
-    return {placement.model_id: _url_of(placement) for placement in _over_http(server)}
+    return {placement.model_id: url_of(placement) for placement in _over_http(server)}
 
 
 def _over_http(server: Server) -> list[Placement]:
@@ -109,18 +120,21 @@ def _asked_beside(server: Server, model: str) -> Placement | None:
     return next((one for one in there if one.model_id == model), there[0] if there else None)
 
 
-def _url_of(placement: Placement) -> str:
-    return first_url(ModelType(placement.model.model_type), placement.endpoint)
+def url_of(placement: Placement) -> str:
+    """Where the placement's server is asked for its health."""
+    model = placement.model
+    return first_url(ModelType(model.model_type), placement.endpoint, model.health_path or "")
 
 
 def read_health(body: bytes) -> Health:
-    """The protocol's fields out of an answer's body."""
+    """The protocol's fields out of the body of a 200; any other body (``OK``) is from a server that tells
+    nothing."""
     try:
         said = json.loads(body)
-    except ValueError:
-        return Health(False, error="the answer is not JSON")
+    except (ValueError, RecursionError):
+        said = None
     if not isinstance(said, dict):
-        return Health(False, error="the answer is not a JSON object")
+        return Health(True, tells=False)
     boot_id = said.get("boot_id")
     return Health(
         True,
@@ -144,7 +158,7 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
     """
     found: dict[str, Any] = {"healthy": health.ok, "last_error": health.error[:500]}
     if health.ok:
-        found["boot_id"] = health.boot_id
+        found |= {"boot_id": health.boot_id, "tells_health": health.tells}
     is_news = any(getattr(server, field) != value for field, value in found.items())
     is_old = server.checked_at is None or at - server.checked_at >= timedelta(seconds=RECORD_SECONDS)
     if not is_news and not (health.ok and is_old):

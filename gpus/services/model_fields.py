@@ -30,6 +30,7 @@ MODEL_FIELDS = (
     "max_queued",
     "remote_model",
     "keep_alive_seconds",
+    "health_path",
 )
 FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
 
@@ -85,6 +86,7 @@ def _check(config: ModelConfig) -> None:
             "An async model needs a poll_endpoint_template, as in /status/{id}.",
             pointer="/poll_endpoint_template",
         )
+    _check_health_path(config)
     seconds = config.keep_alive_seconds
     if seconds is not None and seconds < 0 and seconds != -1:
         raise RegistryRefused(
@@ -94,6 +96,25 @@ def _check(config: ModelConfig) -> None:
         )
     if config.payload_schema is not None:
         _check_schema(config.payload_schema)
+
+
+def _check_health_path(config: ModelConfig) -> None:
+    path = config.health_path
+    if path is None:
+        return
+    if ModelType(config.model_type) not in (ModelType.SYNC, ModelType.ASYNC):
+        raise RegistryRefused(
+            "invalid_health_path",
+            f"health_path is for sync and async models; {config.model_type} has its own.",
+            pointer="/health_path",
+        )
+    is_path = path.startswith("/") and not path.startswith("//")
+    if not is_path or any(character.isspace() or not character.isprintable() for character in path):
+        raise RegistryRefused(
+            "invalid_health_path",
+            "health_path is a path on the server's own address, as in /healthz.",
+            pointer="/health_path",
+        )
 
 
 def _check_schema(schema: Any) -> None:

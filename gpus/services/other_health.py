@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from gpus.errors import GpuError
 from gpus.protocol import ModelType
@@ -20,6 +20,9 @@ from gpus.services.evidence import Health
 
 Get = Callable[[str], Response]
 """Raises GpuError."""
+
+NO_SUCH_PAGE = frozenset({404, 405, 501})
+"""What a server answers that has no page there: it is reachable, and nothing speaks against it."""
 
 _RUNNING = (
     "vllm:num_requests_running",
@@ -35,20 +38,25 @@ _GAUGE = re.compile(rf"^({'|'.join(_RUNNING)})(?:\{{[^}}]*\}})?\s+([0-9.eE+]+)",
 _COG_SERVES = frozenset({"READY", "BUSY"})
 
 
-def first_url(kind: ModelType, endpoint: str) -> str:
-    """Where a server of this kind is asked first; it names the origin."""
+def first_url(kind: ModelType, endpoint: str, health_path: str = "") -> str:
+    """Where a server of this kind is asked first; it names the origin. health_path: of the model, where it
+    names one (`/healthz?deep=1`)."""
     if kind is ModelType.COG:
         return cog_health_url(endpoint)
+    if health_path and kind in (ModelType.SYNC, ModelType.ASYNC):
+        return urljoin(endpoint, health_path)
     return _at_root(endpoint, "/api/tags" if kind is ModelType.OLLAMA else "/health")
 
 
 def ask_openai(endpoint: str, model: str, slots: int, get: Get) -> Health:
     """``/health``, and where there is none the list of models; how many run is among the metrics."""
     answer = get(_at_root(endpoint, "/health"))
-    if answer.status == 404:
+    if answer.status in NO_SUCH_PAGE:
         base = re.sub(r"/(chat/completions|completions|embeddings)/?$", "", endpoint).rstrip("/")
         has_path = urlsplit(base).path
         answer = get(f"{base}/models" if has_path else f"{base}/v1/models")
+    if answer.status in NO_SUCH_PAGE:
+        return Health(True, tells=False)
     if answer.status != 200:
         return Health(False, error=f"it answered {answer.status}: {_words(answer)}")
     try:

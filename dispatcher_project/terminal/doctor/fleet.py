@@ -68,6 +68,17 @@ def servers(view: View) -> Iterator[Finding]:
             "What is shown of it is old.",
             "see that the sweeps worker runs (sweep lock_sync)",
         )
+    silent = Server.objects.filter(healthy=True, tells_health=False).order_by("name")
+    if names := list(silent.values_list("name", flat=True)[: _SHOWN + 1]):
+        more = ", …" if len(names) > _SHOWN else ""
+        yield Finding(
+            Level.OK,
+            "health",
+            f"without a health endpoint: {', '.join(names[:_SHOWN])}{more}",
+            "They answer and are given work. A lost run holds its slot there until the server restarts, or "
+            "for the model's run limit.",
+            "give the model a health_path; `python3 manage.py free SERVER/SLOT` if nothing runs there",
+        )
     total = Server.objects.count()
     if total:
         yield Finding(Level.OK, "servers", f"{total} are registered")

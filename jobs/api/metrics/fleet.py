@@ -26,7 +26,9 @@ def _servers() -> Iterator[Metric]:
         "dispatcher_server_slots", "Slots that the server is to have.", labels=["server", "pool", "desired"]
     )
     healthy = GaugeMetricFamily(
-        "dispatcher_server_healthy", "1: answered its last health question; 0: did not.", labels=["server"]
+        "dispatcher_server_healthy",
+        "1: answered its last health question, or answered that it has no health endpoint; 0: neither.",
+        labels=["server"],
     )
     rows = Server.objects.order_by("name").values_list("name", "pool_id", "desired", "slots", "healthy")
     for name, pool, desired, slots, is_healthy in rows:

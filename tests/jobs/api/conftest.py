@@ -10,9 +10,11 @@ import pytest
 from rest_framework.test import APIClient
 
 from gpus import queries as registry
+from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
+from gpus.runners.base import Response, Transport
 from jobs.api import overdue
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
@@ -23,6 +25,13 @@ from jobs.services.tenants import create_key
 from tests.jobs.fake_leases import FakeLeases
 
 
+class Unreachable:
+    """No GPU server answers."""
+
+    def request(self, method: str, url: str, **_: Any) -> Response:
+        raise ConnectFailed(f"{url}: nobody there")
+
+
 @dataclass
 class World:
     """What the ports were asked to do."""
@@ -31,6 +40,7 @@ class World:
     wakes: list[Wakes] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     clock: Clock = field(default_factory=SystemClock)
+    transport: Transport = field(default_factory=Unreachable)
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.wakes += wakes
@@ -45,6 +55,7 @@ class World:
             wake_callbacks=lambda ids: None,
             announce=self.announced.extend,
             after=lambda seconds, work: None,
+            transport=self.transport,
         )
 
 

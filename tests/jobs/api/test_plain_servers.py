@@ -1,0 +1,96 @@
+"""A GPU server without a health endpoint serves like any other, and what it lacks is said where one looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher_project.terminal.doctor import fleet as doctor
+from dispatcher_project.terminal.doctor.finding import Level, View
+from gpus.models import Server
+from gpus.runners.transport import HttpTransport
+from tests.gpus.services.health_server import HealthServer
+from tests.plain_server import PlainServer
+from tests.ports import free_port
+
+from .conftest import Account, World
+from .test_limits import JOB, REJECT, submit
+
+pytestmark = pytest.mark.sqlite_only
+
+REGISTER = "/api/v1/admin/register"
+
+
+@pytest.fixture(params=[404, 405, 501])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServer]:
+    with PlainServer(tmp_path, request.param) as server:
+        yield server
+
+
+def register(operator: Account, world: World, url: str, **fields: Any) -> dict[str, Any]:
+    world.transport = HttpTransport()
+    body = {"model": "zimg", "server": "box", "endpoint": f"{url}/run", "slots": 1, **fields}
+    answer = operator.client.post(REGISTER, body, format="json")
+    assert answer.status_code in (200, 201), answer.content
+    return dict(answer.json())
+
+
+def test_registering_it_says_what_is_lost(operator: Account, world: World, plain: PlainServer) -> None:
+    (warning,) = register(operator, world, plain.url, max_run_seconds=300)["warnings"]
+    assert warning["code"] == "no_health_endpoint"
+    for part in (f"{plain.url}/health", "300 s", "health_path", "cancel_endpoint_template"):
+        assert part in warning["detail"]
+    row = Server.objects.get(name="box")
+    assert (row.healthy, row.tells_health, bool(row.checked_at)) == (True, False, True)
+    told = operator.client.get("/api/v1/admin/servers/box").json()
+    assert (told["healthy"], told["tells_health"]) == (True, False)
+
+
+def test_it_has_capacity_and_no_finding(
+    operator: Account, acme: Account, world: World, plain: PlainServer
+) -> None:
+    register(operator, world, plain.url)
+    world.leases.free_slots = 1
+    accepted = submit(acme, REJECT)
+    assert (accepted.status_code, accepted.json()["outcome"]) == (202, "leased")
+    world.leases.free_slots = 0
+    waiting = submit(acme, JOB).json()
+    assert (waiting["wait_reason"], waiting["starts_in"] is None) == ("busy", False)
+    found = acme.client.get(f"/api/v1/queue/jobs/{waiting['job_id']}/explain").json()
+    assert "no_healthy_server" not in [reason["code"] for reason in found["reasons"]]
+    assert found["starts_in"] is not None
+    metrics = operator.client.get("/metrics").content.decode()
+    assert 'dispatcher_server_healthy{server="box"} 1.0' in metrics
+    view = View(world.ports, world.clock.now(), dict, lambda: {}, lambda path: 0, Path(), lambda: 0.0)
+    found_by_doctor = list(doctor.servers(view))
+    assert {finding.level for finding in found_by_doctor} == {Level.OK}
+    assert any("without a health endpoint: box" in finding.what for finding in found_by_doctor)
+
+
+def test_a_server_that_tells_its_health_has_no_warning(operator: Account, world: World) -> None:
+    with HealthServer() as gpu:
+        assert register(operator, world, gpu.url)["warnings"] == []
+    assert Server.objects.get().tells_health is True
+
+
+def test_a_server_that_does_not_answer_or_is_sick_is_said_to_be(operator: Account, world: World) -> None:
+    (warning,) = register(operator, world, f"http://127.0.0.1:{free_port()}")["warnings"]
+    assert warning["code"] == "server_unreachable"
+    with HealthServer() as gpu:
+        gpu.status = 503
+        (warning,) = register(operator, world, gpu.url)["warnings"]
+    assert warning["code"] == "server_unhealthy"
+    assert "503" in warning["detail"]
+
+
+def test_a_health_path_is_written_and_read_like_any_field(operator: Account, world: World) -> None:
+    with HealthServer() as gpu:
+        assert register(operator, world, gpu.url, health_path="/healthz")["warnings"] == []
+        assert gpu.asked[0]["path"] == "/healthz"
+    url = "/api/v1/admin/model-configs/zimg"
+    assert operator.client.get(url).json()["health_path"] == "/healthz"
+    refused = operator.client.patch(url, {"health_path": "//other/health"}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_health_path")
