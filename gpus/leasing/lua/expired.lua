@@ -1,23 +1,24 @@
--- Why: what nobody renewed in time, for the sweep to judge; nothing is freed here. If nobody looked for a long
---   time (Redis paused, beat down), nothing runs out before a full lease time from now.
+-- Why: what nobody renewed in time, for the sweep to judge; nothing is freed here. If nobody reached the index for
+--   a long time (Redis paused), nothing runs out before a full lease time from now, but for what was not renewed
+--   since that was granted last: a sweep that looks seldom is a long silence too, each time.
 -- Keys: KEYS[1] prefix
--- Args: clock, limit, gap µs between two calls that is too long, lease µs
+-- Args: clock, limit, µs of silence that are too long, lease µs
 -- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
 --   held seconds, and of its follower: attempt, job, model; '' where it has none}
 -- include: gate
 -- include: ends
 -- include: floor
 -- include: leases
+-- include: silence
 local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 if not is_whole() then return refuse() end
-local last = tonumber(redis.call('HGET', key('ticking'), 'at_us'))
-redis.call('HSET', key('ticking'), 'at_us', now)
-if last and now - last > gap_us then redis.call('HSET', key('ticking'), 'floor_us', now + lease_us) end
-if expiry_floor() > now then return {} end
+local silent_us = longest_silence()
+note_look()
+if silent_us > gap_us then grant_time(lease_us) end
 
 local rows = {}
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', now, 'LIMIT', 0, limit)) do
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', latest_expired(), 'LIMIT', 0, limit)) do
   local slot = find_lease(attempt)
   if slot then
     local follower = read_follower(slot) or {}

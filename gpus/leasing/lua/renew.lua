@@ -7,11 +7,13 @@
 -- include: gate
 -- include: restore
 -- include: adoptable
+-- include: silence
 local worker, lease_us, running, ending = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local FIRST, FIELDS = 6, 11
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
+note_renewal()
 
 -- true: held; false: by somebody else; nil: unknown.
 local function renew(slot_name, job, attempt, epoch)

@@ -179,6 +179,7 @@ class LeaseSteps:
                 is_kept = held is not None and self.model.renew(slot, held, worker)
             if not is_kept:
                 lost.append(lease.ref)
+        self.model.reach()
         assert self.rig.leases.renew(worker, leases, [], followers) == lost
 
 

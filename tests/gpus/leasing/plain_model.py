@@ -18,8 +18,9 @@ class PlainLeases(PlainFollowers):
     def __init__(self) -> None:
         super().__init__()
         self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
-        self.floor = 0
-        self.ticked: int | None = None
+        self.floor = self.had_time = self.granted = 0
+        self.reached: int | None = None
+        self.silent = 0
 
     def set_rules(self, tenant: str, weight: float, band: int, most: int | None) -> None:
         rules = self.rules[tenant]
@@ -201,12 +202,22 @@ class PlainLeases(PlainFollowers):
         yield from self.settling.values()
 
     def is_expired(self, lease: Held) -> bool:
-        return max(lease.expires_us, self.floor) <= self.now
+        floor = 0 if lease.expires_us < self.had_time else self.floor
+        return max(lease.expires_us, floor) <= self.now
+
+    def reach(self) -> None:
+        """A keeper's renewal or a sweep's look: the index is not cut off."""
+        if self.reached is not None:
+            self.silent = max(self.silent, self.now - self.reached)
+            self.reached = self.now
 
     def expired(self, gap_us: int) -> list[str]:
-        if self.ticked is not None and self.now - self.ticked > gap_us:
+        self.reach()
+        self.reached = self.now
+        if self.silent > gap_us and self.floor <= self.now:
+            self.had_time, self.granted = self.granted + LEASE_US, self.now
             self.floor = self.now + LEASE_US
-        self.ticked = self.now
+        self.silent = 0
         found = [lease for lease in self._expiring() if self.is_expired(lease)]
         return sorted(lease.attempt for lease in found)
 

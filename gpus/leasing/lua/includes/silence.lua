@@ -1,0 +1,15 @@
+-- How long the index was reached by nobody who renews or looks for what ran out: Redis was paused, or they all were.
+-- include: keys
+
+-- The longest silence since the last look at what ran out, in µs, with the one that ends now; 0 before the first look.
+local function longest_silence()
+  local seen = redis.call('HMGET', key('ticking'), 'at_us', 'renewed_us', 'silent_us')
+  if not seen[1] then return 0 end
+  return math.max(tonumber(seen[3]) or 0, now - math.max(seen[1], seen[2] or 0))
+end
+
+local function note_renewal()
+  redis.call('HSET', key('ticking'), 'silent_us', longest_silence(), 'renewed_us', now)
+end
+
+local function note_look() redis.call('HSET', key('ticking'), 'silent_us', 0, 'at_us', now) end
