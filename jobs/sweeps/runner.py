@@ -2,7 +2,8 @@
 
 Beat sends one tick a second to a queue that one worker process consumes. In this process no sweep runs twice
 at once; should two processes run them, that costs work and nothing else: all of them move rows by
-compare-and-set. Slow sweeps have a thread each, so that a server's time-out never delays the wakes.
+compare-and-set. Slow sweeps have a thread each, so that a server's time-out never delays the wakes, and
+fleets whose Redis hangs are passed over (`silent_fleets`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jobs.sweeps import TICK
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from jobs.sweeps.registry import Entry
+from jobs.sweeps.silent_fleets import past_silent_fleets
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +40,7 @@ class Runner:
         *,
         in_thread: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        self._ports = ports
+        self._ports = past_silent_fleets(ports)
         self._sweeps = sweeps
         self._in_thread = in_thread or _start_thread
         self._lock = threading.Lock()

@@ -1,0 +1,95 @@
+"""Fleets whose Redis takes calls and does not answer: sweeps go past them at once.
+
+A call that had to time out makes its fleet silent. Calls to a silent fleet are refused here, without waiting,
+until a question in the background is answered. So a hung node costs the sweeps of all other fleets one
+time-out, however many fleets it holds and however long it hangs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import structlog
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.connect import TIMEOUT_SECONDS
+from gpus.leasing.contract import Leases
+from jobs.services.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+HUNG_SECONDS = TIMEOUT_SECONDS / 2
+"""A call that failed after so long was not refused, it timed out."""
+ASK_AGAIN_SECONDS = 1.0
+
+
+def past_silent_fleets(ports: Ports) -> Ports:
+    """The same ports, whose lease layers refuse at once while their Redis hangs."""
+    return replace(ports, leases=_SilentFleets(ports).leases)
+
+
+class _SilentFleets:
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._lock = threading.Lock()
+        self._silent: set[str] = set()
+        self._answered_at: dict[str, float] = {}
+
+    def leases(self, fleet: str) -> Leases:
+        return cast(Leases, _Watched(fleet, self))
+
+    def call(self, fleet: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Raises what the method raises, and LeasingUnavailable for a silent fleet."""
+        if fleet in self._silent:
+            raise LeasingUnavailable("Redis does not answer: it did not the last time")
+        began = self._ports.clock.monotonic()
+        try:
+            answer = getattr(self._ports.leases(fleet), name)(*args, **kwargs)
+        except LeasingUnavailable as error:
+            if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
+                self._fall_silent(fleet, began, error)
+            raise
+        self._answered_at[fleet] = self._ports.clock.monotonic()
+        return answer
+
+    def _fall_silent(self, fleet: str, since: float, error: LeasingUnavailable) -> None:
+        """Its node may hold others, too: those that did not answer meanwhile are asked at the same time."""
+        with self._lock:
+            unheard = {other for other, at in self._answered_at.items() if at < since}
+            found = ({fleet} | unheard) - self._silent
+            self._silent |= found
+        log.warning("fleet_silent", fleet=fleet, error=str(error))
+        for other in found:
+            self._ports.after(ASK_AGAIN_SECONDS if other == fleet else 0.0, self._asking(other))
+
+    def _asking(self, fleet: str) -> Callable[[], None]:
+        def ask() -> None:
+            began = self._ports.clock.monotonic()
+            try:
+                self._ports.leases(fleet).generation()
+            except LeasingUnavailable:
+                if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
+                    self._ports.after(ASK_AGAIN_SECONDS, ask)
+                    return
+            self._answered_at[fleet] = self._ports.clock.monotonic()
+            with self._lock:
+                self._silent.discard(fleet)
+            log.info("fleet_answers", fleet=fleet)
+
+        return ask
+
+
+class _Watched:
+    """One fleet's lease layer, for sweeps."""
+
+    def __init__(self, fleet: str, fleets: _SilentFleets) -> None:
+        self._fleet, self._fleets = fleet, fleets
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._fleets.call(self._fleet, name, *args, **kwargs)
+
+        return call

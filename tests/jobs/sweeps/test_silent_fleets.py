@@ -1,0 +1,120 @@
+"""A fleet whose Redis hangs costs the other fleets' sweeps one time-out, not one a call."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus import queries as registry
+from gpus.leasing.connect import connect
+from gpus.leasing.contract import Leases
+from gpus.leasing.store import RedisLeases
+from gpus.models import Pool
+from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
+from jobs.services.ports import Ports, after_seconds
+from jobs.sweeps.registry import sweeps
+from jobs.sweeps.runner import Runner
+from tests.jobs.sweeps.conftest import open_index
+
+LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0
+SLOWER = 2.0
+"""What a busy machine may add, seconds."""
+
+
+@contextmanager
+def hanging_redis() -> Iterator[str]:
+    """It takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
+        yield f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+
+
+class Fleets:
+    """One that works, with a dead worker's lease, and some whose Redis can be made to hang."""
+
+    def __init__(self, valkey: EmbeddedValkey, fleet: str, others: int) -> None:
+        self.works = self._store(valkey.url, fleet)
+        self.stores: dict[str, Leases] = {fleet: self.works, "main": self._store(valkey.url, f"{fleet}-main")}
+        for number in range(others):
+            self.stores[f"{fleet}-{number}"] = self._store(valkey.url, f"{fleet}-{number}")
+        for name, store in self.stores.items():
+            open_index(store)
+            Pool.objects.create(name=f"pool-{name}", fleet=name)
+        registry.forget()
+        self.ports = Ports(
+            clock=SystemClock(),
+            leases=lambda fleet: self.stores[fleet],
+            send_wakes=len,
+            wake_callbacks=lambda _: None,
+            announce=lambda _: None,
+            after=after_seconds,
+        )
+        self.works.configure_pool(PoolSpec("p"))
+        self.works.configure_server(ServerSpec("gpu", "p", 1, ("m",)))
+        self.works.push("p", [Ticket("job", "m", "t", 5, 1)])
+        self.runner = Runner(self.ports, lambda: quick, in_thread=lambda work: work())
+        self.runner.tick()
+
+    @staticmethod
+    def _store(url: str, fleet: str) -> RedisLeases:
+        return RedisLeases(connect(url), fleet, lease_seconds=LEASE_SECONDS, sweep_seconds=SWEEP_SECONDS)
+
+    def hang(self, url: str) -> None:
+        for name, store in self.stores.items():
+            if store is not self.works and name != "main":
+                self.stores[name] = self._store(url, name)
+
+    def seconds_of_a_tick(self) -> float:
+        began = time.monotonic()
+        self.runner.tick()
+        time.sleep(0.1)
+        return time.monotonic() - began
+
+    def seconds_until(self, met: Any, *, most: float) -> float:
+        """Ticks as beat does, and says after how long it was met."""
+        began = time.monotonic()
+        while not met():
+            assert time.monotonic() - began < most, f"not after {most} s"
+            self.runner.tick()
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+
+quick = {name: entry for name, entry in sweeps().items() if not entry.slow or name == "generation"}
+
+
+@pytest.mark.django_db
+def test_a_dead_workers_slot_comes_back_while_other_fleets_hang(valkey: EmbeddedValkey, fleet: str) -> None:
+    fleets = Fleets(valkey, fleet, 3)
+    with ExitStack() as stack:
+        fleets.hang(stack.enter_context(hanging_redis()))
+        assert fleets.works.claim("p", worker="dead", attempt_id="a") is not None
+        fleets.seconds_until(
+            lambda: fleets.works.slots("gpu")[0].state != "leased",
+            most=LEASE_SECONDS + TIMEOUT_SECONDS + 4 * SWEEP_SECONDS + SLOWER,
+        )
+        assert fleets.seconds_of_a_tick() < TIMEOUT_SECONDS / 2  # and nobody waits for them any more
+
+
+@pytest.mark.django_db
+def test_a_fleet_that_answers_again_is_looked_after_again(valkey: EmbeddedValkey, fleet: str) -> None:
+    fleets = Fleets(valkey, fleet, 1)
+    name = f"{fleet}-0"
+    good = fleets.stores[name]
+    with hanging_redis() as url:
+        fleets.hang(url)
+        while fleets.seconds_of_a_tick() < TIMEOUT_SECONDS / 2:
+            pass
+        fleets.stores[name] = good
+        good.configure_server(ServerSpec("its", "p", 1, ("m",)))
+        good.push("p", [Ticket("job", "m", "t", 5, 1)])
+        assert good.claim("p", worker="dead", attempt_id="a") is not None
+        fleets.seconds_until(
+            lambda: good.slots("its")[0].state != "leased",
+            most=LEASE_SECONDS + 2 * TIMEOUT_SECONDS + 1.0 + 4 * SWEEP_SECONDS + SLOWER,
+        )
