@@ -47,6 +47,7 @@ class TenantPages(OperatorAdmin):
         "highest_band",
         "max_running",
         "max_queued",
+        "max_queued_seconds",
         "daily_gpu_seconds",
         "keys",
     )
@@ -57,7 +58,7 @@ class TenantPages(OperatorAdmin):
             "Limits",
             {
                 "fields": (
-                    ("max_running", "max_queued"),
+                    ("max_running", "max_queued", "max_queued_seconds"),
                     ("submits_per_second", "submit_burst"),
                     "daily_gpu_seconds",
                     "used_today",

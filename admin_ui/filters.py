@@ -56,7 +56,16 @@ class ErrorCodeFilter(_ExactFilter):
     parameter_name = "error_code"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        own = (errors.DEADLINE_EXCEEDED, errors.POISON, errors.CANCELLED, errors.LOST_AT_MOST_ONCE)
+        own = (
+            errors.DEADLINE_EXCEEDED,
+            errors.START_DEADLINE_EXCEEDED,
+            errors.STOPPED_BY_DEADLINE,
+            errors.MAX_QUEUED_EXCEEDED,
+            errors.POISON,
+            errors.CANCELLED,
+            errors.CANCELLED_BY_OPERATOR,
+            errors.LOST_AT_MOST_ONCE,
+        )
         return [(code, code) for code in sorted({*own, *ERRORS_BY_CODE})]
 
 

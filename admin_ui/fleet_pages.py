@@ -42,7 +42,7 @@ class ModelConfigPages(LiveAdmin):
                 "fields": (
                     ("name", "pool"),
                     ("model_type", "max_retries"),
-                    ("at_most_once", "max_queued"),
+                    ("at_most_once", "max_queued", "max_queued_seconds"),
                     "circuit",
                 )
             },

@@ -42,6 +42,8 @@ class GpuError(Exception):
     its answer refused. A job that may run only once can't run again."""
     process_died = False
     """Whether the process that ran it is gone by its doing: counts towards poison."""
+    repeats = False
+    """Whether the same failure several times in a row says that no further attempt helps."""
 
     def __init__(
         self, message: str = "", *, retry_after_seconds: float | None = None, detail: str = ""
@@ -137,6 +139,7 @@ class ServerFailed(GpuError):
 
     code = "server_error"
     blames = Verdict.EITHER
+    repeats = True
 
 
 class RunFailed(GpuError):
@@ -144,6 +147,7 @@ class RunFailed(GpuError):
 
     code = "run_failed"
     blames = Verdict.MODEL
+    repeats = True
 
 
 class BadInput(GpuError):
@@ -160,6 +164,7 @@ class RunTimedOut(GpuError):
     code = "timeout"
     blames = Verdict.EITHER
     suspect = True
+    repeats = True
 
 
 class RunCancelled(GpuError):

@@ -213,6 +213,7 @@ class ModelSpec:
     """How a model is run: the founding document's fields, then our own.
 
     poll_interval, max_poll_time, max_run_seconds: seconds. max_queued: jobs that may wait for it; None: any.
+    max_queued_seconds: how long one may wait for it in all; None: as the settings say.
     remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
     how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
     """
@@ -231,6 +232,7 @@ class ModelSpec:
     cancel_endpoint_template: str | None = None
     max_response_bytes: int = 16 * 1024 * 1024
     max_queued: int | None = None
+    max_queued_seconds: float | None = None
     remote_model: str | None = None
     keep_alive_seconds: float | None = None
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 DEADLINE_EXCEEDED = "deadline_exceeded"
+"""The job's deadline passed while it waited, before its first attempt or between two."""
+START_DEADLINE_EXCEEDED = "start_deadline_exceeded"
+"""The job never started before its start deadline."""
+STOPPED_BY_DEADLINE = "stopped_by_deadline"
+"""The job's deadline passed while it ran; the run was stopped."""
+MAX_QUEUED_EXCEEDED = "max_queued_exceeded"
+"""The job waited in the queue for longer than `max_queued_seconds` allows."""
 POISON = "poison"
 CANCELLED = "cancelled"
+"""Cancelled by its client."""
+CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 LOST_AT_MOST_ONCE = "lost_at_most_once"
 """The model is marked `at_most_once` and the attempt's end is unknown: running it again is not allowed."""
 

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpus.errors import GpuError, Verdict
-from jobs.errors import CANCELLED, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
+from jobs.errors import CANCELLED, CANCELLED_BY_OPERATOR, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
+from jobs.fingerprints import fingerprint_of
 from jobs.states import AttemptState, JobState
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share)."""
+    """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share).
+    same_failures: equal failures in a row that end the job; 0: no number of them does."""
 
     max_retries: int = 50
     base_seconds: float = 1.0
@@ -24,6 +26,7 @@ class RetryPolicy:
     jitter: float = 0.1
     free_connects: int = 3
     poison_deaths: int = 3
+    same_failures: int = 3
     at_most_once: bool = False
 
 
@@ -33,14 +36,18 @@ class Standing:
 
     seconds_left: until the job's deadline; None without one.
     faults_here: earlier GPU faults of this round on the same server.
+    same_failures: counted failures in a row up to now; failure: the fingerprint that they share.
     """
 
     tries: int = 0
     free_connects: int = 0
     deaths: int = 0
     cancel_requested: bool = False
+    cancelled_by_operator: bool = False
     seconds_left: float | None = None
     faults_here: int = 0
+    same_failures: int = 0
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where the job goes and what it has used up now. delay_seconds: until it stands in line again."""
+    """Where the job goes and what it has used up now. delay_seconds: until it stands in line again.
+    same_failures, failure: as in `Standing`, with this attempt."""
 
     job: JobState
     attempt: AttemptState
@@ -76,6 +84,8 @@ class Decision:
     deaths: int = 0
     delay_seconds: float = 0.0
     elsewhere: bool = False
+    same_failures: int = 0
+    failure: str = ""
     error_code: str = ""
     error_message: str = ""
 
@@ -102,6 +112,7 @@ def decide_end(
     if error.code == "gpu_fault":
         counted = standing.faults_here > 0
     tries = standing.tries + counted
+    same_failures, failure = _same_failures(error, standing, counted=counted)
 
     def end(
         job: JobState, *, code: str = error.code, message: str = error.message, delay: float = 0.0
@@ -114,7 +125,10 @@ def decide_end(
             free_connects=free_connects,
             deaths=deaths,
             delay_seconds=delay,
-            elsewhere=error.elsewhere,
+            # the last try before equal failures end the job is another server's, where there is one
+            elsewhere=error.elsewhere or (counted and same_failures == policy.same_failures - 1 > 0),
+            same_failures=same_failures,
+            failure=failure,
             error_code=code,
             error_message=message,
         )
@@ -122,7 +136,12 @@ def decide_end(
     if standing.cancel_requested and ending.suspect:
         return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
     if standing.cancel_requested or error.code == CANCELLED:
-        return end(JobState.CANCELLED, code=CANCELLED, message="Cancelled on request.")
+        by_operator = standing.cancelled_by_operator
+        return end(
+            JobState.CANCELLED,
+            code=CANCELLED_BY_OPERATOR if by_operator else CANCELLED,
+            message=cancel_message(by_operator=by_operator),
+        )
     if not error.retryable:
         return end(JobState.FAILED)
     if deaths >= policy.poison_deaths:
@@ -137,6 +156,11 @@ def decide_end(
             code=LOST_AT_MOST_ONCE,
             message=f"The model allows one run only and this one's end is unknown: {error.message}",
         )
+    if 0 < policy.same_failures <= same_failures:
+        return end(
+            JobState.FAILED,
+            message=f"{error.message} (the same failure {same_failures} times in a row: retries do not help)",
+        )
     if tries > policy.max_retries:
         return end(JobState.FAILED, message=f"{error.message} (all {policy.max_retries} retries used)")
     delay = 0.0
@@ -147,6 +171,21 @@ def decide_end(
             JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"
         )
     return end(JobState.RETRYING if delay > 0 else JobState.QUEUED, delay=delay)
+
+
+def cancel_message(*, by_operator: bool) -> str:
+    return "Cancelled by an operator." if by_operator else "Cancelled on request."
+
+
+def _same_failures(error: GpuError, standing: Standing, *, counted: bool) -> tuple[int, str]:
+    """How many equal failures in a row there are with this one, and their fingerprint. An end that costs
+    nothing (busy, interrupted) neither adds to them nor breaks the row."""
+    if not counted:
+        return standing.same_failures, standing.failure
+    if not error.repeats:
+        return 0, ""
+    failure = fingerprint_of(error.code, error.message)
+    return (standing.same_failures + 1 if failure == standing.failure else 1), failure
 
 
 def verdict_of(ending: Ending) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -15,10 +17,12 @@ from jobs.history import WINDOWS, recent_history
 from jobs.line import queue_snapshot
 from jobs.models import DEAD_LETTER, Job
 from jobs.services import ports
+from jobs.states import JobState
 from jobs.sweeps import TICK, sweep_ages
 
 from .pages import QUEUES, pause_of_system, require, window_of
 
+MOST_RETRYING = 1000
 MOST_DEAD_LETTERS = 1000
 """More are not counted out."""
 _FAILURES_SHOWN = 6
@@ -59,11 +63,26 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "queues": queue_snapshot(leases, now, recent, with_shares=False),
             "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),
             "most_dead_letters": MOST_DEAD_LETTERS,
+            "retrying": retrying_jobs(),
             "failures": failed.values("id", "model", "error_code", "finished_at")[:_FAILURES_SHOWN],
         }
     tick = sweep_ages().get(TICK)
     context["silent_beat_seconds"] = tick if tick is not None and tick > _BEAT_SILENT_SECONDS else None
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """Jobs between two attempts: `MOST_RETRYING` at most are counted. top_error: their most frequent code."""
+
+    count: int
+    top_error: str
+
+
+def retrying_jobs() -> Retrying:
+    waiting = Job.objects.filter(state=JobState.RETRYING.value).order_by("due_at")
+    codes = Counter(waiting.values_list("error_code", flat=True)[:MOST_RETRYING])
+    return Retrying(codes.total(), max(codes, key=codes.__getitem__, default=""))
 
 
 def overview_part(request: HttpRequest) -> HttpResponse:

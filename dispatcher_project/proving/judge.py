@@ -12,6 +12,7 @@ Spans = Mapping[str, Sequence[tuple[float, float]]]
 """When a server lied about what it runs: (begin, end) in Unix seconds, by its name."""
 
 DEADLINE_SLACK_SECONDS = 1.5
+DEADLINE_CODES = ("deadline_exceeded", "stopped_by_deadline")
 POISON_DEATHS = 3
 ORDER_SLACK_SECONDS = 5.0
 
@@ -57,7 +58,7 @@ def ledger_against_rows(orders: Iterable[Order], rows: Mapping[str, JobRow]) -> 
 
 
 def _is_explained(order: Order, row: JobRow) -> bool:
-    if row.error_code == "deadline_exceeded":
+    if row.error_code in DEADLINE_CODES:
         return order.deadline_seconds is not None
     if row.error_code == "lost_at_most_once":
         return order.model.endswith("-once")

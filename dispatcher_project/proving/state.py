@@ -14,6 +14,7 @@ from django.db.models import Count
 from redis.exceptions import RedisError
 
 from dispatcher_project.laws import check_laws
+from dispatcher_project.proving.judge import DEADLINE_CODES
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.store import redis_leases
@@ -170,7 +171,7 @@ class State:
 
     def failed_by_deadline(self) -> list[str]:
         with _unless_away():
-            jobs = Job.objects.filter(state=JobState.FAILED.value, error_code="deadline_exceeded")
+            jobs = Job.objects.filter(state=JobState.FAILED.value, error_code__in=DEADLINE_CODES)
             return list(jobs.values_list("id", flat=True))
         return []
 

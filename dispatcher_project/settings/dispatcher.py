@@ -41,6 +41,12 @@ class DispatcherSettings:
     retry_jitter: float = 0.1
     free_connect_tries: int = 3
     poison_deaths: int = 3
+    same_failures: int = 3
+    """Equal failures of a job in a row (run_failed, server_error, timeout) that make it a dead letter.
+    0: only its retries count."""
+    max_queued_seconds: float = 86_400.0
+    """How long a job may wait in all before it fails, where neither its model nor its tenant says. 0: for
+    ever."""
     circuit_failures: int = 5
     """Failures in a row, of different jobs, that open the circuit of a server or model; 0: none opens."""
     circuit_rest_seconds: float = 10.0

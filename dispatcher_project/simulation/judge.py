@@ -16,7 +16,7 @@ from jobs.models import Attempt, Job
 from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
 
 FINAL = {state.value for state in FINAL_JOB_STATES}
-HONEST = {"deadline_exceeded", "run_failed", "poison"}
+HONEST = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
 """What a job may fail of whose client did nothing to it."""
 
 _jobs = prepared.Read(Job.objects.all)

@@ -51,6 +51,13 @@ _MODEL_PROPERTIES: Schema = {
         "maximum": 2_000_000_000,
         "description": "Jobs that may wait for it, of all tenants; more are refused (429). null: no limit.",
     },
+    "max_queued_seconds": {
+        "type": ["number", "null"],
+        "minimum": 0.001,
+        "maximum": MAX_SECONDS,
+        "description": "How long a job may wait for it in all; then it fails with max_queued_exceeded. "
+        "null: DISPATCHER_MAX_QUEUED_SECONDS.",
+    },
     "remote_model": {
         "type": ["string", "null"],
         "minLength": 1,

@@ -37,6 +37,14 @@ class ModelConfig(models.Model):
         validators=[MinValueValidator(1)],
         help_text="Jobs that may wait for it, of all tenants; more are refused (429). Empty: no limit.",
     )
+    max_queued_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[MinValueValidator(0.001)],
+        help_text="Seconds that a job may wait for it in all; then it fails (max_queued_exceeded)."
+        " Empty: DISPATCHER_MAX_QUEUED_SECONDS.",
+    )
     remote_model = models.CharField(
         max_length=200,
         null=True,
@@ -84,6 +92,7 @@ class ModelConfig(models.Model):
             cancel_endpoint_template=self.cancel_endpoint_template,
             max_response_bytes=self.max_response_bytes,
             max_queued=self.max_queued,
+            max_queued_seconds=self.max_queued_seconds,
             remote_model=self.remote_model,
             keep_alive_seconds=self.keep_alive_seconds,
         )

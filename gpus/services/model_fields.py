@@ -28,6 +28,7 @@ MODEL_FIELDS = (
     "cancel_endpoint_template",
     "max_response_bytes",
     "max_queued",
+    "max_queued_seconds",
     "remote_model",
     "keep_alive_seconds",
     "health_path",

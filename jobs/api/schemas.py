@@ -159,8 +159,14 @@ def _summary_properties() -> Schema:
         "run_at": {**_TIME_OR_NULL, "description": "Of a job for later: when it stands in line."},
         "started_at": _TIME_OR_NULL,
         "finished_at": _TIME_OR_NULL,
+        "deadline_at": {**_TIME_OR_NULL, "description": "When it must be over."},
+        "start_deadline_at": {**_TIME_OR_NULL, "description": "When it must have started."},
+        "queue_deadline_at": {
+            **_TIME_OR_NULL,
+            "description": "When it will have waited for `max_queued_seconds`; runs push it back.",
+        },
         "cancel_requested_at": _TIME_OR_NULL,
-        "error": _error(),
+        "error": {**_error(), "description": "Of a job that is not over: that of its last attempt."},
         "attempts": {"type": "array", "items": {"$ref": "#/components/schemas/Attempt"}},
         "urls": object_of({name: {"type": "string"} for name in ("self", "events", "cancel")}),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpus.api.control_schemas import page_of
 from gpus.api.schemas import NAME, Schema, object_of
 from gpus.protocol import BANDS
-from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_RUNNING
+from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_QUEUED_SECONDS, MOST_RUNNING
 
 _RULES: Schema = {
     "weight": {
@@ -29,6 +29,13 @@ _RULES: Schema = {
         "minimum": 1,
         "maximum": MOST_QUEUED,
         "description": "Jobs that may wait, more are refused; null: no limit.",
+    },
+    "max_queued_seconds": {
+        "type": ["number", "null"],
+        "minimum": 0.001,
+        "maximum": MOST_QUEUED_SECONDS,
+        "description": "How long a job may wait in all; then it fails with max_queued_exceeded. The shorter "
+        "of this and the model's counts. null: the model's.",
     },
     "submits_per_second": {
         "type": ["number", "null"],

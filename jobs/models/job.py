@@ -20,7 +20,7 @@ class Job(models.Model):
     live_attempt: id of the attempt that may end this job now; set with RUNNING, cleared with its end.
     place_us: the job's place in line, microseconds since the epoch; retries keep it.
     round: an operator's retry opens a new one, with its own budget.
-    tries, free_connects, deaths: of this round; see `jobs.retry`.
+    tries, free_connects, deaths, same_failures: of this round; see `jobs.retry`.
     event_seq: number of the last event; raised with every write to the event log.
     """
 
@@ -51,7 +51,7 @@ class Job(models.Model):
         blank=True,
         default="",
         db_default="",  # workers of the release before insert jobs without it, while an upgrade goes on
-        help_text="Of a FAILED job: which kind of failure.",
+        help_text="Of a FAILED job: which kind of failure. Of one that waits: of its last counted attempt.",
     )
     result = models.JSONField(null=True, blank=True, default=None)
 
@@ -67,7 +67,13 @@ class Job(models.Model):
     )
     deadline_at = models.DateTimeField(null=True, blank=True)
     start_deadline_at = models.DateTimeField(null=True, blank=True)
+    queue_deadline_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it has waited for max_queued_seconds; runs push it back."
+    )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    cancelled_by_operator = models.BooleanField(
+        default=False, db_default=False, help_text="The cancel was an operator's."
+    )
     dismissed_at = models.DateTimeField(null=True, blank=True, help_text="Deleted from the dead letters.")
 
     round = models.PositiveIntegerField(default=1)
@@ -76,6 +82,9 @@ class Job(models.Model):
     tries = models.PositiveIntegerField(default=0)
     free_connects = models.PositiveIntegerField(default=0)
     deaths = models.PositiveIntegerField(default=0)
+    same_failures = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Equal failures in a row, up to the last counted attempt."
+    )
     avoid_server = models.CharField(max_length=64, blank=True, default="")
     event_seq = models.PositiveIntegerField(default=0)
 
@@ -119,6 +128,11 @@ class Job(models.Model):
                 fields=["start_deadline_at"],
                 name="job_start_deadline_idx",
                 condition=Q(start_deadline_at__isnull=False, started_at=None, finished_at=None),
+            ),
+            models.Index(
+                fields=["queue_deadline_at"],
+                name="job_queue_deadline_idx",
+                condition=Q(queue_deadline_at__isnull=False, finished_at=None),
             ),
             models.Index(
                 fields=["finished_at"],

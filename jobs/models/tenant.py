@@ -9,6 +9,8 @@ from gpus.protocol import BANDS, TenantSpec
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
 MOST_RUNNING = 1_000_000
+MOST_QUEUED_SECONDS = 31_536_000.0
+"""A year; longer is a mistake in the unit."""
 MOST_QUEUED = 2_147_483_647
 """What the column holds."""
 
@@ -55,6 +57,15 @@ class Tenant(models.Model):
         default=None,
         validators=[MinValueValidator(1)],
         help_text="Jobs of this tenant that may wait; more are refused (429). Empty: no limit.",
+    )
+    max_queued_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[MinValueValidator(0.001), MaxValueValidator(MOST_QUEUED_SECONDS)],
+        help_text="Seconds that a job of this tenant may wait in all; then it fails (max_queued_exceeded)."
+        " The shorter of this and the model's counts. Empty: the model's, else"
+        " DISPATCHER_MAX_QUEUED_SECONDS.",
     )
     submits_per_second = models.FloatField(
         null=True,

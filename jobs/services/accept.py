@@ -18,6 +18,7 @@ from jobs.errors import Refused, UnknownModel
 from jobs.ids import new_id
 from jobs.models import IdempotencyKey, Job
 from jobs.services.capacity import Capacity
+from jobs.services.queue_deadline import queue_deadline
 from jobs.services.quotas import quota_refusal
 from jobs.services.replays import EarlierBatch, complete_batch, remembered, replayed
 from jobs.services.room import Room
@@ -187,4 +188,5 @@ def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -
         created_at=now,
         deadline_at=after(start, request.deadline_seconds),
         start_deadline_at=after(start, request.start_deadline_seconds),
+        queue_deadline_at=queue_deadline(tenant_id, request.model, start),
     )

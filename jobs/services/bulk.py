@@ -61,7 +61,7 @@ def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_M
         asked: list[str] = []
         for job_id in job_ids:
             try:
-                outcome, end = move_to_cancelled(job_id, ports)
+                outcome, end = move_to_cancelled(job_id, ports, by_operator=True)
             except (NotCancellable, Job.DoesNotExist):
                 continue
             ended.append(end)

@@ -37,6 +37,7 @@ def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
         jitter=knobs.retry_jitter,
         free_connects=knobs.free_connect_tries,
         poison_deaths=knobs.poison_deaths,
+        same_failures=knobs.same_failures,
         at_most_once=spec.at_most_once,
     )
 

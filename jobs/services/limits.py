@@ -19,6 +19,7 @@ class Limits:
     """None: no limit. burst: jobs at once, of the rate. allowed_models: names."""
 
     max_queued: int | None = None
+    max_queued_seconds: float | None = None
     submits_per_second: float | None = None
     submit_burst: int | None = None
     daily_gpu_seconds: float | None = None
@@ -29,7 +30,14 @@ class Limits:
         return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
 
 
-_FIELDS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
+_FIELDS = (
+    "max_queued",
+    "max_queued_seconds",
+    "submits_per_second",
+    "submit_burst",
+    "daily_gpu_seconds",
+    "allowed_models",
+)
 _row = prepared.Read(lambda: Tenant.objects.filter(pk=prepared.value(Tenant, "id")).values(*_FIELDS))
 _remembered: Remembered[int, Limits] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
 

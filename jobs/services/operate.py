@@ -16,10 +16,11 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import prepared
 from gpus.services.audit import record
 from jobs import transitions
-from jobs.errors import CANCELLED, NotCancellable, NotDeadLetter
+from jobs.errors import NotCancellable, NotDeadLetter
 from jobs.models import Job
 from jobs.services.finish import after_ends
 from jobs.services.ports import Ports
+from jobs.services.queue_deadline import queue_deadline_of
 from jobs.services.standing import take_out_of_line
 from jobs.states import JobState
 from jobs.transitions import Ended
@@ -50,8 +51,12 @@ def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOut
     return outcome
 
 
-def move_to_cancelled(job_id: str, ports: Ports, *, by: str | None = None) -> tuple[CancelOutcome, Ended]:
-    """`cancel_job` without telling anybody: that is the caller's."""
+def move_to_cancelled(
+    job_id: str, ports: Ports, *, by: str | None = None, by_operator: bool | None = None
+) -> tuple[CancelOutcome, Ended]:
+    """`cancel_job` without telling anybody: that is the caller's. by_operator: whose cancel the job shows
+    where the audit has an entry for many jobs; None: an operator's where `by` names one."""
+    by_operator = by is not None if by_operator is None else by_operator
     job: Job | None = _of_id.first(id=job_id)
     if job is None:
         raise Job.DoesNotExist
@@ -62,10 +67,8 @@ def move_to_cancelled(job_id: str, ports: Ports, *, by: str | None = None) -> tu
     with transaction.atomic():
         ended = Ended(won=False)
         if not is_held:
-            ended = transitions.end_waiting(
-                job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
-            )
-        requested = not ended.won and transitions.request_cancel(job_id, now)
+            ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
+        requested = not ended.won and transitions.request_cancel(job_id, now, by_operator=by_operator)
         if ended.won or requested:
             _audit(by, "cancel_job", job_id)
     if requested:
@@ -86,7 +89,7 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
     opened = []
     for job_id in job_ids:
         with transaction.atomic():
-            job = transitions.open_round(job_id, ports.clock.now())
+            job = transitions.open_round(job_id, ports.clock.now(), queue_deadline=queue_deadline_of)
             if job is not None:
                 _audit(by, "retry_dead_letter", job_id, round=job.round)
                 opened.append(job)

@@ -8,14 +8,14 @@ from enum import StrEnum
 from typing import Any
 
 from gpus.errors import GpuError
-from jobs.errors import DEADLINE_EXCEEDED
+from jobs.errors import STOPPED_BY_DEADLINE
 from jobs.retry import Ending
 
 
 class DeadlineExceeded(GpuError):
     """The job's deadline passed while it ran."""
 
-    code = DEADLINE_EXCEEDED
+    code = STOPPED_BY_DEADLINE
     counts = False
     retryable = False
 

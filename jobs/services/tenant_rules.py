@@ -26,7 +26,14 @@ from jobs.services.ports import Ports
 
 RULES = ("weight", "highest_band", "max_running")
 """What the lease layer knows."""
-LIMITS = ("max_queued", "submits_per_second", "submit_burst", "daily_gpu_seconds", "allowed_models")
+LIMITS = (
+    "max_queued",
+    "max_queued_seconds",
+    "submits_per_second",
+    "submit_burst",
+    "daily_gpu_seconds",
+    "allowed_models",
+)
 """What the front door asks the row for."""
 CHANGEABLE = (*RULES, *LIMITS)
 

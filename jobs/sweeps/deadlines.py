@@ -6,7 +6,7 @@ ends in the database alone: a claim that comes later finds it final and gives th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import prepared
 from gpus.models.prepared import value
 from jobs import transitions
-from jobs.errors import DEADLINE_EXCEEDED
+from jobs.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
 from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
@@ -25,31 +25,37 @@ from jobs.states import JobState
 from jobs.sweeps.base import SweepCount, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended
 
+Reason = Callable[[Job], tuple[str, str]]
+"""The error's code and message."""
 LIMIT = 500
 _NOT_WAITING = [JobState.RUNNING.value, JobState.CANCELLING.value]
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: jobs ended FAILED, `deadline_exceeded`."""
+    """repaired: jobs ended FAILED."""
     now = ports.clock.now()
     count = SweepCount()
-    for overdue in (_past_deadline, _past_start_deadline):
+    for overdue, reason in (
+        (_past_deadline, _deadline_passed),
+        (_past_start_deadline, _never_started),
+    ):
         for jobs in in_batches(overdue(now=now)):
-            count += _end(jobs, now, ports)
+            count += end_jobs("deadlines", jobs, now, ports, reason)
     return count
 
 
-def _waiting_and(**overdue: Any) -> QuerySet[Job]:
+def waiting_and(**overdue: Any) -> QuerySet[Job]:
+    """Jobs that wait and meet these conditions, without payload, `LIMIT` at most."""
     # "not running" is no index condition: asked for the waiting ones, SQLite reads the whole line
     jobs = Job.objects.filter(**overdue, finished_at=None).exclude(state__in=_NOT_WAITING)
     return jobs.defer("payload", "result").order_by()[:LIMIT]
 
 
 _past_deadline = prepared.Read(
-    lambda: _waiting_and(deadline_at__isnull=False, deadline_at__lte=value(Job, "deadline_at", "now"))
+    lambda: waiting_and(deadline_at__isnull=False, deadline_at__lte=value(Job, "deadline_at", "now"))
 )
 _past_start_deadline = prepared.Read(
-    lambda: _waiting_and(
+    lambda: waiting_and(
         start_deadline_at__isnull=False,
         started_at=None,
         start_deadline_at__lte=value(Job, "start_deadline_at", "now"),
@@ -57,8 +63,9 @@ _past_start_deadline = prepared.Read(
 )
 
 
-def _end(jobs: Sequence[Job], now: datetime, ports: Ports) -> SweepCount:
-    """The tickets first, outside the transaction; who is on a slot by now is left alone."""
+def end_jobs(sweep: str, jobs: Sequence[Job], now: datetime, ports: Ports, reason: Reason) -> SweepCount:
+    """Fails these waiting jobs. Tickets are removed first, outside the transaction; a job that is on a slot
+    by now is left alone."""
     off_the_line: list[Job] = []
     ends: list[Ended] = []
 
@@ -67,18 +74,17 @@ def _end(jobs: Sequence[Job], now: datetime, ports: Ports) -> SweepCount:
             off_the_line.append(job)
         return False
 
-    looked = sweep_rows("deadlines", jobs, take_out)
+    looked = sweep_rows(sweep, jobs, take_out)
     off_the_line.sort(key=lambda job: job.id)
-    moved = move_rows("deadlines", off_the_line, lambda job: _fail(job, now), ends)
+    moved = move_rows(sweep, off_the_line, lambda job: _fail(job, now, reason), ends)
     finish.after_ends(ends, ports)
     return looked + SweepCount(0, moved.repaired, moved.failed)
 
 
-def _fail(job: Job, now: datetime) -> Ended | None:
+def _fail(job: Job, now: datetime, reason: Reason) -> Ended | None:
     """Inside a transaction."""
-    ended = transitions.end_waiting(
-        job.id, JobState.FAILED, now, code=DEADLINE_EXCEEDED, message=_message(job, now)
-    )
+    code, message = reason(job)
+    ended = transitions.end_waiting(job.id, JobState.FAILED, now, code=code, message=message)
     return ended if ended.won else None
 
 
@@ -90,9 +96,11 @@ def _is_held(job: Job, ports: Ports) -> bool:
         return False
 
 
-def _message(job: Job, now: datetime) -> str:
+def _deadline_passed(job: Job) -> tuple[str, str]:
     if job.started_at is not None:
-        return "Its deadline passed while it waited for another attempt."
-    if job.deadline_at is not None and job.deadline_at <= now:
-        return "Its deadline passed while it waited in line; it never started."
-    return "It did not start before its start deadline; it never started."
+        return DEADLINE_EXCEEDED, "Its deadline passed while it waited for another attempt."
+    return DEADLINE_EXCEEDED, "Its deadline passed while it waited in line; it never started."
+
+
+def _never_started(_: Job) -> tuple[str, str]:
+    return START_DEADLINE_EXCEEDED, "It did not start before its start deadline; it never started."

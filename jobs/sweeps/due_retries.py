@@ -9,7 +9,6 @@ from gpus.models import prepared
 from gpus.models.prepared import value
 from gpus.protocol import Ticket
 from jobs import transitions
-from jobs.errors import CANCELLED
 from jobs.models import Job
 from jobs.services import finish
 from jobs.services.ports import Ports
@@ -23,7 +22,7 @@ _due = prepared.Read(
     lambda: (
         Job.objects.filter(state=JobState.RETRYING.value, due_at__lte=value(Job, "due_at", "now"))
         .order_by("due_at")
-        .values_list("id", "cancel_requested_at")[:LIMIT]
+        .values_list("id", "cancel_requested_at", "cancelled_by_operator")[:LIMIT]
     )
 )
 
@@ -48,12 +47,10 @@ def sweep(ports: Ports) -> SweepCount:
     return count
 
 
-def _go_on(row: tuple[str, object], now: datetime) -> Job | Ended | None:
+def _go_on(row: tuple[str, object, bool], now: datetime) -> Job | Ended | None:
     """Inside a transaction."""
-    job_id, cancel_requested_at = row
+    job_id, cancel_requested_at, by_operator = row
     if cancel_requested_at is None:
         return transitions.queue_again(job_id, now)
-    ended = transitions.end_waiting(
-        job_id, JobState.CANCELLED, now, code=CANCELLED, message="Cancelled on request."
-    )
+    ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
     return ended if ended.won else None

@@ -227,6 +227,12 @@ def end_attempt(end: End) -> Ended:
     if job.due_at is not None:
         data["due_at"] = job.due_at.isoformat()
     fields = ["live_attempt", "tries", "free_connects", "deaths", "avoid_server", "due_at"]
+    if (job.same_failures, job.error_fingerprint) != (decision.same_failures, decision.failure):
+        job.same_failures, job.error_fingerprint = decision.same_failures, decision.failure
+        fields += ["same_failures", "error_fingerprint"]
+    if job.queue_deadline_at is not None and not is_final(decision.job):
+        job.queue_deadline_at += max(end.at - attempt.started_at, timedelta())  # only its waiting counts
+        fields.append("queue_deadline_at")
     if decision.job is JobState.COMPLETED:
         job.result = end.result
         fields.append("result")
@@ -283,6 +289,9 @@ def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
         free_connects=job.free_connects,
         deaths=job.deaths,
         cancel_requested=job.cancel_requested_at is not None,
+        cancelled_by_operator=job.cancelled_by_operator,
         seconds_left=(job.deadline_at - at).total_seconds() if job.deadline_at else None,
         faults_here=faults,
+        same_failures=job.same_failures,
+        failure=job.error_fingerprint,
     )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from gpus.models import sets
 from gpus.models.columns import new_row
-from jobs.errors import CANCELLED
+from jobs.errors import CANCELLED, CANCELLED_BY_OPERATOR
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
-from jobs.retry import Decision
+from jobs.retry import Decision, cancel_message
 from jobs.states import JobState
 from jobs.transitions.rows import call_back, log_event, move_job
 from jobs.transitions.together import lock_job
 
+QueueDeadline = Callable[[Job, datetime], datetime | None]
 WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 
@@ -104,31 +105,49 @@ def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
     if job is None or job.state != JobState.CANCELLING:
         return Ended(won=False, job=job)
     Attempt.objects.filter(job_id=job.id, number=job.attempts_made).update(evidence=evidence[:200])
-    job.error_code, job.error_message = CANCELLED, "Cancelled on request."
+    by_operator = job.cancelled_by_operator
+    job.error_code = CANCELLED_BY_OPERATOR if by_operator else CANCELLED
+    job.error_message = cancel_message(by_operator=by_operator)
     move_job(job, JobState.CANCELLED, at, {"evidence": evidence}, "error_code", "error_message")
     return Ended(won=True, job=job, callback_id=call_back(job, at))
 
 
-def request_cancel(job_id: str, at: datetime) -> bool:
-    """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest."""
+def end_cancelled(job_id: str, at: datetime, *, by_operator: bool) -> Ended:
+    """A job that holds no slot ends CANCELLED. Its ticket must be out of the line already."""
+    return end_waiting(
+        job_id,
+        JobState.CANCELLED,
+        at,
+        code=CANCELLED_BY_OPERATOR if by_operator else CANCELLED,
+        message=cancel_message(by_operator=by_operator),
+    )
+
+
+def request_cancel(job_id: str, at: datetime, *, by_operator: bool = False) -> bool:
+    """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest. The first
+    request says whose cancel it is."""
     job = lock_job(job_id)
     if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED, JobState.CANCELLING):
         return False
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at
-        log_event(job, "cancel_requested", at, {}, "cancel_requested_at")
+        job.cancelled_by_operator = by_operator
+        log_event(job, "cancel_requested", at, {}, "cancel_requested_at", "cancelled_by_operator")
     return True
 
 
-def open_round(job_id: str, at: datetime) -> Job | None:
-    """FAILED → QUEUED by an operator: a new round with its own budget and its own place in line."""
+def open_round(job_id: str, at: datetime, *, queue_deadline: QueueDeadline | None = None) -> Job | None:
+    """FAILED → QUEUED by an operator: a new round with its own budget and its own place in line.
+    queue_deadline: of a job that begins to wait at a time; None: it may wait for ever."""
     job = lock_job(job_id)
     if job is None or job.state != JobState.FAILED or job.dismissed_at is not None:
         return None
     job.round += 1
-    job.tries = job.free_connects = job.deaths = 0
+    job.tries = job.free_connects = job.deaths = job.same_failures = 0
     job.error_code = job.error_message = job.error_fingerprint = job.avoid_server = ""
     job.finished_at = job.cancel_requested_at = job.deadline_at = job.start_deadline_at = None
+    job.cancelled_by_operator = False
+    job.queue_deadline_at = queue_deadline(job, at) if queue_deadline else None
     job.place_us = int(at.timestamp() * 1_000_000)
     move_job(
         job,
@@ -139,14 +158,17 @@ def open_round(job_id: str, at: datetime) -> Job | None:
         "tries",
         "free_connects",
         "deaths",
+        "same_failures",
         "error_code",
         "error_message",
         "error_fingerprint",
         "avoid_server",
         "finished_at",
         "cancel_requested_at",
+        "cancelled_by_operator",
         "deadline_at",
         "start_deadline_at",
+        "queue_deadline_at",
         "place_us",
     )
     return job

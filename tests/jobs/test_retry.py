@@ -12,12 +12,14 @@ from gpus.errors import (
     GpuFault,
     Interrupted,
     RunCancelled,
+    RunFailed,
     RunTimedOut,
     ServerFailed,
     ServerLost,
     Verdict,
 )
 from gpus.runners.transport import ResponseTooLarge
+from jobs.fingerprints import fingerprint_of
 from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
 from jobs.states import AttemptState, JobState
 
@@ -146,3 +148,66 @@ def test_delays_double_up_to_the_cap_with_ten_percent_jitter():
 ])  # fmt: skip
 def test_what_an_end_says_of_server_and_model(ending: Ending, verdict: Verdict) -> None:
     assert verdict_of(ending) is verdict
+
+
+# -- the same failure again and again ------------------------------------------------------------------------
+
+
+def standing_after(*errors: GpuError, policy: RetryPolicy) -> Standing:
+    standing = Standing()
+    for error in errors:
+        decision = decide(error, standing, policy)
+        standing = Standing(
+            tries=decision.tries, same_failures=decision.same_failures, failure=decision.failure
+        )
+    return standing
+
+
+FIFTY = RetryPolicy(max_retries=50)
+
+
+@pytest.mark.parametrize("error", [RunFailed, ServerFailed, RunTimedOut])
+def test_the_same_failure_three_times_in_a_row_is_a_dead_letter(error):
+    standing = standing_after(error("no weights in 12 s"), error("no weights in 15 s"), policy=FIFTY)
+    decision = decide(error("no weights in 9 s"), standing, FIFTY)
+    assert (decision.job, decision.tries) == (JobState.FAILED, 3)
+    assert decision.error_code == error.code
+    assert decision.error_message.startswith("no weights in 9 s (the same failure 3 times in a row")
+
+
+def test_another_failure_in_between_begins_a_new_row():
+    standing = standing_after(RunFailed("a"), RunFailed("a"), RunFailed("b"), policy=FIFTY)
+    decision = decide(RunFailed("a"), standing, FIFTY)
+    assert (decision.job, decision.same_failures) == (JobState.RETRYING, 1)
+
+
+def test_what_costs_nothing_neither_adds_to_the_row_nor_breaks_it():
+    standing = standing_after(RunFailed("a"), GpuBusy(), RunFailed("a"), Interrupted(), policy=FIFTY)
+    assert (standing.same_failures, standing.failure) == (2, fingerprint_of("run_failed", "a"))
+    assert decide(RunFailed("a"), standing, FIFTY).job is JobState.FAILED
+
+
+def test_lost_servers_use_all_retries_however_equal_they_are():
+    standing = standing_after(*[ServerLost("gone")] * 10, policy=FIFTY)
+    assert decide(ServerLost("gone"), standing, FIFTY).job is JobState.RETRYING
+
+
+def test_the_last_of_equal_tries_is_another_servers():
+    """One sick server alone must not make a dead letter where another server is well."""
+    first = decide(ServerFailed("500"), Standing(), FIFTY)
+    assert not first.elsewhere
+    second = decide(ServerFailed("500"), standing_after(ServerFailed("500"), policy=FIFTY), FIFTY)
+    assert second.elsewhere
+
+
+def test_zero_leaves_it_to_the_retries():
+    never = RetryPolicy(max_retries=50, same_failures=0)
+    standing = standing_after(*[RunFailed("a")] * 9, policy=never)
+    assert decide(RunFailed("a"), standing, never).job is JobState.RETRYING
+
+
+def test_whose_cancel_it_was_is_told():
+    client = decide(RunCancelled(), Standing(cancel_requested=True))
+    operator = decide(RunCancelled(), Standing(cancel_requested=True, cancelled_by_operator=True))
+    assert (client.job, client.error_code) == (JobState.CANCELLED, "cancelled")
+    assert (operator.job, operator.error_code) == (JobState.CANCELLED, "cancelled_by_operator")

@@ -214,3 +214,19 @@ def test_the_side_bar_leads_there_and_to_flower(viewer: Client) -> None:
     page = text(viewer, "/admin/")
     for path in ("/admin/fleet/", "/admin/queues/", "/admin/flower/"):
         assert f'href="{path}"' in page
+
+
+def test_jobs_between_two_attempts_are_a_tile_with_their_most_frequent_error(operator: Client) -> None:
+    Job.objects.all().delete()
+    assert "mostly" not in text(operator, "/admin/now/?part=now")
+    tenant = Tenant.objects.create(name="retrying")
+    now = timezone.now()
+    for number, code in enumerate(["run_failed", "server_lost", "run_failed"]):
+        values: dict[str, Any] = {"tenant": tenant, "model": "flux", "pool": "flux", "payload": {}}
+        Job.objects.create(
+            **values, state="retrying", error_code=code, due_at=now, place_us=number, created_at=now
+        )
+    page = text(operator, "/admin/now/?part=now")
+    assert 'state__exact=retrying">3</a> <small>mostly run_failed</small>' in page
+    listed = text(operator, "/admin/jobs/job/?state__exact=retrying")
+    assert listed.count("run_failed") >= 2

@@ -22,6 +22,7 @@ NEW = {
     "highest_band": "normal",
     "max_running": None,
     "max_queued": None,
+    "max_queued_seconds": None,
     "submits_per_second": None,
     "submit_burst": None,
     "daily_gpu_seconds": None,
@@ -71,6 +72,7 @@ def test_a_limit_is_taken_away_with_null(operator: Account) -> None:
 def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Account) -> None:
     limits = {
         "max_queued": 7,
+        "max_queued_seconds": 60.0,
         "submits_per_second": 2.5,
         "submit_burst": 10,
         "daily_gpu_seconds": 3600.0,
@@ -110,6 +112,7 @@ def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account,
         ({"highest_band": None}, "/highest_band"),
         ({"max_runing": 3}, "/max_runing"),
         ({"max_queued": 0}, "/max_queued"),
+        ({"max_queued_seconds": 0}, "/max_queued_seconds"),
         ({"submits_per_second": -1}, "/submits_per_second"),
         ({"submit_burst": 5}, "/submit_burst"),
         ({"daily_gpu_seconds": 0}, "/daily_gpu_seconds"),

@@ -129,3 +129,19 @@ def test_a_repetition_finds_its_job_although_the_tenant_may_no_longer_submit_it(
     again = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k")
     assert again.json()["job_id"] == first.json()["job_id"]
     problem(acme.client.post(SUBMIT, JOB, format="json"), 403, "model_not_allowed")
+
+
+def test_a_job_says_when_its_longest_wait_ends(acme: Account, zimg: ModelConfig) -> None:
+    zimg.max_queued_seconds = 600
+    zimg.save()
+    told = submit(acme, deadline_seconds=60).json()
+    job = Job.objects.get(id=told["job_id"])
+    assert job.queue_deadline_at == job.created_at + timedelta(seconds=600)
+    assert told["queue_deadline_at"] == job.queue_deadline_at.isoformat()
+    assert told["deadline_at"] == (job.created_at + timedelta(seconds=60)).isoformat()
+    assert told["start_deadline_at"] is None
+
+
+def test_the_longest_wait_is_a_day_where_nobody_says_otherwise(acme: Account, zimg: ModelConfig) -> None:
+    job = Job.objects.get(id=submit(acme).json()["job_id"])
+    assert job.queue_deadline_at == job.created_at + timedelta(days=1)

@@ -167,10 +167,10 @@ def test_what_moved_on_meanwhile_is_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
     real = bulk.move_to_cancelled
 
-    def one_is_over(job_id, ports):
+    def one_is_over(job_id, ports, **by):
         if job_id == jobs[1].id:
             raise NotCancellable
-        return real(job_id, ports)
+        return real(job_id, ports, **by)
 
     monkeypatch.setattr(bulk, "move_to_cancelled", one_is_over)
     done = cancel_jobs(JobFilter(), by=BY, ports=make_ports())

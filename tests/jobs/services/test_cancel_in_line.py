@@ -32,13 +32,13 @@ def test_the_ticket_is_gone_before_the_row_says_cancelled(shop, monkeypatch):
     hands = by_hand(shop)
     job = hands.submit()
     seen = []
-    real = transitions.end_waiting
+    real = transitions.end_cancelled
 
     def looking(*given, **named):
         seen.append(hands.waiting())
         return real(*given, **named)
 
-    monkeypatch.setattr(operate.transitions, "end_waiting", looking)
+    monkeypatch.setattr(operate.transitions, "end_cancelled", looking)
     cancel_job(job.id, ports=hands.worker.ports)
     assert seen == [0]
 

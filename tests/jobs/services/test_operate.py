@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.errors import BadInput
+from gpus.errors import BadInput, RunCancelled, ServerLost
 from jobs import transitions
 from jobs.errors import NotCancellable, NotDeadLetter
 from jobs.models import Job
@@ -80,3 +80,35 @@ def test_a_dismissed_dead_letter_is_no_dead_letter_any_more():
         retry_dead_letter(job.id, ports=make_ports())
     with pytest.raises(NotDeadLetter):
         dismiss_dead_letter(job.id, ports=make_ports())
+
+
+@pytest.mark.parametrize(("by", "code"), [(None, "cancelled"), ("ops", "cancelled_by_operator")])
+def test_whose_cancel_it_was_is_told_of_a_waiting_job(by: str | None, code: str):
+    job = make_job()
+    cancel_job(job.id, ports=make_ports(), by=by)
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == (JobState.CANCELLED, code)
+
+
+@pytest.mark.parametrize(("by", "code"), [(None, "cancelled"), ("ops", "cancelled_by_operator")])
+def test_whose_cancel_it_was_is_told_of_a_running_job_by_the_first_request(by: str | None, code: str):
+    job = make_job()
+    attempt_id = make_running(job)
+    cancel_job(job.id, ports=make_ports(), by=by)
+    cancel_job(job.id, ports=make_ports(), by=None if by else "ops")
+    ending = Ending(RunCancelled())
+    transitions.end_attempt(End(job.id, attempt_id, 1, "gpu-1/0", ending, RetryPolicy(), START))
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == (JobState.CANCELLED, code)
+
+
+def test_whose_cancel_it_was_is_known_after_the_slot_was_proven_free():
+    job = make_job()
+    attempt_id = make_running(job)
+    cancel_job(job.id, ports=make_ports(), by="ops")
+    ending = Ending(ServerLost("gone"), suspect=True)
+    transitions.end_attempt(End(job.id, attempt_id, 1, "gpu-1/0", ending, RetryPolicy(), START))
+    transitions.finish_cancelling(job.id, START, evidence="it restarted")
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == (JobState.CANCELLED, "cancelled_by_operator")
+    assert job.error_message == "Cancelled by an operator."

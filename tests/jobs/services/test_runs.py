@@ -181,7 +181,7 @@ def test_a_cancel_that_is_never_proven_ends_with_the_run_limit():
 def test_the_jobs_deadline_stops_the_run():
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), deadline=10.0).accept()
     over = bench.wait_through()
-    assert over.ending.error.code == "deadline_exceeded"
+    assert over.ending.error.code == "stopped_by_deadline"
     assert bench.clock.elapsed == 10.0
 
 

@@ -47,7 +47,9 @@ class Case:
 
 CASES = [
     pytest.param(Case(due_retries.sweep, due_retry, "queue_again", JobState.QUEUED), id="due_retries"),
-    pytest.param(Case(due_retries.sweep, retry_to_cancel, "end_waiting", JobState.CANCELLED), id="cancelled"),
+    pytest.param(
+        Case(due_retries.sweep, retry_to_cancel, "end_cancelled", JobState.CANCELLED), id="cancelled"
+    ),
     pytest.param(Case(deadlines.sweep, past_deadline, "end_waiting", JobState.FAILED), id="deadlines"),
 ]
 

@@ -199,6 +199,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "fill",
         "generation",
         "lock_sync",
+        "long_waits",
         "mirror_registry",
         "orphans",
         "quarantine",

@@ -111,7 +111,9 @@ def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
     job = world.job(start_deadline_at=world.clock.now() + timedelta(seconds=5), push=False)
     world.clock.advance(6)
     assert deadlines.sweep(world.ports).repaired == 1
-    assert "start deadline" in Job.objects.get(id=job.id).error_message
+    job.refresh_from_db()
+    assert job.error_code == "start_deadline_exceeded", "told apart from a deadline of the whole job"
+    assert "start deadline" in job.error_message
 
 
 def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:

@@ -1,0 +1,148 @@
+"""A job that nobody runs ends after its longest wait, whoever forgot it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpus.errors import RunFailed, ServerLost
+from gpus.models import ModelConfig
+from jobs import transitions
+from jobs.models import Callback, Job, Tenant
+from jobs.retry import Ending, RetryPolicy
+from jobs.services import operate
+from jobs.services.limits import forget
+from jobs.services.queue_deadline import max_queued_seconds, queue_deadline
+from jobs.states import JobState
+from jobs.sweeps import long_waits
+from jobs.transitions import End
+from tests.jobs.sweeps.conftest import World, attempt_of
+
+pytestmark = pytest.mark.database
+MINUTE = timedelta(seconds=60)
+
+
+def waiting(world: World, **fields: Any) -> Job:
+    return world.job(queue_deadline_at=world.clock.now() + MINUTE, **fields)
+
+
+def test_it_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -> None:
+    world.server()
+    ModelConfig.objects.update(max_queued_seconds=60)
+    job = waiting(world, callback_url="https://x.example/")
+    world.clock.advance(59)
+    assert long_waits.sweep(world.ports).looked == 0
+    world.clock.advance(2)
+    assert long_waits.sweep(world.ports).repaired == 1
+    job.refresh_from_db()
+    assert (job.state, job.error_code) == (JobState.FAILED, "max_queued_exceeded")
+    assert "60 s (max_queued_seconds)" in job.error_message
+    assert world.leases.has_tickets("m", [job.ticket]) == [False]
+    assert world.callbacks == [Callback.objects.get(job=job).id]
+
+
+def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> None:
+    world.server()
+    job = waiting(world)
+    world.clock.advance(50)
+    lease = world.claim()
+    world.clock.advance(600)
+    assert long_waits.sweep(world.ports).looked == 0
+    end = End(
+        job.id,
+        lease.attempt_id,
+        1,
+        lease.slot,
+        Ending(ServerLost("gone")),
+        RetryPolicy(),
+        world.clock.now(),
+    )
+    assert transitions.end_attempt(end).won
+    job.refresh_from_db()
+    assert job.queue_deadline_at == world.clock.now() + timedelta(seconds=10), "it had waited for 50 s"
+    world.clock.advance(11)
+    assert long_waits.sweep(world.ports).repaired == 1
+    assert Job.objects.get(id=job.id).error_code == "max_queued_exceeded"
+
+
+def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
+    world.server()
+    ModelConfig.objects.update(max_queued_seconds=60)
+    job = waiting(world)
+    world.clock.advance(61)
+    long_waits.sweep(world.ports)
+    operate.retry_dead_letter(job.id, ports=world.ports, by="ops")
+    job.refresh_from_db()
+    assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
+
+
+def test_a_job_of_an_older_version_has_no_longest_wait(world: World) -> None:
+    job = world.job(push=False)
+    world.clock.advance(10_000_000)
+    assert long_waits.sweep(world.ports).looked == 0
+    job.refresh_from_db()
+    assert job.state == JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("own", "setting", "expected"),
+    [
+        ((None, None), 86_400.0, 86_400.0),
+        ((None, None), 0.0, None),
+        ((100.0, None), 86_400.0, 100.0),
+        ((200_000.0, None), 86_400.0, 200_000.0),
+        ((100.0, 50.0), 86_400.0, 50.0),
+        ((100.0, 150.0), 0.0, 100.0),
+        ((None, 150.0), 86_400.0, 150.0),
+    ],
+)
+def test_the_shorter_of_model_and_tenant_counts_else_the_setting(
+    world: World,
+    settings: Any,
+    own: tuple[float | None, float | None],
+    setting: float,
+    expected: float | None,
+) -> None:
+    model, tenant = own
+    world.server()
+    ModelConfig.objects.update(max_queued_seconds=model)
+    Tenant.objects.update(max_queued_seconds=tenant)
+    forget()
+    settings.DISPATCHER = replace(settings.DISPATCHER, max_queued_seconds=setting)
+    assert max_queued_seconds(world.tenant.pk, "m") == expected
+    start = world.clock.now()
+    at = queue_deadline(world.tenant.pk, "m", start)
+    assert at == (None if expected is None else start + timedelta(seconds=expected))
+
+
+def test_three_equal_failures_end_a_job_and_are_seen_while_it_waits(world: World) -> None:
+    world.server()
+    job = world.job()
+    for number in range(1, 4):
+        lease = world.claim()
+        end = End(
+            job.id,
+            lease.attempt_id,
+            1,
+            lease.slot,
+            Ending(RunFailed(f"no weights after {number} s")),
+            RetryPolicy(),
+            world.clock.now(),
+        )
+        assert transitions.end_attempt(end).won
+        world.release(lease)
+        world.leases.settled([lease.ref])
+        job.refresh_from_db()
+        assert (job.error_code, job.same_failures) == ("run_failed", number)
+        if number < 3:
+            assert job.state == JobState.RETRYING
+            world.clock.advance(40)
+            requeued = transitions.queue_again(job.id, world.clock.now())
+            assert requeued is not None
+            world.leases.push("m", [requeued.ticket])
+    assert (job.state, job.tries) == (JobState.FAILED, 3)
+    assert "3 times in a row" in job.error_message
+    assert attempt_of(job).number == 3
