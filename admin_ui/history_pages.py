@@ -22,6 +22,7 @@ from jobs.models import (
     Rollup,
     SweepRun,
     Tally,
+    WorkerSign,
 )
 
 from .filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
@@ -223,3 +224,10 @@ class SweepRunPages(ReadOnlyAdmin):
     list_display = ("name", "at", "looked", "repaired", "note")
     ordering = ("name",)
     sortable_by = ("name", "at")
+
+
+@admin.register(WorkerSign)
+class WorkerSignPages(ReadOnlyAdmin):
+    list_display = ("worker", "at", "cut_off")
+    ordering = ("worker",)
+    sortable_by = ("worker", "at")

@@ -55,6 +55,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Rollups", "bar_chart", "jobs", "rollup"),
             ("Tallies", "tag", "jobs", "tally"),
             ("Sweeps", "cleaning_services", "jobs", "sweeprun"),
+            ("Signs of workers", "vital_signs", "jobs", "workersign"),
         ),
     ),
     ("Access", (("Users", "person", "auth", "user"), ("Groups", "badge", "auth", "group"))),

@@ -55,13 +55,15 @@ class Ending:
     """How an attempt ended: with a result (error is None) or with an error.
 
     suspect: the GPU may still be busy with it. process_died: the worker that ran it is gone, which is
-    what poison is counted by. sent: whether a GPU server was asked at all.
+    what poison is counted by. sent: whether a GPU server was asked at all. unreachable: why nobody can ever
+    ask for the run again (its server or placement is gone); a cancel then does not wait for a proof.
     """
 
     error: GpuError | None = None
     suspect: bool = False
     process_died: bool = False
     sent: bool = True
+    unreachable: str = ""
 
     @property
     def uncertain(self) -> bool:
@@ -133,7 +135,7 @@ def decide_end(
             error_message=message,
         )
 
-    if standing.cancel_requested and ending.suspect:
+    if standing.cancel_requested and ending.suspect and not ending.unreachable:
         return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
     if standing.cancel_requested or error.code == CANCELLED:
         by_operator = standing.cancelled_by_operator

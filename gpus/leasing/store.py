@@ -41,6 +41,7 @@ from gpus.protocol import (
 
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
+_ADOPTION_REST_CAP_US = 30_000_000
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
 """While it answers, Redis serves nobody else."""
@@ -182,7 +183,7 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         seconds = "" if gpu_seconds is None else gpu_seconds
         rest_us = "" if rest_seconds is None else _us(rest_seconds)
         if mode is ReleaseMode.ADOPT:
-            self._run("hand_over", *wire.ref_args(ref), worker)
+            self._run("hand_over", *wire.ref_args(ref), worker, rest_us, _ADOPTION_REST_CAP_US)
             return None
         if mode is ReleaseMode.FREE:
             self._run("give_back", *wire.ref_args(ref), worker, gpu_seconds or 0, rest_us)

@@ -10,6 +10,7 @@ from .rollup import Rollup
 from .sweep_run import SweepRun
 from .tally import Tally
 from .tenant import Tenant
+from .worker_sign import WorkerSign
 
 __all__ = [
     "DEAD_LETTER",
@@ -27,4 +28,5 @@ __all__ = [
     "SweepRun",
     "Tally",
     "Tenant",
+    "WorkerSign",
 ]

@@ -135,6 +135,11 @@ class Job(models.Model):
                 condition=Q(queue_deadline_at__isnull=False, finished_at=None),
             ),
             models.Index(
+                fields=["cancel_requested_at"],
+                name="job_cancel_requested_idx",
+                condition=Q(cancel_requested_at__isnull=False, finished_at=None),
+            ),
+            models.Index(
                 fields=["finished_at"],
                 name="job_dead_letter_idx",
                 condition=DEAD_LETTER,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from django.db import transaction
-from django.db.models import Case, QuerySet, When
+from django.db.models import Case, Q, QuerySet, When
 
 from gpus.services.audit import record
 from jobs import transitions
@@ -94,7 +94,8 @@ def _candidates(chosen: JobFilter, deed: Deed) -> QuerySet[Job]:
     if deed is not Deed.CANCEL:
         return chosen.dead_letters().order_by("finished_at", "id")
     unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
-    rows = chosen.rows().filter(state__in=unfinished, cancel_requested_at=None)
+    asked = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
+    rows = chosen.rows().filter(~asked, state__in=unfinished)
     # what waits goes first, so that no slot which a cancel frees is given to a job to be cancelled
     return rows.order_by(Case(When(state=JobState.RUNNING.value, then=1), default=0), "id")
 

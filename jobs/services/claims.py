@@ -16,10 +16,11 @@ from gpus.leasing.contract import Leases
 from gpus.models import prepared
 from gpus.models.prepared import value
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
+from gpus.services.secrets import SecretUnreadable
 from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
-from jobs.services import finish
+from jobs.services import finish, unreachable
 from jobs.services.read_ahead import OF_JOB
 from jobs.states import AttemptState, JobState
 from jobs.transitions import Start, StartOutcome
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
+ADOPTION_REST_SECONDS = 2.0
+"""A run that could not be adopted rests so long; twice as long each time, up to 30 s (`hand_over.lua`)."""
 
 _to_run = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
 
@@ -82,8 +85,8 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
             return None
         if lease is None:
             return None
-        claimed = open_lease(worker, fleet_name, leases, lease, asked_at)
-        if claimed is not None:
+        claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
+        if claimed is not None or not looks_on:
             return claimed
     return None
 
@@ -120,26 +123,46 @@ def open_lease(
 
     asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
     """
+    return _open(worker, fleet_name, leases, lease, asked_at)[0]
+
+
+def _open(
+    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> tuple[Claimed | None, bool]:
+    """Also whether the next claim may find something that runs."""
     try:
         if lease.adopted:
-            return _adopt(worker, fleet_name, leases, lease, asked_at)
-        return _begin(worker, fleet_name, leases, lease, asked_at)
+            return _adopt(worker, fleet_name, leases, lease, asked_at), True
+        return _begin(worker, fleet_name, leases, lease, asked_at), True
     except DatabaseError as error:
         log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
-        worker.pause_claims()
+        worker.pause_claims()  # this is about the process: no lease of any pool can be opened
         # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
         _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
-        return None
+        return None, False
     except LeasingUnavailable as error:
         # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
         log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        return None
-    except Exception:  # a secret that can't be read, a bug: not the job's fault, and no death
+        return None, False
+    except SecretUnreadable as error:
+        log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
+        _rest(worker, leases, lease)
+        if not lease.adopted:
+            finish.push_waiting(lease.job_id, worker.ports)  # other servers can run it
+        return None, True
+    except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
-        worker.pause_claims()  # what broke once breaks again: the next wake tries
-        mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
-        _give_back(worker, leases, lease, mode, rest_seconds=NO_SERVER_REST_SECONDS)
-        return None
+        _rest(worker, leases, lease)
+        return None, lease.adopted  # the next ticket would only break on another server
+
+
+def _rest(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
+    """What broke because of this lease breaks again: its run, or its server, rests. Others are claimed."""
+    if lease.adopted:
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
+    else:
+        rest = worker.rests.broke(lease.server)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
 
 
 def _begin(
@@ -240,22 +263,22 @@ def _adopt(
     worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
     """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
-    attempt = (
-        Attempt.objects.filter(id=lease.attempt_id)
-        .values("epoch", "state", "remote_id", "started_at")
-        .first()
-    )
-    spec = fleet.model_spec(lease.model)
-    endpoint = fleet.endpoint_for(lease.server, lease.model)
-    if attempt is None or attempt["state"] != AttemptState.WAITING:
+    attempt = Attempt.objects.filter(id=lease.attempt_id).first()
+    if attempt is None or attempt.state != AttemptState.WAITING:
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
-    if spec is None or endpoint is None:
-        worker.pause_claims()  # an adoptable lease is offered again at once, also on a server that rests
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=NO_SERVER_REST_SECONDS)
+    gone = unreachable.what_is_gone(lease.server, lease.model)
+    if gone is not None:
+        log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
+        if not unreachable.end(attempt, gone, leases, worker.ports):
+            _rest(worker, leases, lease)
         return None
-    epoch, now = attempt["epoch"], worker.ports.clock.now()
+    spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
+    if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
+        _rest(worker, leases, lease)
+        return None
+    epoch, now = attempt.epoch, worker.ports.clock.now()
     with transaction.atomic():
         job = Job.objects.filter(id=lease.job_id).values(*OF_JOB).get()
         won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
@@ -274,8 +297,8 @@ def _adopt(
         spec,
         endpoint,
         None,
-        remote_id=attempt["remote_id"],
-        ran_seconds=max(0.0, (now - attempt["started_at"]).total_seconds()),
+        remote_id=attempt.remote_id,
+        ran_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
     )
 
 

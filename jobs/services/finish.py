@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import structlog
 from django.conf import settings
+from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import prepared
 from gpus.protocol import ModelSpec, Ticket
+from jobs import transitions
 from jobs.models import Job
 from jobs.retry import RetryPolicy
 from jobs.services.late_tickets import push_later
@@ -73,7 +75,34 @@ def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports)
 
 
 def push_waiting(job_id: str, ports: Ports) -> None:
-    """Back into the line if it still waits: a lease that came to nothing took its ticket."""
+    """Back into the line if it still waits: a lease that came to nothing took its ticket. A job whose cancel
+    was asked for meanwhile ends instead."""
     job: Job | None = waiting_job.first(id=job_id)
-    if job is not None:
+    if job is None:
+        return
+    if job.cancel_requested_at is None:
         push_tickets(job.fleet, job.pool, [job.ticket], ports)
+        return
+    try:
+        cancel_waiting(job, ports)
+    except LeasingUnavailable as error:
+        log.warning("cancel_left_to_the_sweep", job_id=job_id, error=str(error))
+
+
+def take_out_of_line(job: Job, ports: Ports) -> bool:
+    """The ticket of a QUEUED job leaves the line. False: a worker holds it. Raises LeasingUnavailable."""
+    leases = ports.leases(job.fleet)
+    leases.remove(job.pool, job.ticket)
+    # asked whatever was removed: of two tickets a worker may have the other one
+    return not leases.has_tickets(job.pool, [job.ticket])[0]
+
+
+def cancel_waiting(job: Job, ports: Ports) -> bool:
+    """Ends a QUEUED job whose cancel was asked for while a worker held its ticket. False: one holds it still,
+    or the job moved on. Raises LeasingUnavailable."""
+    if not take_out_of_line(job, ports):
+        return False
+    with transaction.atomic():
+        ended = transitions.end_cancelled(job.id, ports.clock.now(), by_operator=job.cancelled_by_operator)
+    after_end(ended, ports)
+    return ended.won

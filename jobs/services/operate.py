@@ -18,10 +18,9 @@ from gpus.services.audit import record
 from jobs import transitions
 from jobs.errors import NotCancellable, NotDeadLetter
 from jobs.models import Job
-from jobs.services.finish import after_ends
+from jobs.services.finish import after_ends, take_out_of_line
 from jobs.services.ports import Ports
 from jobs.services.queue_deadline import queue_deadline_of
-from jobs.services.standing import take_out_of_line
 from jobs.states import JobState
 from jobs.transitions import Ended
 

@@ -17,10 +17,15 @@ class ServerRests:
         if not isinstance(error, (GpuBusy, ConnectFailed)):
             self.answered(server)
             return None
-        rest = self._next.get(server, FIRST_SECONDS)
-        self._next[server] = min(rest * 2.0, CAP_SECONDS)
+        rest = self.broke(server)
         asked = error.retry_after_seconds
         return rest if asked is None else min(max(asked, 0.0), 3600.0)
+
+    def broke(self, server: str) -> float:
+        """Something of this server can't be used here (a secret that can't be read)."""
+        rest = self._next.get(server, FIRST_SECONDS)
+        self._next[server] = min(rest * 2.0, CAP_SECONDS)
+        return rest
 
     def answered(self, server: str) -> None:
         self._next.pop(server, None)

@@ -16,6 +16,7 @@ from jobs import transitions
 from jobs.errors import NotWaiting
 from jobs.models import Job
 from jobs.services import finish
+from jobs.services.finish import take_out_of_line
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.transitions import WAITING
@@ -39,14 +40,6 @@ def run_next(job_id: str, *, by: str, ports: Ports) -> Job:
     who have urgent jobs, and a lower band gets its sixteenth dispatch. Of two, the one asked for last goes
     first. Returns the row. Raises Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
     return _change(job_id, _before_all_others, "run_next", by, ports)
-
-
-def take_out_of_line(job: Job, ports: Ports) -> bool:
-    """The ticket of a QUEUED job leaves the line. False: a worker holds it. Raises LeasingUnavailable."""
-    leases = ports.leases(job.fleet)
-    leases.remove(job.pool, job.ticket)
-    # asked whatever was removed: of two tickets a worker may have the other one
-    return not leases.has_tickets(job.pool, [job.ticket])[0]
 
 
 def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, by: str, ports: Ports) -> Job:

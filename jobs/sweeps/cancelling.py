@@ -1,41 +1,71 @@
-"""Jobs whose cancel was asked for and whose attempt ended without a proof that the GPU is free of it.
+"""Jobs whose cancel was asked for, and that nobody who runs them will end.
 
-Such a job is CANCELLING while its slot is in quarantine, and CANCELLED with what proved the slot free. Where
-no quarantine could be written (the server is not registered any more), the model's run limit is the proof.
+- CANCELLING: the attempt ended without a proof that the GPU is free of it. The job is CANCELLED with what
+  proved the slot free. Where no quarantine could be written (the server is not registered any more), the
+  model's run limit is the proof.
+- QUEUED: the cancel came while a worker held the ticket, and the job went back into the line. It is taken
+  out of the line and CANCELLED.
+- RUNNING, with a lease that waits to be adopted and that no worker can adopt: its attempt ends at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 
 from django.db import transaction
 from django.db.models import Q
 
 from gpus.models import QuarantinedSlot, prepared
+from gpus.protocol import slot_name
 from jobs import transitions
 from jobs.models import Attempt, Job
-from jobs.services import finish
+from jobs.services import finish, unreachable
 from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.states import AttemptState, JobState
 from jobs.sweeps.base import SweepCount, sweep_rows
 from jobs.sweeps.losses import spec_of
 
 PERIOD_SECONDS = 2.0
-LIMIT = 500
+LIMIT = 5000
+"""Those that their workers will end are among them."""
 
-_cancelling = prepared.Read(
+_requested = prepared.Read(
     lambda: (
-        Job.objects.filter(state=JobState.CANCELLING.value)
+        Job.objects.filter(cancel_requested_at__isnull=False, finished_at=None)
         .defer("payload", "result")
-        .order_by("place_us")[:LIMIT]
+        .order_by("cancel_requested_at")[:LIMIT]
     )
+)
+_polled = prepared.ReadAmong(
+    (Attempt, "id"), rows=lambda ids: Attempt.objects.filter(id__in=ids, state=AttemptState.WAITING.value)
 )
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: jobs that are CANCELLED now."""
+    """looked: jobs in question, without those that run. repaired: jobs that are CANCELLED now."""
     now = ports.clock.now()
-    return sweep_rows("cancelling", _cancelling(), lambda job: _finish(job, now, ports))
+    jobs: dict[str, list[Job]] = {state: [] for state in JobState}
+    overdue = now - timedelta(seconds=PERIOD_SECONDS)  # workers look at their jobs each second
+    for job in _requested():
+        if job.state == JobState.CANCELLING or job.cancel_requested_at <= overdue:
+            jobs[job.state].append(job)
+    count = sweep_rows("cancelling", jobs[JobState.CANCELLING], lambda job: _finish(job, now, ports))
+    count += sweep_rows("cancelling", jobs[JobState.QUEUED], lambda job: finish.cancel_waiting(job, ports))
+    count += sweep_rows("cancelling", _out_of_reach(jobs[JobState.RUNNING]), lambda run: _end(*run, ports))
+    return count
+
+
+def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
+    """Those of these whose runs no worker can poll, and why."""
+    what_is_in_the_way = cache(unreachable.what_is_in_the_way)
+    by_attempt = {job.live_attempt: job for job in jobs if job.live_attempt}
+    ids = list(by_attempt)
+    for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
+        for attempt in _polled(ids[at : at + 500]):
+            if why := what_is_in_the_way(attempt.server, attempt.model):
+                yield by_attempt[attempt.id], attempt, why
 
 
 def _finish(job: Job, now: datetime, ports: Ports) -> bool:
@@ -46,6 +76,14 @@ def _finish(job: Job, now: datetime, ports: Ports) -> bool:
         ended = transitions.finish_cancelling(job.id, now, evidence=evidence)
     finish.after_end(ended, ports)
     return ended.won
+
+
+def _end(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
+    """A worker that holds its lease ends it itself."""
+    leases, slot = ports.leases(job.fleet), slot_name(attempt.server, attempt.slot)
+    if any((view.slot, view.state) == (slot, "adoptable") for view in leases.slots(attempt.server)):
+        return unreachable.end(attempt, why, leases, ports)
+    return False
 
 
 def proof(job: Job, now: datetime) -> str | None:

@@ -19,8 +19,8 @@ from jobs import transitions
 from jobs.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
 from jobs.models import Job
 from jobs.services import finish
+from jobs.services.finish import take_out_of_line
 from jobs.services.ports import Ports
-from jobs.services.standing import take_out_of_line
 from jobs.states import JobState
 from jobs.sweeps.base import SweepCount, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended

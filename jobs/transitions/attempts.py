@@ -252,8 +252,10 @@ def _told(error: GpuError) -> str:
 
 
 def _own_proof(ending: Ending) -> str:
-    """What the end itself proves of a run that was over before the cancel reached it."""
+    """What the end itself proves of a run that the cancel did not reach."""
     error = ending.error
+    if ending.unreachable:
+        return f"nobody can reach its run: {ending.unreachable}"
     if error is None or not ending.sent or error.code == ConnectFailed.code:
         return "never sent"
     if ending.process_died:

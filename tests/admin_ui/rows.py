@@ -30,6 +30,7 @@ from jobs.models import (
     SweepRun,
     Tally,
     Tenant,
+    WorkerSign,
 )
 from jobs.states import JobState
 
@@ -110,6 +111,7 @@ def fill(*, jobs: int) -> None:
     Tally.objects.create(name="zombie_results", count=3)
     Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
     SweepRun.objects.create(name="expired_leases", at=NOW)
+    WorkerSign.objects.create(worker="gpu-host:1:abc", at=NOW)
     ConfigVersion.objects.create(
         model=config, number=1, at=NOW, actor="user:boss", fields={"max_retries": 50}
     )

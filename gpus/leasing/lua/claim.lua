@@ -1,5 +1,5 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
---   wait to be adopted come first: their GPU works already. Asked again with the same attempt it answers the same.
+--   wait to be adopted come first: their GPU works already; one that nobody could adopt rests, and stands in no way. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs, models that are warm in the worker's own
 --   process (',a,b,'; '': it has none, the slot remembers the last one)
@@ -27,7 +27,7 @@ end
 use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
 end_rests(RESTS_AT_ONCE)
 
-local waiting = redis.call('ZRANGE', key('free', pool_name, 'adoptable', host), 0, 0)[1]
+local waiting = redis.call('ZRANGEBYSCORE', key('free', pool_name, 'adoptable', host), '-inf', now, 'LIMIT', 0, 1)[1]
 if waiting then
   local slot = read_slot(waiting)
   pass_lease(slot, worker, slot.epoch, attempt)

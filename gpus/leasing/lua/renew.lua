@@ -25,6 +25,7 @@ local function renew(slot_name, job, attempt, epoch)
   elseif not is_holder(slot, worker) then
     return false
   elseif slot.state == 'adoptable' then
+    forget_rest(slot)
     unmake_adoptable(slot)
   elseif slot.worker == '' then
     pass_lease(slot, worker, epoch)

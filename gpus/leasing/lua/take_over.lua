@@ -14,6 +14,7 @@ if taken and taken.state == 'leased' and taken.worker == worker then return 1 en
 local slot = held_under(name, job, attempt, epoch)
 if not slot or (slot.state == 'leased' and not is_holder(slot, worker)) then return 0 end
 pass_lease(slot, worker, new_epoch)
+forget_rest(slot)
 if slot.state == 'adoptable' then unmake_adoptable(slot) else save_slot(slot) end
 extend_lease(attempt, lease_us)
 return 1

@@ -51,6 +51,7 @@ class PlainFollowers(PlainServers):
     def _begin(self, slot: Slot, lease: Held) -> None:
         slot.state, slot.lease, slot.warm, slot.since_us = "leased", lease, lease.model, self.now
         slot.fence, slot.listed = lease.fence, False
+        slot.rest_us = slot.rests_until = 0
 
     def _next_for(self, slot: Slot, warm: Warm) -> tuple[Waiting, bool] | None:
         """Where nothing else may be chosen; and whether it overtakes a higher band."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpus.protocol import split_slot
 
 from .plain_followers import PlainFollowers
-from .plain_values import LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting, Warm
+from .plain_values import ADOPTION_REST_CAP_US, LEASE_US, NEWEST_COUNTS, Held, Server, Slot, Waiting, Warm
 
 
 class PlainLeases(PlainFollowers):
@@ -43,13 +43,15 @@ class PlainLeases(PlainFollowers):
             (s for s in self.slots.values() if s.listed and self._server(s).host == host),
             key=lambda s: (s.since_us, s.name),
         )
-        for slot in mine:
-            if slot.state == "adoptable":
+        waiting = [slot for slot in mine if slot.state == "adoptable"]
+        for slot in sorted(waiting, key=lambda s: (max(s.since_us, s.rests_until), s.name)):
+            if slot.rests_until <= self.now:
                 slot.state, slot.listed, slot.since_us = "leased", False, self.now
                 slot.held.worker, slot.held.asked = worker, attempt
                 slot.held.expires_us = self.now + LEASE_US
                 return slot.held, True
-        while chosen := self._choose(mine, warm):
+        free = [slot for slot in mine if slot.state == "free"]
+        while chosen := self._choose(free, warm):
             if not self._drop_second(chosen[1]):
                 return self._give(*chosen, attempt, worker), False
         return None
@@ -108,6 +110,9 @@ class PlainLeases(PlainFollowers):
         if mode == "adopt":
             lease.worker, lease.asked = "", None
             slot.state, slot.since_us, slot.listed = "adoptable", self.now, True
+            if rest_us is not None:
+                slot.rest_us = min(2 * slot.rest_us or rest_us, ADOPTION_REST_CAP_US)
+                slot.rests_until = self.now + slot.rest_us
             return None
         real = self._correct(lease, 0.0 if mode == "free" and seconds is None else seconds)
         lease.asked = None
@@ -172,6 +177,7 @@ class PlainLeases(PlainFollowers):
         if slot.state == "adoptable":
             slot.state, slot.listed, slot.since_us = "leased", False, self.now
         slot.held.worker, slot.held.epoch, slot.held.asked = worker, epoch, None
+        slot.rest_us = slot.rests_until = 0
         slot.held.expires_us = self.now + LEASE_US
         return True
 
@@ -181,6 +187,7 @@ class PlainLeases(PlainFollowers):
                 return False
         elif slot.held.worker == worker:
             if slot.state == "adoptable":
+                slot.rest_us = slot.rests_until = 0
                 slot.state, slot.listed, slot.since_us = "leased", False, self.now
         elif slot.held.worker == "" and slot.state == "leased":
             slot.held.worker, slot.held.asked = worker, None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 HEAD_START_US, LEASE_US = 60_000_000, 15_000_000
+ADOPTION_REST_CAP_US = 30_000_000
 LETS_PASS, MAX_SKIPS, WALK, NEWEST_COUNTS = 15, 8, 8, 0.05
 LAG_SECONDS, LAG_JOBS = 600, 8
 Warm = Sequence[str] | None
@@ -68,7 +69,7 @@ class Held:
 
 @dataclass
 class Slot:
-    """follower: what its holder runs next."""
+    """follower: what its holder runs next. rest_us: how long it rested after its last failed adoption."""
 
     name: str
     state: str
@@ -78,6 +79,8 @@ class Slot:
     listed: bool = False
     fence: int = 0
     follower: Held | None = None
+    rest_us: int = 0
+    rests_until: int = 0
 
     @property
     def held(self) -> Held:

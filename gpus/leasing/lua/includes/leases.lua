@@ -62,6 +62,7 @@ end
 -- attempt, if its end waits for its commit, else nil.
 local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
+  slot.rest_us, slot.rests_until = nil, nil
   set_state(slot, 'leased')
   redis.call('HSET', key('leases'), slot.attempt, slot.name)
   extend_lease(slot.attempt, lease_us, ended)

@@ -1,12 +1,12 @@
 -- The lists of slots that can be given out. A slot is listed exactly while it is adoptable, or free on a server that
 -- does not rest; of a server whose circuit is half open, only the slot that tries; every list is by (class, host), adoptable slots under a class of that name, and `open` counts each
--- list by host.
+-- list by host. The score of an adoptable slot is the time from which claims may take it.
 -- include: keys
 -- include: servers
 -- include: slots
 
-local function list_slot(pool, class, host, slot)
-  redis.call('ZADD', key('free', pool, class, host), slot.since_us, slot.name)
+local function list_slot(pool, class, host, slot, from_us)
+  redis.call('ZADD', key('free', pool, class, host), from_us, slot.name)
   redis.call('ZADD', key('open', pool, class), redis.call('ZCARD', key('free', pool, class, host)), host)
 end
 
@@ -23,12 +23,12 @@ end
 -- Puts a free or adoptable slot where claims find it; true if they do.
 local function show_slot(slot, server)
   if slot.state == 'adoptable' then
-    list_slot(server.pool, 'adoptable', server.host, slot)
+    list_slot(server.pool, 'adoptable', server.host, slot, math.max(slot.since_us, slot.rests_until or 0))
     return true
   end
   if slot.state ~= 'free' or server.rests_until > now then return false end
   if server.opens > 0 and server.probe ~= slot.name then return false end
-  list_slot(server.pool, server.class, server.host, slot)
+  list_slot(server.pool, server.class, server.host, slot, slot.since_us)
   if slot.warm and server.models:find(',' .. slot.warm .. ',', 1, true) then
     redis.call('ZADD', key('warm', server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
   end

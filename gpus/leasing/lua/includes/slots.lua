@@ -5,24 +5,26 @@
 -- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended. Of the lease: pool:
 -- the one it was given for; asked: who asked to adopt it, until it is taken over; host: of its driver; band: where its
 -- ticket stood; dues: what it paid between the bands (bands.lua); follower: what
--- its holder runs next, packed (follow.lua).
+-- its holder runs next, packed (follow.lua); rest_us: how long it rested after its last failed adoption; rests_until:
+-- until then no claim adopts it.
 local function read_slot(name)
   local packed = redis.call('GET', key('slot', name))
   if not packed then return nil end
   local state, home, warm, fence, since_us, pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us,
-    worker, asked, host, band, dues, follower = cmsgpack.unpack(packed)
+    worker, asked, host, band, dues, follower, rest_us, rests_until = cmsgpack.unpack(packed)
   return {
     name = name, state = state, home = home, warm = warm, fence = fence, since_us = since_us, pool = pool, job = job,
     attempt = attempt, epoch = epoch, model = model, tenant = tenant, priority = priority, estimate = estimate,
     leased_us = leased_us, worker = worker, asked = asked, host = host, band = band,
-    dues = dues, follower = follower,
+    dues = dues, follower = follower, rest_us = rest_us, rests_until = rests_until,
   }
 end
 
 local function save_slot(slot)
   redis.call('SET', key('slot', slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
     slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority, slot.estimate,
-    slot.leased_us, slot.worker, slot.asked, slot.host, slot.band, slot.dues, slot.follower))
+    slot.leased_us, slot.worker, slot.asked, slot.host, slot.band, slot.dues, slot.follower, slot.rest_us,
+    slot.rests_until))
 end
 
 -- A slot that nobody has heard of yet; it is stored with its first state.
