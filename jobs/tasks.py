@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
-from django.utils import timezone
 
 from jobs import wake
 
@@ -43,8 +42,9 @@ def sweep(name: str) -> dict[str, Any]:
 def deliver(callback_id: str) -> str:
     """Sends one callback if it is due. Returns what became of it."""
     from jobs.callbacks.deliver import deliver as deliver_callback
+    from jobs.services.ports import production_ports
 
-    return deliver_callback(callback_id, now=timezone.now())
+    return deliver_callback(callback_id, now=production_ports().clock.now())
 
 
 def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 All of them are hints: lost ones are repaired by a sweep within seconds, doubled ones find nothing to do. So
 nothing here raises and nothing waits long: a publish ends within `PUBLISH_POLICY` × the time-outs of
 `publish_options` (three seconds), and after one that failed the door stays shut for a moment, so that a
-submit doesn't feel a dead broker.
+submit doesn't feel a dead broker. No message has an expiry: Celery judges that by the receiver's wall clock,
+and queues that nobody reads are bounded in length (`dispatcher_project.broker`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ log = structlog.get_logger(__name__)
 WORK, DELIVER, SWEEP = "jobs.work", "jobs.deliver", "jobs.sweep"
 CALLBACKS_QUEUE, SWEEPS_QUEUE = "callbacks", "sweeps"
 
-EXPIRES_SECONDS = 60.0
-"""A hint that nobody took for so long is dropped: a sweep has sent new ones since."""
 SHUT_SECONDS = 2.0
 """How long nothing is tried after a publish that failed; the fill comes every two seconds anyway."""
 TOTAL_SECONDS = 3.0
@@ -97,7 +96,6 @@ class Door:
                 name,
                 arguments,
                 queue=queue,
-                expires=EXPIRES_SECONDS,
                 ignore_result=True,
                 producer=producer,
                 add_to_parent=False,

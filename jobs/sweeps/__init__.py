@@ -23,9 +23,10 @@ def run_sweep(name: str) -> dict[str, Any]:
 
 def sweep_ages() -> dict[str, float]:
     """Seconds since each sweep's last run, by name; `tick` is beat's own."""
+    from jobs.services.ports import production_ports
     from jobs.sweeps import ages
 
-    return ages.sweep_ages()
+    return ages.sweep_ages(production_ports().clock.now())
 
 
 @lru_cache(maxsize=1)

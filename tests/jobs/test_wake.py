@@ -1,4 +1,4 @@
-"""The one door for messages: right queue, short life, never an error, never a long wait."""
+"""The one door for messages: right queue, no clock, never an error, never a long wait."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_callbacks_and_sweeps_have_queues_of_their_own(messages: Any) -> None:
     assert [(name, args) for name, args, _ in messages("sweeps")] == [("jobs.sweep", ["tick"])]
 
 
-def test_a_hint_expires_and_wants_no_result_and_no_eta(messages: Any, fleet: str) -> None:
+def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(messages: Any, fleet: str) -> None:
     wake.send_wakes([Wakes(fleet, None, 1)])
     headers = messages(f"gpu.{fleet}")[0][2]
-    assert headers["expires"]
+    assert headers["expires"] is None
     assert headers["eta"] is None
     assert headers["ignore_result"] is True
 
