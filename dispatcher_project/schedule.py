@@ -2,7 +2,8 @@
 
 Celery's own scheduler goes by the wall clock and stops when that steps back; this one keeps no schedule and
 no file. A tick that could not be sent is simply followed by the next one, and ticks never pile up: their
-queue is bounded, and a second one under way finds nothing due. Sweeps and their periods: jobs/sweeps/registry.py.
+queue is bounded, and a second one under way finds nothing due. Sweeps and their periods:
+jobs/sweeps/registry.py.
 """
 
 from __future__ import annotations

@@ -14,16 +14,22 @@ from django.db import DatabaseError
 
 from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
-from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
+from dispatcher_project.simulation.world import SECOND_MODEL, SHORT_MODEL, WARM_UP_SECONDS, World
+from gpus.models import prepared
 from jobs.errors import NotCancellable, QuotaExhausted, Refused, RunAtInPast
+from jobs.models import Job
 from jobs.services.operate import cancel_job
 from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
 
+SHORT_SECONDS, SHORT_EVERY_SECONDS = 0.6, 0.05
 TOLD = "https://93.184.216.34/told"
 """An address, so that no name is looked up; nothing is delivered in the simulator, only due."""
 PATIENCE_SECONDS = 10.0
 """Of a client that is told to come back at midnight."""
+
+
+_ids = prepared.Read(lambda: Job.objects.order_by().values_list("id", flat=True))
 
 
 @dataclass(slots=True)
@@ -42,6 +48,9 @@ class Order:
     run_at: float | None = None
     """In seconds since START; None: now."""
     job_ids: set[str] = field(default_factory=set)
+    accepted_at: float = 0.0
+    cancel_asked_at: float = 0.0
+    """When a cancel was answered; 0: none was."""
 
     @property
     def must_complete(self) -> bool:
@@ -59,13 +68,16 @@ class Clients:
             order.run_at = chance.choice([None] * 4 + [order.at + chance.choice([0.3, 3.0, 15.0])])
         for order in self.orders:
             world.scheduler.spawn(world.outside, partial(self._submit, order))
+        world.on_forgotten = self._ask_again
+        world.send_short_jobs = self._send_short_jobs
 
     def waiting(self) -> int:
         """Orders that nobody has accepted yet."""
         return sum(not order.job_ids for order in self.orders)
 
     def _order(self, chance: random.Random, number: int) -> Order:
-        model = chance.choice(["zimg", "zimg", "ltx2", "ltx2", "once"])
+        second = [SECOND_MODEL] if self._world.two_fleets else []
+        model = chance.choice(["zimg", "zimg", "ltx2", "ltx2", "once", *second])
         seconds = chance.choice([0.5, 2.0, 5.0, 10.0]) * (1.5 if model == "ltx2" else 1.0)
         return Order(
             key=f"key-{number}",
@@ -79,9 +91,32 @@ class Clients:
             cancel_after=chance.choice([None] * 5 + [chance.random() * 20.0]),
         )
 
+    def _send_short_jobs(self, tenant: int, count: int) -> None:
+        now = self._world.scheduler.now
+        for number in range(count):
+            order = Order(
+                key=f"key-{len(self.orders)}",
+                tenant=tenant,
+                model=SHORT_MODEL,
+                payload={"seconds": SHORT_SECONDS, "fails": 0.0},
+                priority=5,
+                at=now + SHORT_EVERY_SECONDS * number,
+            )
+            self.orders.append(order)
+            self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))
+
+    def _ask_again(self) -> None:
+        """Those whose job the database does not know any more, although it was accepted."""
+        known = set(_ids())
+        for order in self.orders:
+            if order.job_ids - known:
+                order.job_ids &= known
+                order.at = order.cancel_asked_at = 0.0
+                self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))
+
     def _submit(self, order: Order) -> None:
         world = self._world
-        world.scheduler.sleep(order.at)
+        world.scheduler.sleep(max(0.0, order.at - world.scheduler.now))
         again = 0.2
         while True:
             try:
@@ -89,6 +124,7 @@ class Clients:
                     lambda ports: submit_job(_request(order), tenant=order.tenant, ports=ports)
                 )
                 order.job_ids.add(done.job.id)
+                order.accepted_at = world.scheduler.now
                 break
             except RunAtInPast:  # so it was never accepted, else this would have been its repetition
                 order.run_at = None
@@ -103,10 +139,13 @@ class Clients:
             self._cancel(order)
 
     def _cancel(self, order: Order) -> None:
-        (job_id,) = order.job_ids
+        if not order.job_ids:
+            return  # forgotten; whoever asked for it again cancels it
+        (job_id, *_) = sorted(order.job_ids)
         for _ in range(20):
             try:
                 self._world.web.ask(lambda ports: cancel_job(job_id, ports=ports))
+                order.cancel_asked_at = self._world.scheduler.now
                 return
             except NotCancellable:
                 return

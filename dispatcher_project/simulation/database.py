@@ -17,21 +17,40 @@ from dispatcher_project.simulation.scheduler import Scheduler
 from dispatcher_project.simulation.weather import Weather
 
 connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
-_template: sqlite3.Connection | None = None
+_templates: dict[str, sqlite3.Connection] = {}
+_EMPTY = ""
 
 
-def fresh_database(register: Callable[[], None]) -> None:
-    """Tables that hold the registry and nothing else; migrations and register run once per process."""
-    global _template
+def fresh_database(register: Callable[[], None], registry: str) -> None:
+    """Tables that hold the registry and nothing else; migrations and register run once per process and
+    registry.
+
+    register: fills the tables. registry: the name under which its result is kept.
+    """
     if connection.vendor != "sqlite" or not connection.is_in_memory_db():
         raise RuntimeError("the simulator wipes its database: it runs on one in memory only")
     connection.ensure_connection()
-    if _template is None:
+    if _EMPTY not in _templates:
         call_command("migrate", verbosity=0, run_syncdb=True)
+        _templates[_EMPTY] = copy_database()
+    if registry not in _templates:
+        _templates[_EMPTY].backup(connection.connection)
         register()
-        _template = sqlite3.connect(":memory:", check_same_thread=False)
-        connection.connection.backup(_template)
-    _template.backup(connection.connection)
+        _templates[registry] = copy_database()
+    _templates[registry].backup(connection.connection)
+
+
+def copy_database() -> sqlite3.Connection:
+    """A snapshot in memory; `restore_database` brings it back."""
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.connection.backup(copy)
+    return copy
+
+
+def restore_database(copy: sqlite3.Connection) -> None:
+    """Every commit since the copy is lost, as after the promotion of an asynchronous standby."""
+    copy.backup(connection.connection)
+    copy.close()
 
 
 class DatabaseLink:

@@ -65,6 +65,7 @@ class GpuServer:
         self.ran: list[Ran] = []
         self.late_senders = 0
         self.oversubscribed: list[str] = []
+        self.refused_fences: list[str] = []
         self.up = False
         self.fails = True
         """Whether tries fail whose job asks for it."""
@@ -133,6 +134,11 @@ class GpuServer:
             if refused.status == 503 and not is_late:
                 self._judge(order)
             self.late_senders += is_late
+            if refused.code == "stale_fence" and order.attempt_id not in self._late:
+                self.refused_fences.append(
+                    f"{self.name} at {self._scheduler.now:.2f} refused fence {fence} of "
+                    f"{order.attempt_id} of {order.job_id}, which did not come late to {order.slot}"
+                )
             return _json({"error": {"code": refused.code}}, refused.status)
         if is_new:
             self.late_senders += is_late

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dispatcher_project.laws import check_laws
 from dispatcher_project.simulation.clients import Clients, Order
 from dispatcher_project.simulation.gpu import Ran
-from dispatcher_project.simulation.scheduler import START, Process
+from dispatcher_project.simulation.nemesis import Planned
+from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.world import World
 from gpus.errors import LeasingUnavailable
 from gpus.models import QuarantinedSlot, prepared
+from jobs.errors import DEADLINE_EXCEEDED, POISON, STOPPED_BY_DEADLINE
 from jobs.models import Attempt, Job
 from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
 
 FINAL = {state.value for state in FINAL_JOB_STATES}
+POISON_DEATHS = 3
 HONEST = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
 """What a job may fail of whose client did nothing to it."""
 
@@ -26,14 +29,28 @@ _completed = prepared.Read(
     lambda: Attempt.objects.filter(state=AttemptState.COMPLETED.value).values_list("job_id", "id")
 )
 _quarantined = prepared.Read(QuarantinedSlot.objects.all)
+_attempt_ids = prepared.Read(lambda: Attempt.objects.order_by().values_list("id", flat=True))
+_given_up = prepared.Read(
+    lambda: Attempt.objects.filter(
+        state=AttemptState.LOST.value, error_message__startswith="Its worker"
+    ).values_list("id", "job_id", "worker")
+)
+_failed_late = prepared.ReadAmong(
+    (Job, "id"),
+    rows=lambda ids: Job.objects.filter(
+        id__in=ids,
+        state=JobState.FAILED.value,
+        error_code__in=[DEADLINE_EXCEEDED, STOPPED_BY_DEADLINE],
+    ).values_list("id", flat=True),
+)
 
 
-def judge_now(world: World) -> list[str]:
+def judge_now(world: World, clients: Clients) -> list[str]:
     """What holds at every moment."""
-    return check_laws(drained=False, ports=world.ports(Process("judge")))
+    return [*check_laws(drained=False, ports=world.true_ports()), *_too_soon(world, clients)]
 
 
-def judge(world: World, clients: Clients) -> list[str]:
+def judge(world: World, clients: Clients, plan: Sequence[Planned]) -> list[str]:
     """Violations in words."""
     jobs = {job.id: job for job in _jobs()}
     runs: dict[str, list[Ran]] = defaultdict(list)
@@ -48,7 +65,10 @@ def judge(world: World, clients: Clients) -> list[str]:
         *_early(clients, runs),
         *_results(jobs, runs),
         *_cancelled(jobs, runs),
-        *_at_most_once(jobs, runs),
+        *_at_most_once(world, jobs, runs),
+        *_blamed(world),
+        *_poisoned(world, jobs),
+        *_unknown_runs(world, jobs, runs, plan),
         *(
             f"slot {row.server_id}/{row.slot} is still quarantined for {row.attempt_id}"
             for row in _quarantined()
@@ -74,7 +94,7 @@ def cost(world: World) -> dict[str, int]:
 
 def _laws(world: World, clients: Clients) -> list[str]:
     try:
-        return check_laws(drained=True, ports=world.ports(Process("judge")), accepted=_accepted(clients))
+        return check_laws(drained=True, ports=world.true_ports(), accepted=_accepted(clients))
     except LeasingUnavailable as error:
         return [f"Redis answers nothing in the end: {error}"]
 
@@ -86,6 +106,7 @@ def _accepted(clients: Clients) -> int:
 def _oversubscribed(world: World) -> Iterator[str]:
     for server in world.servers.values():
         yield from (f"oversubscribed: {what}" for what in server.oversubscribed)
+        yield from (f"fence: {what}" for what in server.refused_fences)
 
 
 def _ledger(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
@@ -135,10 +156,62 @@ def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
             yield f"job {job.id} has the result of {told}, which no GPU server ran to its end"
 
 
-def _at_most_once(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
-    """A run whose server told that it failed is certain to be over: such a job may run again."""
+def _too_soon(world: World, clients: Clients) -> Iterator[str]:
+    """No clock that is wrong ends a job for good before its deadline."""
+    for order in clients.orders:
+        if order.deadline_seconds is None or not order.job_ids:
+            continue
+        due = order.accepted_at + order.deadline_seconds
+        if world.scheduler.now < due - 1.0:
+            for job_id in _failed_late(sorted(order.job_ids)):
+                yield f"too soon: job {job_id} FAILED before {due:.1f}, which is its deadline"
+
+
+def _blamed(world: World) -> Iterator[str]:
+    """No run is given up for lost whose worker lived all the time and could reach everybody: that Redis was
+    silent is nobody's death."""
+    for attempt_id, job_id, worker in _given_up():
+        process = world.known.get(worker)
+        if process is not None and process.untroubled:
+            yield f"blamed: attempt {attempt_id} of job {job_id} was LOST, and {worker} lived all the time"
+
+
+def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
+    """Three workers died of it, and did not only lose their leases."""
     for job in jobs.values():
-        uncertain = [ran for ran in runs[job.id] if ran.outcome != "failed"]
+        if job.error_code != POISON:
+            continue
+        workers = [worker for _, job_id, worker in _given_up() if job_id == job.id]
+        died = [worker for worker in workers if (known := world.known.get(worker)) and not known.alive]
+        if len(died) < POISON_DEATHS:
+            yield f"poisoned: job {job.id} is poison, lost by {workers}, of which died {died}"
+
+
+def _unknown_runs(
+    world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]], plan: Sequence[Planned]
+) -> Iterator[str]:
+    """What ran to its end stands in the history, also where the database forgot its start meanwhile."""
+    if {planned.name for planned in plan} != {"database_forgets"}:
+        return
+    known = set(_attempt_ids())
+    for job in jobs.values():
+        for ran in runs[job.id]:
+            went_on = ran.ended is not None and not world.is_forgotten(ran.ended)
+            if went_on and ran.outcome == "success" and ran.attempt_id not in known:
+                yield f"unknown: attempt {ran.attempt_id} of job {job.id} ran to its end and is in no history"
+
+
+def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
+    """A run whose server told that it failed is certain to be over: such a job may run again. What the
+    database forgot can't be kept from running again (docs/deploying.md asks for a synchronous standby)."""
+    for job in jobs.values():
+        uncertain = [
+            ran
+            for ran in runs[job.id]
+            if ran.outcome != "failed"
+            and not world.is_forgotten(ran.began)
+            and not (ran.ended and world.is_forgotten(ran.ended))
+        ]
         if job.model == "once" and len(uncertain) > 1:
             yield f"job {job.id} runs at most once and ran {len(uncertain)} times"
 

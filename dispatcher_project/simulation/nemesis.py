@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from dispatcher_project.simulation.clock_faults import ClockFaults
 from dispatcher_project.simulation.operators import Operators
 from dispatcher_project.simulation.scheduler import Process
 from dispatcher_project.simulation.size import Size
+from dispatcher_project.simulation.store_faults import StoreFaults
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
 """How much more often than others."""
+NAMED_ONLY = frozenset(
+    {
+        "clock_steps",
+        "database_forgets",
+        "fleet_hangs",
+        "placement_removed",
+        "redis_clock_steps",
+        "redis_fails_over_and_back",
+        "redis_fails_over_to_another_clock",
+        "redis_full",
+        "secret_unreadable",
+        "server_removed",
+        "slow_sweeper",
+        "tenants_capped",
+    }
+)
+"""Faults that are not in the default mix."""
+CLAIMS_GO_ON = frozenset(
+    {
+        "clock_steps",
+        "deploy",
+        "fewer_slots",
+        "fleet_hangs",
+        "gpu_hangs",
+        "gpu_replies_lost",
+        "gpu_restarts",
+        "gpu_unreachable",
+        "kill",
+        "kill_in_a_step",
+        "model_paused",
+        "moved_in_line",
+        "placement_removed",
+        "quota_cut",
+        "redis_clock_steps",
+        "redis_full",
+        "secret_unreadable",
+        "server_off",
+        "server_removed",
+        "slow_sweeper",
+        "system_paused",
+        "tenant_paused",
+        "tenant_ruled",
+        "tenants_capped",
+    }
+)
+"""Faults under which free slots are claimed, dead leases judged and cancels ended as ever; after a kill,
+once others had time to notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +73,41 @@ class Planned:
     name: str
 
 
-class Nemesis(Operators):
-    def __init__(self, world: World, size: Size) -> None:
-        super().__init__(world, random.Random(f"{world.seed} nemesis"))
+def make_plan(seed: int, size: Size) -> list[Planned]:
+    chance = random.Random(f"{seed} nemesis")
+    names = size.names or {*(FAULTS.keys() - NAMED_ONLY), *size.also}
+    kinds = [name for name in sorted(names) for _ in range(OFTEN.get(name, 1))]
+    planned = (
+        Planned(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
+        for _ in range(size.faults)
+    )
+    return sorted(planned, key=lambda one: one.at)
+
+
+class Nemesis(ClockFaults, StoreFaults):
+    """plan: of this seed, by `make_plan`."""
+
+    def __init__(self, world: World, plan: list[Planned]) -> None:
+        super().__init__(world, random.Random(f"{world.seed} faults"))
         self._weather = world.weather
-        kinds = [name for name in sorted(size.names or FAULTS) for _ in range(OFTEN.get(name, 1))]
-        self.plan = sorted(
-            (
-                Planned(
-                    WARM_UP_SECONDS + 1.0 + self._chance.random() * size.fault_seconds,
-                    self._chance.choice(kinds),
-                )
-                for _ in range(size.faults)
-            ),
-            key=lambda planned: planned.at,
-        )
-        for planned in self.plan:
+        self._disturbing = 0
+        for planned in plan:
             world.scheduler.spawn(world.outside, partial(self._play, planned))
 
     def _play(self, planned: Planned) -> None:
-        self._world.scheduler.sleep(planned.at)
-        self._world.scheduler.note("NEMESIS", planned.name)
-        FAULTS[planned.name](self)
+        world = self._world
+        world.scheduler.sleep(planned.at)
+        world.scheduler.note("NEMESIS", planned.name)
+        disturbs = planned.name not in CLAIMS_GO_ON
+        self._disturbing += disturbs
+        if disturbs:
+            world.disturbed_until = math.inf
+        try:
+            FAULTS[planned.name](self)
+        finally:
+            self._disturbing -= disturbs
+            if disturbs and not self._disturbing:
+                world.disturbed_until = world.scheduler.now
 
     def _somebody(self) -> Process:
         """Mostly a worker: it has the most to lose. With nobody alive, one to whom nothing happens."""
@@ -109,13 +172,15 @@ class Nemesis(Operators):
 
     def cut_from_redis(self) -> None:
         """It lives and works, and its leases run out."""
-        name = self._somebody().name
+        process = self._somebody()
+        process.untroubled, name = False, process.name
         self._weather.cut_from_redis.add(name)
         self._sleep(2.0, 3.0 * LEASE_SECONDS)
         self._weather.cut_from_redis.discard(name)
 
     def cut_from_database(self) -> None:
-        name = self._somebody().name
+        process = self._somebody()
+        process.untroubled, name = False, process.name
         self._weather.cut_from_database.add(name)
         self._sleep(2.0, 2.0 * LEASE_SECONDS)
         self._weather.cut_from_database.discard(name)
@@ -235,6 +300,7 @@ class Nemesis(Operators):
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
-    for name, function in {**vars(Operators), **vars(Nemesis)}.items()
+    for kind in (Operators, ClockFaults, StoreFaults, Nemesis)
+    for name, function in vars(kind).items()
     if not name.startswith("_") and callable(function)
 }

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dispatcher_project.simulation.world import MODELS, World
-from gpus.models import Pause, prepared
+from dispatcher_project.simulation.world import FLEET, World, register
+from gpus.models import Pause, Placement, Server, prepared
 from gpus.protocol import BANDS, DesiredState
 from gpus.services import controls
+from gpus.services.mirror import mirror
+from gpus.services.registry import remove_server
 from jobs.models import Job, Tenant
 from jobs.services.ports import Ports
 from jobs.services.standing import change_priority, run_next
@@ -18,6 +20,8 @@ from jobs.services.tenant_rules import change_rules
 from jobs.transitions import WAITING
 
 OPERATOR = "cli:nemesis"
+_PATIENCE_SECONDS = 20.0
+_UNREADABLE = "under another key"
 
 
 class Operators:
@@ -26,6 +30,12 @@ class Operators:
 
     def _sleep(self, shortest: float, longest: float) -> None:
         self._world.scheduler.sleep(self._chance.uniform(shortest, longest))
+
+    def _await_index(self) -> None:
+        """Until it is whole, or patience is over."""
+        until = self._world.scheduler.now + _PATIENCE_SECONDS
+        while not self._world.redis.is_whole(FLEET) and self._world.scheduler.now < until:
+            self._world.scheduler.sleep(1.0)
 
     def _server(self) -> str:
         return self._chance.choice(sorted(self._world.servers))
@@ -42,8 +52,41 @@ class Operators:
             self._operate(controls.switch_server, name, desired)
             self._sleep(2.0, 20.0)
 
+    def server_removed(self) -> None:
+        """Under whatever runs there; later it is registered again, as it was."""
+        name = self._server()
+        self._world.operate(lambda ports: _remove(name, ports), patience_seconds=30.0)
+        self._sleep(20.0, 80.0)
+        self._register(name)
+
+    def placement_removed(self) -> None:
+        """One model leaves a server, in the admin."""
+        placed = Placement.objects.order_by("pk").values_list("server_id", "model_id")
+        name, model = self._chance.choice(list(placed))
+        self._world.operate(lambda ports: _take_off(name, model, ports))
+        self._sleep(20.0, 80.0)
+        self._register(name)
+
+    def secret_unreadable(self) -> None:
+        """A server's headers were stored under another key."""
+        name = self._server()
+        for headers in (_UNREADABLE, ""):
+            self._world.operate(partial(_store_headers, name, headers))
+            self._sleep(15.0, 40.0)
+
+    def tenants_capped(self) -> None:
+        """All tenants may run few jobs at once, and one of them sends many short ones."""
+        self._await_index()
+        cap = self._chance.choice([2, 3])
+        for tenant in self._world.tenants:
+            self._world.operate(partial(rule_tenant, tenant, {"max_running": cap}))
+        self._world.send_short_jobs(self._chance.choice(self._world.tenants), 6 * cap)
+        self._sleep(15.0, 40.0)
+        for tenant in self._world.tenants:
+            self._world.operate(partial(rule_tenant, tenant, {"max_running": None}))
+
     def model_paused(self) -> None:
-        self._hold(Pause.Kind.MODEL, self._chance.choice(sorted(MODELS)))
+        self._hold(Pause.Kind.MODEL, self._chance.choice(self._world.models))
 
     def tenant_paused(self) -> None:
         self._hold(Pause.Kind.TENANT, str(self._chance.choice(self._world.tenants)))
@@ -82,6 +125,11 @@ class Operators:
                 self._world.scheduler.note("operator", f"failed: {error}")
             self._sleep(0.1, 2.0)
 
+    def _register(self, server: str) -> None:
+        self._world.operate(
+            lambda ports: ports.send_wakes(register(server, by=OPERATOR, leases=ports.leases))
+        )
+
     def _hold(self, kind: Pause.Kind, name: str) -> None:
         for switch in (controls.pause, controls.resume):
             self._operate(switch, kind, name)
@@ -101,6 +149,32 @@ _name_of = prepared.Read(
 
 def rule_tenant(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
     ports.send_wakes(change_rules(_name_of.first(id=tenant), rules, by=OPERATOR, ports=ports).wakes)
+
+
+def is_unreadable(headers: str) -> bool:
+    """Of a server's stored headers."""
+    return headers == _UNREADABLE
+
+
+def _remove(name: str, ports: Ports) -> None:
+    """Raises RegistryRefused while a slot of it is in quarantine."""
+    remove_server(name, by=OPERATOR, leases=ports.leases)
+
+
+def _take_off(server: str, model: str, ports: Ports) -> None:
+    placement = Placement.objects.filter(server=server, model=model).first()
+    if placement is not None:
+        row = placement.server
+        placement.delete()
+        wakes, _ = mirror(ports.leases, row.pool, row)
+        ports.send_wakes(wakes)
+
+
+def _store_headers(server: str, headers: str, _ports: Ports) -> None:
+    row = Server.objects.filter(name=server).first()
+    if row is not None:
+        row.headers_encrypted = headers
+        row.save()
 
 
 def _move(place: int, priority: int | None, ports: Ports) -> None:

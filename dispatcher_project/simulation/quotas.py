@@ -16,7 +16,7 @@ from dispatcher_project.simulation.operators import rule_tenant
 from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.told import Books, Told
-from dispatcher_project.simulation.world import POOLS, World
+from dispatcher_project.simulation.world import World
 from gpus.leasing.scripts import as_text
 from gpus.leasing.values import ParkedFor
 from gpus.leasing.wire import read_lease
@@ -61,7 +61,8 @@ class Quotas:
         self.broken: list[str] = []
         self.held = 0
         self._world = world
-        self._told: dict[str, set[str]] = {pool: set() for pool in POOLS}
+        self.told: dict[str, set[str]] = {pool: set() for pool in world.pools}
+        """By pool, the tenants that Redis was told to hold back."""
         self._given: set[str] = set()
         self._wrong_since: dict[tuple[int, bool], float] = {}
         self._why = Told(world, self.broken)
@@ -84,16 +85,16 @@ class Quotas:
     def look(self) -> None:
         """What must be so, and in calm weather is wrong for too long, breaks a law."""
         limits: dict[int, float] = dict(_limits())
-        if not limits and not any(self._told.values()):
+        if not limits and not any(self.told.values()):
             self._wrong_since.clear()
             return
         used = self._used(limits)
-        self._why.look(Books(limits, used, self._told))
+        self._why.look(Books(limits, used, self.told))
         is_calm = self._world.is_calm()
         for tenant in self._world.tenants:
             is_used_up = tenant in limits and used[tenant] >= limits[tenant]
-            held = sum(str(tenant) in names for names in self._told.values())
-            if held == (len(POOLS) if is_used_up else 0) or not is_calm:
+            held = sum(str(tenant) in names for names in self.told.values())
+            if held == (len(self._world.pools) if is_used_up else 0) or not is_calm:
                 self._wrong_since.pop((tenant, is_used_up), None)
             elif self._lasts((tenant, is_used_up)):
                 there = (
@@ -102,7 +103,8 @@ class Quotas:
                     else "has some left"
                 )
                 self.broken.append(
-                    f"quota: tenant {tenant} {there}, and is held back in {held} pools of {len(POOLS)}"
+                    f"quota: tenant {tenant} {there}, and is held back in {held} pools of "
+                    f"{len(self._world.pools)}"
                 )
             self._wrong_since.pop((tenant, not is_used_up), None)
             if held and is_used_up and is_calm:
@@ -127,14 +129,14 @@ class Quotas:
     def _carried_out(self, script: str, args: Sequence[Any], answer: Any) -> None:
         """By Redis, whether or not its reply arrives."""
         if script == "set_paused_tenants" and args[2] == ParkedFor.QUOTA.value:
-            self._told[args[1]] = set(args[3:])
+            self.told[args[1]] = set(args[3:])
         if script not in ("claim", "release", "reserve") or not isinstance(answer, list):
             return
         lease = read_lease(as_text(answer))
         if lease is None or lease.adopted or lease.attempt_id in self._given:
             return
         self._given.add(lease.attempt_id)
-        if lease.tenant in self._told[lease.pool]:
+        if lease.tenant in self.told[lease.pool]:
             self.broken.append(
                 f"quota: job {lease.job_id} got {lease.slot} at {self._world.scheduler.now:.2f}, after Redis "
                 f"was told that the day of tenant {lease.tenant} is used up"

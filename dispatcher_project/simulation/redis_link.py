@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -58,17 +59,30 @@ def connect(url: str) -> redis.Redis:
 
 
 class RedisServer:
-    """run: which start of the server this is; whoever it was greeted by is forgotten with it. witness: is
-    told each script that was carried out, with its arguments and its answer (in bytes)."""
+    """The process that answers now, which changes with a restart and a failover.
+
+    run_id: of that process. term: grows with each change; a greeting counts for one term, because functions
+    are loaded anew by a restart and by a replica's full resync. witness: is called with each script that was
+    carried out, its arguments and its answer (in bytes).
+    """
 
     def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
         self.client, self.scheduler, self.weather = client, scheduler, weather
-        self.run = 1
+        self.run_id, self.term = "run-1", 1
         self.witness: Witness = lambda script, args, answer: None
+        self._filled = 0
+        self.offset_seconds = 0.0
+        """Of its wall clock."""
+        client.config_set("maxmemory", 0)
         client.flushall()
 
     def now_ms(self) -> int:
-        return int((START.timestamp() + self.scheduler.now) * 1000)
+        return int(self._timestamp() * 1000)
+
+    def time(self) -> float:
+        """Its wall clock, as `TIME` answers."""
+        self._answer_at_all("time")
+        return self._timestamp()
 
     def leases(self, fleet: str) -> SimulatedLeases:
         return SimulatedLeases(self, fleet)
@@ -76,7 +90,14 @@ class RedisServer:
     def is_whole(self, fleet: str) -> bool:
         """The fleet's index, as this run of the server knows it."""
         made_by = self.client.hget(f"{keys.prefix(fleet)}generation", "run_id")
-        return bool(as_text(made_by) == f"run-{self.run}")
+        return bool(as_text(made_by) == self._identity())
+
+    def _timestamp(self) -> float:
+        return START.timestamp() + self.scheduler.now + self.offset_seconds
+
+    def _identity(self) -> str:
+        """What the product takes for the name of this term."""
+        return self.run_id
 
     # -- what happens to it ----------------------------------------------------------------------------
 
@@ -84,37 +105,70 @@ class RedisServer:
         self.client.flushdb()
 
     def restart(self, *, empty: bool) -> None:
-        self.run += 1
+        self._change_to(f"run-{self.term + 1}")
         if empty:
             self.flush()
 
     def save(self) -> None:
         """A replica has come so far; see `fail_over`."""
-        self.client.eval("redis.call('SELECT', '1') redis.call('FLUSHDB') redis.call('SELECT', '0')", 0)
-        self.client.eval(_COPY, 0, 0, _SAVED)
+        with self._room():
+            self.client.eval("redis.call('SELECT', '1') redis.call('FLUSHDB') redis.call('SELECT', '0')", 0)
+            self.client.eval(_COPY, 0, 0, _SAVED)
 
-    def fail_over(self) -> None:
-        """The replica takes over, with what it had when it was last saved."""
+    def fail_over(self, run_id: str = "") -> None:
+        """The replica takes over, with what it had when it was last saved. run_id: of its process, where
+        that has been the master before."""
         self.flush()
-        self.client.eval(_COPY, 0, _SAVED, 0)
-        self.restart(empty=False)
+        with self._room():
+            self.client.eval(_COPY, 0, _SAVED, 0)
+        self._change_to(run_id or f"run-{self.term + 1}")
+
+    def fill_up(self) -> None:
+        """At maxmemory, without an eviction policy: the real server refuses what needs memory."""
+        self._filled += 1
+        self.client.config_set("maxmemory", 1)
+
+    def get_room(self) -> None:
+        """An end of one `fill_up`."""
+        self._filled -= 1
+        if not self._filled:
+            self.client.config_set("maxmemory", 0)
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """For copies between databases, which stand for other servers."""
+        if not self._filled:
+            yield
+            return
+        self.client.config_set("maxmemory", 0)
+        try:
+            yield
+        finally:
+            self.client.config_set("maxmemory", 1)
+
+    def _change_to(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.term += 1
 
     # -- calls -----------------------------------------------------------------------------------------
 
-    def load(self) -> Loaded:
-        self._answer_at_all("load")
-        run_id = f"run-{self.run}"
-        return Loaded(run_id, _library(self.client, run_id, library_code()))
+    def load(self, fleet: str) -> tuple[Loaded, int]:
+        """With the term in which that counts."""
+        self._answer_at_all("load", fleet)
+        identity = self._identity()
+        with self._room():  # a library is there already, on a real server
+            return Loaded(identity, _library(self.client, identity, library_code())), self.term
 
-    def call(self, loaded: Loaded, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
-        self._answer_at_all(name)
-        if loaded.run_id != f"run-{self.run}":
+    def call(self, fleet: str, term: int, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
+        self._answer_at_all(name, fleet)
+        if term != self.term:
             raise ResponseError(UNGREETED)
-        answer = send()
-        self.witness(name, args, answer)
         process = self.scheduler.current()
         if process is None:
-            return answer
+            with self._room():  # who judges always gets an answer
+                return send()
+        answer = send()
+        self.witness(name, args, answer)
         if self.weather.happens(self.weather.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
             answer = send()
@@ -125,12 +179,17 @@ class RedisServer:
             raise RedisTimeoutError("Timeout reading from socket")
         return answer
 
-    def _answer_at_all(self, what: str) -> None:
+    def _answer_at_all(self, what: str, fleet: str = "") -> None:
         process = self.scheduler.current()
         if process is None:
             return
         self.scheduler.point(f"redis {what}")
-        if self.weather.redis_silent or process.name in self.weather.cut_from_redis:
+        weather = self.weather
+        if (
+            weather.redis_silent
+            or process.name in weather.cut_from_redis
+            or (weather.silent_fleets and fleet in weather.silent_fleets)
+        ):
             self.scheduler.sleep(TIMEOUT_SECONDS)
             raise RedisTimeoutError("Timeout reading from socket")
         if self.weather.redis_refuses:
@@ -147,12 +206,12 @@ def _library(client: Any, run_id: str, code: str) -> str:
 
 
 class SimulatedScripts(Scripts):
-    def __init__(self, server: RedisServer, prefix: str) -> None:
-        super().__init__(server.client, prefix)
-        self._server = server
+    def __init__(self, server: RedisServer, fleet: str) -> None:
+        super().__init__(server.client, keys.prefix(fleet))
+        self._server, self._fleet, self._term = server, fleet, 0
 
     def load(self) -> Loaded:
-        self._loaded = self._server.load()
+        self._loaded, self._term = self._server.load(self._fleet)
         return self._loaded
 
     def _load_once(self, known: Loaded | None) -> Loaded:
@@ -160,12 +219,11 @@ class SimulatedScripts(Scripts):
         return self._loaded if self._loaded and self._loaded is not known else self.load()
 
     def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
-        return self._server.call(
-            loaded, name, args, lambda: super(SimulatedScripts, self)._send(loaded, name, args)
-        )
+        send = super()._send
+        return self._server.call(self._fleet, self._term, name, args, lambda: send(loaded, name, args))
 
 
 class SimulatedLeases(RedisLeases):
     def __init__(self, server: RedisServer, fleet: str) -> None:
         super().__init__(server.client, fleet, now_ms=server.now_ms)
-        self._scripts = SimulatedScripts(server, keys.prefix(fleet))
+        self._scripts = SimulatedScripts(server, fleet)

@@ -22,7 +22,6 @@ from jobs.transitions import Touched
 GRACE_SECONDS = 20.0
 KEEPER_SECONDS = 3.0
 """Less often than in life, as `BEAT_SECONDS`."""
-WAKE_EXPIRES_SECONDS = 60.0
 OLD_ROWS_SECONDS = 30.0
 KEPT_SECONDS = 8.0
 """For a follower: runs are long here, and some are longer than this."""
@@ -142,7 +141,7 @@ class WorkerRole:
 
     def stop(self) -> None:
         """SIGTERM: hand over, wait the grace, interrupt, write what is queued, end."""
-        self.takes = False
+        self.takes = self.process.untroubled = False
         self._scheduler.spawn(self.process, self._stop)
 
     def _stop(self) -> None:

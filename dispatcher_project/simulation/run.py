@@ -9,7 +9,8 @@ from typing import Any
 from dispatcher_project.simulation.clients import Clients
 from dispatcher_project.simulation.database import connection
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
-from dispatcher_project.simulation.nemesis import Nemesis, Planned
+from dispatcher_project.simulation.nemesis import Nemesis, Planned, make_plan
+from dispatcher_project.simulation.promptness import Promptness
 from dispatcher_project.simulation.quotas import LOOK_SECONDS, Quotas
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.world import World
@@ -45,41 +46,48 @@ class Verdict:
 def simulate(seed: int, client: Any, size: Size) -> Verdict:
     """client: of a Valkey that holds nothing else."""
     began = time.perf_counter()
+    plan = make_plan(seed, size)
+    two_fleets = any(planned.name == "fleet_hangs" for planned in plan)
     with prepared.over(lambda: connection):  # one thread, one connection: nobody needs to look for it
-        return _simulate(World(seed, client), began, size)
+        return _simulate(World(seed, client, two_fleets=two_fleets), plan, began, size)
 
 
-def _simulate(world: World, began: float, size: Size) -> Verdict:
+def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Verdict:
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
-        nemesis = Nemesis(world, size)
+        Nemesis(world, plan)
+        promptness = Promptness(world, quotas.told)
         broken: list[str] = []
         scheduler = world.scheduler
         while scheduler.now < size.fault_seconds + LOOKS_EVERY_SECONDS and not broken:
-            _play(world, quotas, LOOKS_EVERY_SECONDS)
-            broken = judge_now(world) + quotas.broken
+            _play(world, quotas, promptness, LOOKS_EVERY_SECONDS)
+            broken = judge_now(world, clients) + quotas.broken + promptness.broken
         world.heal()
         scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
         while not broken and scheduler.now < give_up and not _is_drained(clients):
-            _play(world, quotas, STEP_SECONDS)
+            _play(world, quotas, promptness, STEP_SECONDS)
+            broken = promptness.broken
         drained_at = scheduler.now
         if not broken:
-            _play(world, quotas, SETTLE_SECONDS)
-            broken = judge(world, clients) + quotas.broken
+            _play(world, quotas, promptness, SETTLE_SECONDS)
+            broken = judge(world, clients, plan) + quotas.broken + promptness.broken
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            nemesis.plan, cost(world) | {"held_back": quotas.held},
+            plan, cost(world) | {"held_back": quotas.held},
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:
         world.close()
 
 
-def _play(world: World, quotas: Quotas, seconds: float) -> None:
+def _play(world: World, quotas: Quotas, promptness: Promptness, seconds: float) -> None:
     scheduler, until = world.scheduler, world.scheduler.now + seconds
-    while scheduler.now < until:
-        scheduler.run(min(until, scheduler.now + LOOK_SECONDS))
+    while scheduler.now < until and not promptness.broken:
+        look_at = min(until, scheduler.now + LOOK_SECONDS)
+        while scheduler.now < look_at:
+            scheduler.run(min(look_at, scheduler.now + promptness.next_look_seconds))
+            promptness.look()
         quotas.look()
 
 

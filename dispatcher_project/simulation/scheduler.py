@@ -35,11 +35,14 @@ class Fiber(greenlet):
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """skew_seconds: of its wall clock. held: fibers that came due while it was stopped."""
+    """skew_seconds: of its wall clock. untroubled: it was never killed, stopped, cut off or told to end.
+    held: fibers that came due while it was stopped."""
 
     name: str
     skew_seconds: float = 0.0
     alive: bool = True
+    untroubled: bool = True
+    died_at: float | None = None
     stopped: bool = False
     doomed_after: int = 0
     """Points until it is killed; 0: it is not."""
@@ -82,7 +85,8 @@ class Scheduler:
         """Ends it between two points. Called by a fiber of its own it raises Killed."""
         if not process.alive:
             return
-        process.alive = False
+        process.alive = process.untroubled = False
+        process.died_at = self.now
         self.note(process.name, "killed")
         current = getcurrent()
         for fiber in list(process.fibers):
@@ -95,7 +99,7 @@ class Scheduler:
 
     def stop(self, process: Process) -> None:
         """SIGSTOP: its fibers stand still, its clocks go on."""
-        process.stopped = True
+        process.stopped, process.untroubled = True, False
         self.note(process.name, "stopped")
 
     def go_on(self, process: Process) -> None:

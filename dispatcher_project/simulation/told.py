@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dispatcher_project.simulation.scheduler import Process
-from dispatcher_project.simulation.world import MODELS, World
+from dispatcher_project.simulation.world import World
 from gpus.models import prepared
 from jobs.errors import QuotaExhausted
 from jobs.explain.decide import WAITING
@@ -48,7 +47,7 @@ class Told:
 
     def __init__(self, world: World, broken: list[str]) -> None:
         self._world, self._broken, self._looks = world, broken, 0
-        self._ports = world.ports(Process("judge"))
+        self._ports = world.true_ports()
 
     def look(self, books: Books) -> None:
         self._looks += 1
@@ -77,7 +76,7 @@ class Told:
         self._check_figures(f"job {job.id}", job.tenant_id, told, books)
 
     def _estimate(self, tenant: int, books: Books) -> None:
-        model = sorted(MODELS)[self._asked % len(MODELS)]
+        model = self._world.models[self._asked % len(self._world.models)]
         told = estimate_job(model, tenant, 5, self._ports)
         refused = any(one.evidence.get("refused_with") == QuotaExhausted.code for one in told.reasons)
         if refused != books.is_used_up(tenant):

@@ -24,6 +24,8 @@ class Weather:
     hung: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     http_reply_lost: float = 0.0
+    silent_fleets: set[str] = field(default_factory=set)
+    """Fleets whose Redis node hangs while those of the others answer."""
     cut_from_redis: set[str] = field(default_factory=set)
     cut_from_database: set[str] = field(default_factory=set)
 
@@ -35,10 +37,11 @@ class Weather:
 
     def keeps_from_sweeping(self, process: str) -> bool:
         """Whether anything is wrong that a sweep of this process, or its tick, must go through."""
-        return (
+        return bool(
             self.is_database_down(process)
             or self.redis_refuses
             or self.redis_silent
+            or self.silent_fleets
             or self.broker_down
             or process in self.cut_from_redis
             or max(self.commit_fails, self.commit_reply_lost, self.redis_reply_lost, self.redis_call_doubled)

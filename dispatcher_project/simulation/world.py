@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,54 +10,75 @@ from typing import Any
 
 from django.db import connection
 
-from dispatcher_project.simulation.database import DatabaseLink, fresh_database
+from dispatcher_project.simulation.database import (
+    DatabaseLink,
+    copy_database,
+    fresh_database,
+    restore_database,
+)
 from dispatcher_project.simulation.gpu import GpuServer, origin
 from dispatcher_project.simulation.gpu_link import GpuLink
 from dispatcher_project.simulation.redis_link import RedisServer
-from dispatcher_project.simulation.roles import WAKE_EXPIRES_SECONDS, SweepsRole, WebRole, WorkerRole, spread
+from dispatcher_project.simulation.roles import SweepsRole, WebRole, WorkerRole, spread
 from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import SharedClock
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.node import runs
+from gpus.protocol import Clock
+from gpus.services.mirror import LeasesOf
 from gpus.services.registry import register_server
 from jobs import ids
 from jobs.models import Tenant
-from jobs.services import late_tickets, limits, quotas, slow_redis
+from jobs.services import late_tickets, limits, quotas, slow_redis, turns
 from jobs.services.attempts import accept_push
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import push_token
 from jobs.sweeps import generation, orphans
 from jobs.sweeps import quotas as quotas_sweep
 
-WORKERS, TENANTS, FLEET = 3, ("ada", "bob", "cyd"), "main"
+WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
+FLEET, SECOND_FLEET = "main", "edge"
 BEAT_SECONDS = 4.0
 """Less often than in life: what repairs comes later, and a history costs less."""
+QUEUED_SECONDS = 60.0
+"""So long a wake waits for a worker; in life queues are bounded by their length."""
 WARM_UP_SECONDS = 3.0
 """Until the first index is whole."""
 RUN_LIMIT_SECONDS = 60.0
+SHORT_MODEL = "tiny"
+SHORT_TURNS = 3
+"""Less than in life, so that a line of few jobs sees a thread hand back."""
 _FIELDS: Mapping[str, Any] = {"max_run_seconds": RUN_LIMIT_SECONDS, "max_poll_time": RUN_LIMIT_SECONDS}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "zimg": _FIELDS,
     "once": {**_FIELDS, "at_most_once": True},
+    SHORT_MODEL: _FIELDS,
     "ltx2": {
         **_FIELDS, "model_type": "async", "poll_interval": 1.0,
         "poll_endpoint_template": "/status/{id}", "id_field": "job_id",
     },
 }  # fmt: skip
-"""zimg and once are sync and share a pool, ltx2 is async."""
-POOLS = ("image", "ltx2")
+"""zimg, once and tiny are sync and share a pool, ltx2 is async. tiny is for jobs of less than a second: only
+behind a model that is known for them the next job is claimed ahead."""
+POOL_OF: Mapping[str, str] = {"zimg": "image", "once": "image", SHORT_MODEL: "image", "ltx2": "ltx2"}
 SLOTS: Mapping[str, int] = {"zimg-1": 2, "zimg-2": 2, "ltx2-1": 2, "ltx2-2": 1}
 """By server."""
+SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
+"""What the second fleet has, in a world of two: a sync model in a pool of its own."""
 
 
 class World:
-    """client: a Valkey of its own, which is wiped."""
+    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one."""
 
-    def __init__(self, seed: int, client: Any) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, client: Any, *, two_fleets: bool = False) -> None:
+        self.seed, self.two_fleets = seed, two_fleets
+        self.fleets = (FLEET, SECOND_FLEET) if two_fleets else (FLEET,)
+        self.pool_of = {**POOL_OF, SECOND_MODEL: SECOND_MODEL} if two_fleets else POOL_OF
+        self.models, self.pools = tuple(sorted(self.pool_of)), tuple(sorted(set(self.pool_of.values())))
         self.scheduler = Scheduler(seed)
         self.chance = random.Random(f"{seed} world")
         self.weather = Weather(random.Random(f"{seed} weather"))
@@ -67,7 +89,17 @@ class World:
         self.servers = {server.name: server for server in self._fleet()}
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
-        self.beat_is_up = True
+        self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
+        self.known: dict[str, Process] = {}
+        """Every process that ever was, by name."""
+        self.disturbed_until = 0.0
+        """The moment at which the last disturbing fault ended; infinite while one lasts."""
+        self.forgotten: list[tuple[float, float]] = []
+        """Spans whose commits the database has lost."""
+        self.on_forgotten: Callable[[], None] = lambda: None
+        self.send_short_jobs: Callable[[int, int], None] = lambda tenant, count: None
+        """By a client of the tenant."""
+        self._operations: list[tuple[float, Callable[[Ports], object]]] = []
         self._names = 0
         self.tenants = list(
             Tenant.objects.filter(name__in=TENANTS).order_by("pk").values_list("pk", flat=True)
@@ -83,17 +115,36 @@ class World:
         self.scheduler.end()
         self.database.close()
 
+    def fleet_of(self, server: str) -> str:
+        return SECOND_FLEET if server == SECOND_SERVER else FLEET
+
+    def servers_of(self, fleet: str) -> list[str]:
+        return [name for name in self.servers if self.fleet_of(name) == fleet]
+
     # -- processes -------------------------------------------------------------------------------------
 
     def process(self, kind: str) -> Process:
         self._names += 1
         skew = self.chance.uniform(-30.0, 30.0) if kind == "worker" and self.chance.random() < 0.2 else 0.0
-        return Process(f"{kind}-{self._names}", skew)
+        process = Process(f"{kind}-{self._names}", skew)
+        self.known[process.name] = process
+        return process
 
     def ports(self, process: Process) -> Ports:
+        """As in production, also in how a wrong clock is corrected."""
+        clock = SharedClock(VirtualClock(self.scheduler, process), self.redis.time)
+        clock.keep_asking(partial(self._after, process))
+        return self._ports(process, clock)
+
+    def true_ports(self) -> Ports:
+        """Of who judges: its clock is right, and nothing happens to it."""
+        judge = Process("judge")
+        return self._ports(judge, VirtualClock(self.scheduler, judge))
+
+    def _ports(self, process: Process, clock: Clock) -> Ports:
         fleets: dict[str, Any] = {}
         return Ports(
-            clock=VirtualClock(self.scheduler, process),
+            clock=clock,
             leases=lambda fleet: fleets.get(fleet) or fleets.setdefault(fleet, self.redis.leases(fleet)),
             send_wakes=self._send_wakes,
             wake_callbacks=lambda ids: None,
@@ -154,22 +205,41 @@ class World:
         """Whether nothing keeps the sweeps from what they are for."""
         return (
             self.beat_is_up
-            and self.redis.is_whole(FLEET)
+            and self.beat_seconds <= BEAT_SECONDS
+            and all(self.redis.is_whole(fleet) for fleet in self.fleets)
             and any(
                 role.process.is_well and not self.weather.keeps_from_sweeping(role.process.name)
                 for role in self.sweepers
             )
         )
 
-    def operate(self, ask: Callable[[Ports], None]) -> None:
-        """By an operator, until it is done: the last word must stand."""
-        while True:
+    def operate(self, ask: Callable[[Ports], object], *, patience_seconds: float = math.inf) -> None:
+        """By an operator, until it is done, for the last word must stand, or patience is over."""
+        until = self.scheduler.now + patience_seconds
+        while self.scheduler.now < until:
             try:
                 self.web.ask(ask)
+                self._operations.append((self.scheduler.now, ask))
                 return
             except Exception as error:
                 self.scheduler.note("operator", f"failed: {error}")
                 self.scheduler.sleep(1.0)
+
+    def forget_commits(self, seconds: float) -> None:
+        """The database loses what it commits from now until so many seconds later. Clients and operators who
+        got an answer in between ask again."""
+        copy, since = copy_database(), self.scheduler.now
+        self.scheduler.sleep(seconds)
+        restore_database(copy)
+        _forget_registry()
+        self.forgotten.append((since, self.scheduler.now))
+        for at, ask in list(self._operations):
+            if at >= since:
+                self.scheduler.spawn(self.outside, partial(self.operate, ask))
+        self.on_forgotten()
+
+    def is_forgotten(self, at: float) -> bool:
+        return any(since <= at <= until for since, until in self.forgotten)
 
     # -- messages --------------------------------------------------------------------------------------
 
@@ -186,7 +256,7 @@ class World:
         return len(messages)
 
     def _deliver(self, pool: str, host: str | None) -> None:
-        until = self.scheduler.now + WAKE_EXPIRES_SECONDS
+        until = self.scheduler.now + QUEUED_SECONDS
         self.scheduler.sleep(self.chance.random() * 0.02)
         while self.scheduler.now < until:
             takers = [role for role in self.workers if role.process.alive and role.takes]
@@ -203,7 +273,7 @@ class World:
 
     def _beat(self) -> None:
         while True:
-            self.scheduler.sleep(BEAT_SECONDS)
+            self.scheduler.sleep(self.beat_seconds)
             if self.beat_is_up and not self.weather.broker_down:
                 for role in self.sweepers:
                     if role.process.alive and not role.process.stopped:
@@ -214,7 +284,11 @@ class World:
     def _reset(self) -> None:
         """What processes keep in modules."""
         connection.execute_wrappers.clear()
-        fresh_database(_register)  # first: the one that makes it must draw nothing from what follows
+        # first: the one that makes it must draw nothing from what follows
+        if self.two_fleets:
+            fresh_database(_register_two_fleets, "two fleets")
+        else:
+            fresh_database(_register, "one fleet")
         chance = random.Random(f"{self.seed} ids")
         random.seed(f"{self.seed} jitter")
         run_ids = random.Random(f"{self.seed} runs")
@@ -223,19 +297,19 @@ class World:
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         slow_redis.forget()
-        limits.forget()
-        quotas.forget()
+        _forget_registry()
         quotas_sweep.forget()
         late_tickets._late.clear()
         generation._under_way.clear()
         orphans._leaseless_since.clear()
-        queries.forget()
         queries.REMEMBER_SECONDS = limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         quotas.REMEMBER_SECONDS = 0.0
+        turns.SHORT_TURNS = SHORT_TURNS
 
     def _fleet(self) -> list[GpuServer]:
         fleet = []
-        for name, slots in SLOTS.items():
+        slots_of = {**SLOTS, SECOND_SERVER: SECOND_SLOTS} if self.two_fleets else SLOTS
+        for name, slots in slots_of.items():
             is_async = name.startswith("ltx2")
             fleet.append(
                 GpuServer(
@@ -265,26 +339,52 @@ class World:
 
 
 def make_template() -> None:
-    """The tables and the fleet of every world, once for all processes that are forked from this one."""
-    fresh_database(_register)
+    """The tables and the fleets of every world, once for all processes that are forked from this one."""
+    fresh_database(_register, "one fleet")
+    fresh_database(_register_two_fleets, "two fleets")
+
+
+def _forget_registry() -> None:
+    """What processes remember of rows."""
+    limits.forget()
+    quotas.forget()
+    queries.forget()
 
 
 def _register() -> None:
     """The same fleet in every seed; before any index there is nobody to tell."""
     for name in TENANTS:
         Tenant.objects.create(name=name)
-    for name, slots in SLOTS.items():
-        for model in ("ltx2",) if name.startswith("ltx2") else ("zimg", "once"):
-            register_server(
-                model=model,
-                server=name,
-                endpoint=f"{origin(name)}/{model}",
-                slots=slots,
-                by="cli:simulate",
-                leases=_no_redis,
-                pool=POOLS[model == "ltx2"],
-                model_fields=MODELS[model],
-            )
+    for name in SLOTS:
+        register(name, by="cli:simulate", leases=_no_redis)
+
+
+def _register_two_fleets() -> None:
+    _register()
+    register(SECOND_SERVER, by="cli:simulate", leases=_no_redis)
+
+
+def register(server: str, *, by: str, leases: LeasesOf) -> tuple[Wakes, ...]:
+    """Puts the server's models on it, as at the beginning; the wakes to send."""
+    wakes: list[Wakes] = []
+    models: tuple[str, ...] = ("ltx2",) if server.startswith("ltx2") else ("zimg", "once", SHORT_MODEL)
+    slots = SLOTS.get(server, SECOND_SLOTS)
+    if server == SECOND_SERVER:
+        models = (SECOND_MODEL,)
+    for model in models:
+        is_second = model == SECOND_MODEL
+        wakes += register_server(
+            model=model,
+            server=server,
+            endpoint=f"{origin(server)}/{model}",
+            slots=slots,
+            by=by,
+            leases=leases,
+            pool=SECOND_MODEL if is_second else POOL_OF[model],
+            fleet=SECOND_FLEET if is_second else None,
+            model_fields=_FIELDS if is_second else MODELS[model],
+        ).wakes
+    return tuple(wakes)
 
 
 def _no_redis(fleet: str) -> Leases:

@@ -123,8 +123,8 @@ def unique_slot() -> Iterator[None]:
     """Two live attempts may stand on one slot."""
     real = database.fresh_database
 
-    def fresh(register: Callable[[], None]) -> None:
-        real(register)
+    def fresh(register: Callable[[], None], registry: str) -> None:
+        real(register, registry)
         with connection.cursor() as cursor:
             cursor.execute("DROP INDEX one_live_attempt_per_slot")
 

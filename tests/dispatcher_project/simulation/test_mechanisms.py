@@ -20,7 +20,7 @@ pytestmark = [
     [
         ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)", (12, 6, 5)),
         ("reconciler", "redis_refuses,redis_silent,cut_from_redis", "(5)", (24, 12, 8)),
-        ("expired leases", "kill,kill_in_a_step", "lost:", (6, 6, 0)),
+        ("expired leases", "kill,kill_in_a_step", "dead:", (6, 6, 0)),
         (
             "quarantine",
             "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill",

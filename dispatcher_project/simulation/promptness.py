@@ -1,0 +1,226 @@
+"""What must happen soon wherever nothing stands in its way: free slots are claimed, runs of dead workers
+judged, cancels ended.
+
+Looked at between steps, more often while something is under suspicion. Bounds are those of life, plus what
+the sweeps of a history are later by (`BEAT_SECONDS`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from dispatcher_project.simulation.judge import FINAL
+from dispatcher_project.simulation.operators import is_unreadable
+from dispatcher_project.simulation.world import BEAT_SECONDS, World
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.values import CircuitState, SlotView
+from gpus.models import Pause, Placement, Server, prepared
+from gpus.protocol import DesiredState, split_slot
+from jobs.models import Attempt, Job, Tenant
+from jobs.states import JobState
+
+_AT_A_GPU = {JobState.RUNNING.value, JobState.CANCELLING.value}
+LATER_SECONDS = BEAT_SECONDS - 2.0
+CLAIM_SECONDS = 5.0 + LATER_SECONDS
+CANCEL_SECONDS = 10.0 + 2.0 * LATER_SECONDS
+LEASE_SECONDS = 15.0
+RECOVERY_SECONDS = 10.0
+"""After the end of what disturbed everybody, as docs/failures.md promises."""
+LOOK_SECONDS, SUSPICIOUS_SECONDS = 4.0, 1.0
+
+_Live = tuple[str, str, str, str, str, int]
+_Suspicion = tuple[tuple[str, ...], float, str]
+
+_waiting = prepared.Read(
+    lambda: (
+        Job.objects.filter(state=JobState.QUEUED.value, cancel_requested_at=None)
+        .defer("payload", "result")
+        .order_by("place_us")
+    )
+)
+_live = prepared.Read(
+    lambda: Attempt.objects.filter(state__in=Attempt.LIVE).values_list(
+        "id", "job_id", "worker", "server", "model", "job__tenant"
+    )
+)
+_written = prepared.Read(lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")).values_list("pk"))
+_asked = prepared.Read(
+    lambda: (
+        Job.objects.exclude(cancel_requested_at=None)
+        .exclude(state__in=sorted(FINAL))
+        .values_list("id", "state")
+    )
+)
+_last_server = prepared.Read(
+    lambda: (
+        Attempt.objects.filter(job=prepared.value(Job, "id", "job"))
+        .order_by("-number")
+        .values_list("server", flat=True)[:1]
+    )
+)
+_caps = prepared.Read(
+    lambda: Tenant.objects.exclude(max_running=None).order_by().values_list("pk", "max_running")
+)
+_servers = prepared.Read(
+    lambda: Server.objects.filter(desired=DesiredState.ON.value).values_list("name", "headers_encrypted")
+)
+_placed = prepared.Read(lambda: Placement.objects.order_by().values_list("server", "model"))
+_pauses = prepared.Read(lambda: Pause.objects.order_by().values_list("kind", "name"))
+
+
+def _is_final(attempt_id: str | None, live: set[str]) -> bool:
+    return attempt_id not in live and bool(_written(id=attempt_id))
+
+
+class Promptness:
+    """broken: laws. held_back: by pool, the tenants that Redis was told to hold back for their quota."""
+
+    def __init__(self, world: World, held_back: dict[str, set[str]]) -> None:
+        self.broken: list[str] = []
+        self._world, self._held_back = world, held_back
+        self._ports = world.true_ports()
+        self._since: dict[tuple[str, ...], float] = {}
+
+    @property
+    def next_look_seconds(self) -> float:
+        return SUSPICIOUS_SECONDS if self._since else LOOK_SECONDS
+
+    def look(self) -> None:
+        """A suspicion that was there at every look for too long breaks a law."""
+        now = self._world.scheduler.now
+        if now < self._disturbed_until() + RECOVERY_SECONDS:
+            self._since.clear()
+            return
+        before, self._since = self._since, {}
+        for what, seconds, law in self._suspicions():
+            since = self._since[what] = before.get(what, now)
+            if now - since > seconds and not self.broken:
+                self.broken.append(f"{law}, seen since {since:.1f}")
+
+    def _disturbed_until(self) -> float:
+        world = self._world
+        deaths = (process.died_at for process in world.known.values() if process.died_at is not None)
+        is_swept = any(role.process.is_well for role in world.sweepers)
+        return max(world.disturbed_until, *deaths, 0.0) if is_swept else math.inf
+
+    def _suspicions(self) -> Iterator[_Suspicion]:
+        """What must not last, the seconds that it may, and the law."""
+        live = _live()
+        yield from self._dead(live)
+        yield from self._cancels(live)
+        if self._world.beat_seconds <= BEAT_SECONDS:
+            yield from self._unclaimed(live)
+
+    # -- free slots ------------------------------------------------------------------------------------
+
+    def _unclaimed(self, live: list[_Live]) -> Iterator[_Suspicion]:
+        waiting = _waiting()
+        if not waiting or not any(role.takes and role.process.is_well for role in self._world.workers):
+            return
+        readable = {name for name, headers in _servers() if not is_unreadable(headers)}
+        placed: dict[str, set[str]] = defaultdict(set)
+        for server, model in _placed():
+            if server in readable:
+                placed[server].add(model)
+        running, caps, pauses = Counter(one[-1] for one in live), dict(_caps()), set(_pauses())
+        if any(kind == Pause.Kind.SYSTEM for kind, _ in pauses):
+            return
+        free = list(self._free(placed))
+        for job in waiting:
+            if running[job.tenant_id] >= caps.get(job.tenant_id, 1000):
+                continue
+            if str(job.tenant_id) in self._held_back[job.pool]:
+                continue
+            if {(Pause.Kind.TENANT, str(job.tenant_id)), (Pause.Kind.MODEL, job.model)} & pauses:
+                continue
+            for view in free:
+                server, _ = split_slot(view.slot)
+                if job.model in placed[server] and job.avoid_server != server and self._has_ticket(job):
+                    yield (
+                        ("unclaimed", view.slot, job.pool),
+                        CLAIM_SECONDS,
+                        f"unclaimed: slot {view.slot} is idle ({view.state}), job {job.id} of tenant "
+                        f"{job.tenant_id} could run there: {running[job.tenant_id]} of its tenant run, "
+                        f"{caps.get(job.tenant_id, 'any number')} may",
+                    )
+                    break
+
+    def _free(self, placed: dict[str, set[str]]) -> Iterator[SlotView]:
+        world = self._world
+        for fleet in world.fleets:
+            if fleet in world.weather.silent_fleets or not world.redis.is_whole(fleet):
+                continue
+            servers = [name for name in world.servers_of(fleet) if name in placed]
+            try:
+                views = self._ports.leases(fleet).slots_of(servers)
+            except LeasingUnavailable:
+                continue
+            live = {one[0] for one in _live()}
+            for view in views:
+                if view.resting or view.circuit is not CircuitState.CLOSED:
+                    continue
+                # also one whose run is over and whose holder could not give it back
+                is_held = view.state in ("leased", "settling")
+                if view.state == "free" or (is_held and _is_final(view.attempt_id, live)):
+                    yield view
+
+    def _has_ticket(self, job: Job) -> bool:
+        try:
+            (found,) = self._ports.leases(job.fleet).has_tickets(job.pool, [job.ticket])
+        except LeasingUnavailable:
+            return False
+        return bool(found)
+
+    # -- runs of dead workers --------------------------------------------------------------------------
+
+    def _dead(self, live: list[_Live]) -> Iterator[_Suspicion]:
+        world = self._world
+        allowed = 2.0 * (LEASE_SECONDS + world.beat_seconds) + LATER_SECONDS
+        secrets = {name: headers for name, headers in _servers()}
+        for attempt_id, job_id, worker, server, _, _ in live:
+            process = world.known.get(worker)
+            if process is None or process.died_at is None or is_unreadable(secrets.get(server, "")):
+                continue
+            if world.fleet_of(server) in world.weather.silent_fleets:
+                continue
+            yield (
+                ("dead", attempt_id),
+                allowed,
+                f"dead: attempt {attempt_id} of job {job_id} on {server} is live, its worker {worker} "
+                f"died at {process.died_at:.1f}",
+            )
+
+    # -- cancels ---------------------------------------------------------------------------------------
+
+    def _cancels(self, live: list[_Live]) -> Iterator[_Suspicion]:
+        workers = {one[1]: one[2] for one in live}
+        for job_id, state in _asked():
+            if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
+                continue  # first its lease must run out
+            server = _last_server.first(job=job_id) if state in _AT_A_GPU else None
+            if server is None or self._can_prove(server):
+                yield (
+                    ("cancel", job_id, state),
+                    CANCEL_SECONDS,
+                    f"cancel: job {job_id} is {state}, its cancel was answered",
+                )
+
+    def _is_well(self, worker: str) -> bool:
+        process = self._world.known.get(worker)
+        return process is not None and process.is_well
+
+    def _can_prove(self, name: str) -> bool:
+        """Whether the server says what it runs, and stops it when it is asked to."""
+        world, server = self._world, self._world.servers[name]
+        weather = world.weather
+        return not (
+            server.plain
+            or server.deaf
+            or not server.up
+            or name in weather.hung
+            or name in weather.unreachable
+            or weather.http_reply_lost
+            or world.fleet_of(name) in weather.silent_fleets
+        )
