@@ -1,4 +1,4 @@
-"""The broker's transport: kombu's for Redis with two cures, and bounded queues.
+"""The broker's transport: kombu's for Redis with three cures, and bounded queues.
 
 A message here is a hint (a wake, a tick); losing one costs seconds and doubling one costs nothing. What a
 worker must never do is die or start something twice because Redis went away:
@@ -7,26 +7,32 @@ worker must never do is die or start something twice because Redis went away:
   here a channel remembers them.
 - kombu puts unacknowledged messages back when a connection breaks, so that what is running is started a
   second time within milliseconds; here they are left alone.
+- A consumer stays with a master that hangs after Sentinel promoted another; here it asks every two seconds.
 - After a long outage a worker would look for its broker every thirty seconds; here every two.
 - Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
   newest `MAX_WAITING_HINTS` messages.
 
-Both cures reach into private members of kombu 5.7; tests/dispatcher_project/test_broker.py pins them.
+The cures reach into private members of kombu 5.7; tests/dispatcher_project/test_broker.py pins them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
+from contextlib import suppress
+from typing import Any, ClassVar
 
 from celery.app.amqp import AMQP
 from celery.app.amqp import Queues as CeleryQueues
 from kombu import Connection, transport
 from kombu.transport import redis as kombu_redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 MAX_WAITING_HINTS = 1_000
 PROCESS_QUEUE_EXPIRES_SECONDS = 3600.0
+MASTER_SECONDS = 2.0
+"""How often a consumer asks the Sentinels who the master is."""
 _PROCESS_QUEUE = re.compile(r"gpu\..+\.[0-9a-f]{8}")
 """Of one pinned worker's process: nobody reads it any more once that ended."""
 _PUTS_BETWEEN_TRIMS = 100
@@ -67,13 +73,47 @@ class RedisChannel(_CuredChannel, kombu_redis.Channel):  # type: ignore[misc]
 class SentinelChannel(_CuredChannel, kombu_redis.SentinelChannel):  # type: ignore[misc]
     """For sentinel://"""
 
+    # a Sentinel that is away must not hold up the event loop that asks it; redis-py tries ten times
+    sentinel_kwargs: ClassVar = {
+        "socket_timeout": 1.0,
+        "socket_connect_timeout": 1.0,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+    def leave_former_master(self) -> None:
+        """Ends the connections to a master that another took the place of, also those that wait for a
+        message. Raises what is in `connection_errors` where no Sentinel answers."""
+        for pool in (self._pool, self._async_pool):
+            if pool is not None:
+                pool.get_master_address()  # closes those of its connections that are not in use
+        for name in ("client", "subclient"):
+            used = getattr(self.__dict__.get(name), "connection", None)
+            if used is not None and (used.host, used.port) != used.connection_pool.master_address:
+                used.disconnect()
+
 
 class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
     Channel = RedisChannel
 
 
 class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
+    """A consumer waits for a message in its event loop, where a master that hangs is no error: kombu finds
+    that out connection by connection, which takes half a minute."""
+
     Channel = SentinelChannel
+    _asking: Any = None
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        super().register_with_event_loop(connection, loop)
+        if self._asking is not None:
+            self._asking.cancel()
+        self._asking = loop.call_repeatedly(MASTER_SECONDS, self._leave_former_master)
+
+    def _leave_former_master(self) -> None:
+        poller: Any = self.cycle
+        for channel in poller._channels:
+            with suppress(*self.connection_errors):
+                channel.leave_former_master()
 
 
 class PromptConnection(Connection):

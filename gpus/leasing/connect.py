@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
+from redis.exceptions import RedisError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from gpus import blocking
 from gpus.leasing.scripts import Client
@@ -24,6 +27,8 @@ from gpus.leasing.scripts import Client
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 0.2
 """So soon after a call its connection is used again as it is."""
+MASTER_SECONDS = 3.0
+"""How long the master's address is believed before the Sentinels are asked again."""
 _DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
 
 
@@ -84,6 +89,26 @@ class _Pool(redis.ConnectionPool):
         super().release(connection)
 
 
+class _SentinelPool(SentinelConnectionPool):
+    """redis-py asks who the master is when it connects, and never again: an idle process would go on with a
+    former master that comes back, and all with one that only the Sentinels don't reach any more. Connections
+    to a former master are closed, those in use as soon as they are given back."""
+
+    def reset(self) -> None:
+        super().reset()  # type: ignore[no-untyped-call]
+        self._asked_at, self._asking = -MASTER_SECONDS, threading.Lock()
+
+    def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        if time.monotonic() - self._asked_at > MASTER_SECONDS and self._asking.acquire(blocking=False):
+            try:
+                with suppress(RedisError):  # while no Sentinel answers the master stays who it was
+                    self.get_master_address()  # type: ignore[no-untyped-call]
+                self._asked_at = time.monotonic()
+            finally:
+                self._asking.release()
+        return super().get_connection()
+
+
 class _BlockingTcp(_Blocking, redis.Connection):
     pass
 
@@ -122,7 +147,11 @@ def _by_sentinel(parts: SplitResult) -> redis.Redis:
         addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
     )
     client: redis.Redis = sentinel.master_for(
-        master, db=int(database or 0), retry=_never(), **credentials(parts)
+        master,
+        connection_pool_class=_SentinelPool,
+        db=int(database or 0),
+        retry=_never(),
+        **credentials(parts),
     )
     return client
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 
 from gpus.errors import LeasingUnavailable
 
@@ -248,12 +248,17 @@ class Scripts:
 
 def _ask(client: redis.Redis, command: tuple[str | int | float, ...]) -> Any:
     """As `execute_command`, without what it does for others (callbacks, measurements, retries: a sixth of the
-    call). redis-py closes a connection whose answer did not come: it may be under way."""
+    call)."""
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
         connection.send_command(*command)
         return connection.read_response()
+    except BaseException as error:
+        if not isinstance(error, ResponseError) or isinstance(error, ReadOnlyError):
+            # its answer may still come, and would be the next command's; or it leads to a former master
+            connection.disconnect()
+        raise
     finally:
         pool.release(connection)
 

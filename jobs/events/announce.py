@@ -24,6 +24,9 @@ log = structlog.get_logger()
 
 TIMEOUT_SECONDS = 0.2
 REST_SECONDS = 4.0
+SILENCE_SECONDS = 2.0
+"""A subscription without a message for so long sends a PING, and has as long again for its answer: a server
+that hangs, or was replaced while it hung, ends no connection."""
 _CHUNK = 500
 
 _lock = threading.Lock()

@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import redis
 import structlog
 from django.db import close_old_connections, connections
 
-from jobs.events.announce import channel, read_announcement
+from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.events.news import JobNews, read_news
 from jobs.events.subscription import hearing_client
 
@@ -125,8 +126,11 @@ class EventHub:
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
+        while running := [task for task in tasks if not task.done()]:
+            for task in running:
+                task.cancel()
+            # before Python 3.12 `wait_for`, which redis-py sends by, may swallow it
+            await asyncio.wait(running, timeout=0.1)
         await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(RuntimeError):
             await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
@@ -153,18 +157,30 @@ class EventHub:
                     await pubsub.subscribe(channel())
                     self._hears = True
                     self._mark()
-                    while True:
-                        message = await pubsub.get_message(timeout=2.0)
-                        if message is not None:
-                            self._mark(read_announcement(message["data"]))
-                            for pulse in self._pulses:
-                                pulse.set()
+                    await self._hear(pubsub)
             except (redis.RedisError, OSError, ValueError) as error:
                 if self._hears:
                     log.warning("announcements_lost", error=str(error))
             finally:
                 self._hears = False
             await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _hear(self, pubsub: Any) -> None:
+        clock = asyncio.get_running_loop().time
+        heard_at, pinged = clock(), False
+        while True:
+            message = await pubsub.get_message(timeout=SILENCE_SECONDS)
+            if message is not None:
+                heard_at, pinged = clock(), False
+                if message["type"] == "message":
+                    self._mark(read_announcement(message["data"]))
+                    for pulse in self._pulses:
+                        pulse.set()
+            elif clock() - heard_at >= SILENCE_SECONDS:  # sooner: the subscription's own confirmation
+                if pinged:
+                    raise redis.TimeoutError("the subscription's server does not answer")
+                await pubsub.ping()
+                heard_at, pinged = clock(), True
 
     async def _poll(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 
 from gpus.leasing.connect import addresses, credentials
 
-_OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5, "health_check_interval": 5}
+_OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5}
 
 
 def hearing_client(url: str, turn: int = 0) -> Redis:
@@ -26,7 +26,10 @@ def hearing_client(url: str, turn: int = 0) -> Redis:
         return Redis(host=host, port=port, **credentials(parts), **options)
     if parts.scheme == "redis+sentinel":
         master = parts.path.strip("/").partition("/")[0]
-        sentinel: Any = Sentinel(addresses(parts, 26379), **_OPTIONS)  # type: ignore[no-untyped-call]
+        never = {"retry": options["retry"]}  # redis-py asks each Sentinel that is away ten times
+        sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+            addresses(parts, 26379), sentinel_kwargs=_OPTIONS | never, **_OPTIONS
+        )
         client: Redis = sentinel.master_for(master, **credentials(parts), **options)
         return client
     return Redis.from_url(url, **options)

@@ -6,6 +6,7 @@ A hint only: the worker looks by itself every second, so a Redis that is away co
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import redis
 import structlog
 
 from gpus.leasing.connect import connect
-from jobs.events.announce import channel, read_announcement
+from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 
 log = structlog.get_logger()
 
@@ -49,7 +50,16 @@ class Listener:
         client: Any = connect(self._url)
         with client.pubsub(ignore_subscribe_messages=True) as subscription:
             subscription.subscribe(channel())
+            heard_at, pinged = time.monotonic(), False
             while not self._stopping.is_set():
-                message = subscription.get_message(timeout=_SLICE_SECONDS)
+                # as it came: of RESP 3's answer to a PING `get_message` makes nothing
+                message = subscription.parse_response(block=False, timeout=_SLICE_SECONDS)
                 if message is not None:
-                    self._heard(read_announcement(message["data"]))
+                    heard_at, pinged = time.monotonic(), False
+                    if message[0] == "message":
+                        self._heard(read_announcement(message[2]))
+                elif time.monotonic() - heard_at > SILENCE_SECONDS:
+                    if pinged:
+                        raise redis.TimeoutError("the subscription's server does not answer")
+                    subscription.ping()
+                    heard_at, pinged = time.monotonic(), True

@@ -1,15 +1,18 @@
-"""Contract with kombu 5.7: the private members we reach into, and that both cures are still needed."""
+"""Contract with kombu 5.7: the private members we reach into, and that the cures are still needed."""
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kombu
 import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Producer, Queue
+from kombu.asynchronous import Hub
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 from kombu.utils.uuid import uuid
@@ -19,6 +22,7 @@ from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.settings.celery import broker_url
 from dispatcher_project.worker.pinned import process_host
 from jobs.wake import queue_of
+from tests.sentinels import watched
 
 KOMBU_S_OWN = "kombu.transport.redis:Transport"
 OURS = broker.TRANSPORTS["redis"]
@@ -151,3 +155,39 @@ def test_the_queue_of_a_pinned_workers_process_goes_after_it(connect: Any) -> No
     producer.publish("x", routing_key=queue.name, declare=[queue], exchange=queue.exchange)
     client = producer.channel.client
     assert 0 < client.pttl(queue.name) <= 1000 * broker.PROCESS_QUEUE_EXPIRES_SECONDS
+
+
+def test_a_consumer_leaves_a_master_that_hangs_once_another_was_promoted(tmp_path: Path) -> None:
+    """kombu's own finds out connection by connection, after six seconds at the soonest."""
+    got: list[Any] = []
+    options = {"master_name": "mymaster", "socket_timeout": 60.0}
+    queue = Queue("q", no_declare=True)
+
+    def put(connection: Connection, what: str) -> None:
+        Producer(connection).publish(what, routing_key="q")
+
+    with watched(tmp_path) as servers:
+        url = f"sentinel://127.0.0.1:{servers.sentinel_port}"
+        hub = Hub()
+        with Connection(url, transport_options=options) as consuming:
+            consumer = Consumer(
+                consuming, [queue], callbacks=[lambda body, message: (got.append(body), message.ack())]
+            )
+            consumer.consume()
+            consuming.transport.register_with_event_loop(consuming.transport, hub)
+            loop = hub.create_loop()
+
+            def turn_until(what: str, seconds: float) -> None:
+                until = time.monotonic() + seconds
+                while what not in got:
+                    assert time.monotonic() < until, f"{what} did not come within {seconds} s"
+                    next(loop)
+
+            put(consuming, "before")
+            turn_until("before", 10.0)
+            servers.pause(servers.master)
+            servers.wait_for_promotion()
+            with Connection(url, transport_options=options) as another:
+                put(another, "after")
+            turn_until("after", broker.MASTER_SECONDS + 2.5)
+        hub.close()

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dispatcher_project.embedded import EmbeddedValkey
+from jobs.events import hub as hub_module
 from jobs.events.hub import FROM_NOW_ON, EventHub
 from jobs.events.news import JobNews, SeenEvent
 
@@ -218,3 +224,31 @@ def test_what_happened_before_it_could_listen_is_not_missed(valkey: EmbeddedValk
 
     assert asyncio.run(wait())
     assert len(story.reads) == 2
+
+
+def test_a_server_that_hangs_is_no_longer_listened_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stays open: jobs are polled again, and the next try finds the master of that moment."""
+    monkeypatch.setattr(hub_module, "SILENCE_SECONDS", 0.1)
+    story = Story()
+
+    async def listen(server: EmbeddedValkey) -> None:
+        hub = EventHub(server.url, read=story.read, poll_seconds=60)
+        try:
+            async with asyncio.timeout(20), hub.pulses():
+                while not hub.hears:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.5)  # several times the silence: one that answers is kept
+                assert hub.hears
+                os.kill(server.pid or 0, signal.SIGSTOP)
+                while hub.hears:
+                    await asyncio.sleep(0.01)
+        finally:
+            await hub.close()
+
+    with EmbeddedValkey(tmp_path, append_only=False) as server:
+        try:
+            asyncio.run(listen(server))
+        finally:
+            os.kill(server.pid or 0, signal.SIGCONT)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import redis
+from structlog.testing import capture_logs
 
 from dispatcher_project.embedded import EmbeddedValkey
+from gpus.leasing import connect
 from jobs.events.announce import channel
 from jobs.services import listener
 from jobs.services.listener import Listener
+from tests.sentinels import watched
 
 
 class Heard:
@@ -57,3 +61,41 @@ def test_it_hears_again_after_redis_was_killed(tmp_path, monkeypatch):
         say(server.url, "b", heard)
         ears.stop()
     assert heard.ids[-1] == "b"
+
+
+def test_it_hears_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(connect, "TIMEOUT_SECONDS", 0.4)
+    monkeypatch.setattr(listener, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "AGAIN_SECONDS", 0.05)
+    heard = Heard()
+    with watched(tmp_path) as servers:
+        ears = Listener(servers.url, heard)
+        ears.start()
+        say(servers.master.url, "a", heard)
+        servers.pause(servers.master)
+        servers.wait_for_promotion()
+        heard.came.clear()
+        say(servers.replica.url, "b", heard)
+        ears.stop()
+    assert heard.ids[-1] == "b"
+
+
+def test_a_server_that_has_nothing_to_say_is_kept(valkey, monkeypatch):
+    monkeypatch.setattr(listener, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "_SLICE_SECONDS", 0.05)
+    heard = Heard()
+    with redis.Redis.from_url(valkey.url, decode_responses=True) as client, capture_logs() as logs:
+        ears = Listener(valkey.url, heard)
+        ears.start()
+        say(valkey.url, "a", heard)
+        before = client.info("commandstats")["cmdstat_ping"]["calls"]
+        for _ in range(400):  # until it has asked several times
+            if client.info("commandstats")["cmdstat_ping"]["calls"] >= before + 3:
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("it did not ask")
+        heard.came.clear()
+        say(valkey.url, "b", heard)
+        ears.stop()
+    assert not logs

@@ -1,0 +1,112 @@
+"""A master behind a Sentinel that hangs, dies, or is followed by a replica that lacks its last writes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing import connect as connect_module
+from gpus.leasing.connect import connect
+from gpus.leasing.scripts import _ask
+from tests.sentinels import NEVER_SECONDS, direct, wait_until, watched
+
+from .rig import POOL, Rig
+
+PROMISED_SECONDS = 10.0
+"""docs/failures.md, from the promotion on."""
+THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def short_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect_module, "TIMEOUT_SECONDS", 0.4)
+
+
+def test_an_answer_that_came_too_late_is_not_the_next_commands(tmp_path: Path) -> None:
+    with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
+        client: Any = connect(redis_.url)
+        rig = Rig(client, "main").open()
+        rig.server(slots=2)
+        redis_.pause(redis_.master)
+        with pytest.raises(LeasingUnavailable, match="does not answer"):
+            rig.leases.generation()
+        redis_.resume(redis_.master)
+        echoes = [_ask(client, ("ECHO", number)) for number in range(4)]
+        assert echoes == ["0", "1", "2", "3"]
+        rig.push("j1")
+        assert rig.must_claim().job_id == "j1"
+        client.close()
+
+
+def test_a_master_that_hangs_is_left_once_another_was_promoted(tmp_path: Path) -> None:
+    with watched(tmp_path) as redis_:
+        client: Any = connect(redis_.url)
+        rig = Rig(client, "main").open()
+        with ThreadPoolExecutor(THREADS) as threads:  # connections that wait in the pool, too
+            barrier = threading.Barrier(THREADS)
+            list(threads.map(lambda _: barrier.wait() >= 0 and rig.leases.depth(POOL), range(THREADS)))
+        redis_.pause(redis_.master)
+        redis_.wait_for_promotion()
+        promoted_at = time.monotonic()
+        wait_until(lambda: answers(rig))
+        assert time.monotonic() - promoted_at < PROMISED_SECONDS
+        assert rig.leases.generation() is None  # another run of a server: nothing is leased before a rebuild
+        rig.open()
+        # the old one still believes that it is the master
+        redis_.resume(redis_.master)
+        rig.server()
+        rig.push("j1")
+        assert rig.must_claim().job_id == "j1"
+        assert direct(redis_.replica).hexists(f"{rig.prefix}held", "j1")
+        client.close()
+
+
+def test_a_promoted_replica_that_lacks_the_last_writes_is_not_believed(tmp_path: Path) -> None:
+    with watched(tmp_path) as redis_:
+        client: Any = connect(redis_.url)
+        rig = Rig(client, "main").open()
+        rig.server(slots=2)
+        rig.push("j1")
+        wait_until(lambda: direct(redis_.replica).dbsize() == direct(redis_.master).dbsize())
+        redis_.pause(redis_.replica)
+        assert rig.must_claim().job_id == "j1"
+        redis_.master.kill()
+        redis_.resume(redis_.replica)
+        redis_.wait_for_promotion()
+        wait_until(lambda: answers(rig))
+        assert rig.leases.generation() is None
+        with pytest.raises(LeasingUnavailable, match="rebuilt"):
+            rig.claim()
+        client.close()
+
+
+def answers(rig: Rig) -> bool:
+    try:
+        rig.leases.generation()
+    except LeasingUnavailable:
+        return False
+    return True
+
+
+def test_a_former_master_that_still_answers_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A promotion that the former master knows nothing of: no call of ours fails."""
+    monkeypatch.setattr(connect_module, "MASTER_SECONDS", 0.2)
+    with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
+        client: Any = connect(redis_.url)
+        rig = Rig(client, "main").open()
+        held = client.connection_pool.get_connection()  # in use while it happens
+        assert rig.leases.generation()  # another, which waits in the pool
+        direct(redis_.replica).replicaof("NO", "ONE")
+        redis_.name_master(redis_.replica)
+        wait_until(lambda: rig.leases.generation() is None, seconds=PROMISED_SECONDS)
+        client.connection_pool.release(held)
+        assert not held.is_connected
+        rig.open()
+        assert direct(redis_.replica).exists(f"{rig.prefix}generation")
+        client.close()
