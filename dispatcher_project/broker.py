@@ -1,4 +1,4 @@
-"""The broker's transport: kombu's for Redis with three cures, and bounded queues.
+"""The broker's transport: kombu's for Redis with four cures, and bounded queues.
 
 A message here is a hint (a wake, a tick); losing one costs seconds and doubling one costs nothing. What a
 worker must never do is die or start something twice because Redis went away:
@@ -8,6 +8,9 @@ worker must never do is die or start something twice because Redis went away:
 - kombu puts unacknowledged messages back when a connection breaks, so that what is running is started a
   second time within milliseconds; here they are left alone.
 - A consumer stays with a master that hangs after Sentinel promoted another; here it asks every two seconds.
+- A Redis at its maxmemory refuses messages, and each one that a worker took from it: no wake, no tick, while
+  the leases beside it go on. Here such commands are sent once more, as a script that may exceed the limit:
+  what they add is bounded.
 - After a long outage a worker would look for its broker every thirty seconds; here every two.
 - Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
   newest `MAX_WAITING_HINTS` messages.
@@ -26,7 +29,10 @@ from celery.app.amqp import AMQP
 from celery.app.amqp import Queues as CeleryQueues
 from kombu import Connection, transport
 from kombu.transport import redis as kombu_redis
+from redis import Redis
 from redis.backoff import NoBackoff
+from redis.client import Pipeline as RedisPipeline
+from redis.exceptions import OutOfMemoryError
 from redis.retry import Retry
 
 MAX_WAITING_HINTS = 1_000
@@ -36,6 +42,36 @@ MASTER_SECONDS = 2.0
 _PROCESS_QUEUE = re.compile(r"gpu\..+\.[0-9a-f]{8}")
 """Of one pinned worker's process: nobody reads it any more once that ended."""
 _PUTS_BETWEEN_TRIMS = 100
+
+
+_ANYWAY = "#!lua flags=allow-oom\nreturn redis.call(unpack(ARGV))"
+"""Runs one command on a server that is at its maxmemory."""
+
+
+class Client(Redis):
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().execute_command(*args, **options)
+        except OutOfMemoryError:
+            if args[0] in ("EVAL", "EVALSHA"):
+                raise
+            return super().execute_command("EVAL", _ANYWAY, 0, *args)
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Any:
+        return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class Pipeline(RedisPipeline):
+    """Nothing of a transaction was done that the server refused."""
+
+    def execute(self, raise_on_error: bool = True) -> Any:
+        commands = [args for args, _ in self.command_stack]
+        try:
+            return super().execute(raise_on_error)
+        except OutOfMemoryError:
+            if any(args[0] == "EVALSHA" for args in commands):
+                raise
+            return [self.immediate_execute_command("EVAL", _ANYWAY, 0, *args) for args in commands]
 
 
 class QoS(kombu_redis.QoS):  # type: ignore[misc]
@@ -56,6 +92,14 @@ class _CuredChannel:
             for kind in (False, True):
                 self._remembered[kind] = super()._connparams(asynchronous=kind)  # type: ignore[misc]
         return dict(self._remembered[asynchronous])
+
+    def _get_client(self) -> Any:
+        return Client
+
+    def _queue_bind(self, *args: Any, **kwargs: Any) -> None:
+        # refused for a queue that expires (remote control): by a script of kombu's, which it repeats
+        with suppress(OutOfMemoryError):
+            super()._queue_bind(*args, **kwargs)  # type: ignore[misc]
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
         super()._put(queue, message, **kwargs)  # type: ignore[misc]

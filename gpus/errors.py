@@ -206,3 +206,7 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
 
 class LeasingUnavailable(Exception):
     """Redis does not answer, or its index is being rebuilt; nothing is leased meanwhile."""
+
+
+class LeasingFull(LeasingUnavailable):
+    """Redis is at its maxmemory: it takes no more tickets; what it has is worked off."""

@@ -27,13 +27,23 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import (
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LeasingFull, LeasingUnavailable
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
 """How the names of our libraries begin."""
+
+GROWING = frozenset({"push"})
+"""What a server at its maxmemory refuses: it adds to the line without bound. All others must go on there, or
+the line could not be worked off; what they add is bounded by slots, servers and tenants."""
 
 CONTRACT = ("Why", "Keys", "Args", "Returns")
 """What the head of each script must say."""
@@ -89,7 +99,8 @@ def read_script(name: str, includes: dict[str, str]) -> str:
         if f"-- {part}: " not in head:
             raise BadScript(f"{name}.lua: its head does not say '{part}:'")
     add_includes(text, FOLDER / "includes", includes)
-    return FUNCTION.format(name=name, body=_COMMENT.sub("", text))
+    flags = "" if name in GROWING else "'allow-oom'"
+    return FUNCTION.format(name=name, flags=flags, body=_COMMENT.sub("", text))
 
 
 def read_text(path: Path) -> str:
@@ -126,7 +137,8 @@ def hide_private(text: str, words: Mapping[str, int]) -> str:
 
 
 FUNCTION = """
-redis.register_function{{ function_name = LIBRARY .. '_{name}', callback = function(KEYS, ARGV)
+redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
+callback = function(KEYS, ARGV)
 if not run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
 begin_call(KEYS, ARGV)
 {body}end }}
@@ -185,6 +197,8 @@ class Scripts:
                 if not str(error).startswith(_NOT_THERE):
                     raise
                 answer = self._send(self._load_once(loaded), name, args)  # it did not run
+        except OutOfMemoryError as error:
+            raise LeasingFull("Redis is at its maxmemory") from error
         except ResponseError as error:
             raise LeasingUnavailable(str(error).removeprefix("UNAVAILABLE ")) from error
         except FAILURES as error:

@@ -17,6 +17,7 @@ import structlog
 from django.db import transaction
 
 from gpus import queries as fleet_queries
+from gpus.errors import LeasingFull
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import announced_seconds
 from gpus.models import Pool, QuarantinedSlot, Server, prepared
@@ -160,9 +161,13 @@ class Rebuild:
         pushed, place = 0, START
         while True:
             tickets, following = waiting_tickets(pool, after=place)
-            if tickets:
-                self.leases.push(pool, tickets)
-                pushed += len(tickets)
+            try:
+                if tickets:
+                    self.leases.push(pool, tickets)
+            except LeasingFull as error:  # those that wait longest stand in line; `reconcile` goes on
+                log.warning("line_not_whole", pool=pool, tickets=pushed, error=str(error))
+                return pushed
+            pushed += len(tickets)
             if following is None:
                 return pushed
             place = following

@@ -16,6 +16,7 @@ from kombu.asynchronous import Hub
 from kombu.transport import TRANSPORT_ALIASES, _transport_cache
 from kombu.transport import redis as kombu_redis
 from kombu.utils.uuid import uuid
+from redis.exceptions import OutOfMemoryError
 
 from dispatcher_project import broker
 from dispatcher_project.embedded import EmbeddedValkey
@@ -191,3 +192,37 @@ def test_a_consumer_leaves_a_master_that_hangs_once_another_was_promoted(tmp_pat
                 put(another, "after")
             turn_until("after", broker.MASTER_SECONDS + 2.5)
         hub.close()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server at its maxmemory."""
+    options = ("--maxmemory", "100kb")
+    with EmbeddedValkey(tmp_path, append_only=False, extra=options) as server:
+        yield broker_url(server.url)
+
+
+def test_hints_go_through_a_redis_that_is_full(full: str) -> None:
+    """With all that belongs to them: a worker that starts there, and one that takes and acknowledges."""
+    got: list[Any] = []
+    with Connection(full) as connection:
+        queue = Queue("q", kombu.Exchange("q"), routing_key="q", channel=connection)
+        reply = Queue("reply", kombu.Exchange("r"), routing_key="r", expires=60.0, channel=connection)
+        for one in (queue, reply):
+            one.declare()
+        Producer(connection).publish("hint", exchange=queue.exchange, routing_key="q")
+        taken = [(body, message.ack()) for body, message in _drain(connection, queue, got)]
+        assert taken == [("hint", None)]
+        assert connection.default_channel.client.hlen("unacked") == 0
+
+
+def _drain(connection: Connection, queue: Queue, got: list[Any]) -> list[Any]:
+    with Consumer(connection, [queue], callbacks=[lambda body, message: got.append((body, message))]):
+        connection.drain_events(timeout=5)
+    return got
+
+
+def test_kombu_s_own_refuses_hints_there(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker._CuredChannel, "_get_client", kombu_redis.Channel._get_client)
+    with Connection(full) as connection, pytest.raises(OutOfMemoryError):
+        Producer(connection).publish("hint", routing_key="q")

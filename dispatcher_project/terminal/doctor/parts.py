@@ -20,7 +20,7 @@ from gpus.leasing.scripts import FAILURES
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0
 LOW_DISK_BYTES, NO_DISK_BYTES = 2 * 1024**3, 256 * 1024**2
-MEMORY_SHARE = 0.85
+MEMORY_SHARE = 0.8
 
 
 def database(view: View) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
             Level.WARNING,
             "redis memory",
             f"{used / limit:.0%} of maxmemory are used",
-            "Once it is full nothing is leased any more.",
+            "Once it is full new jobs are accepted, but stand in no line until others have left it.",
             "raise maxmemory; about 1 kB per waiting job is needed",
         )
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpus.errors import LeasingUnavailable, RunTimedOut
+from gpus.errors import LeasingFull, LeasingUnavailable, RunTimedOut
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
@@ -231,3 +231,14 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     assert world.leases.renew("w1", [second], [first]) == []
     rebuild(world)
     assert world.leases.is_held(second.ref)
+
+
+def test_a_line_that_redis_has_no_room_for_does_not_keep_the_index_shut(world: World) -> None:
+    """Those that wait longest stand in it."""
+    world.server()
+    world.job(), world.job()
+    world.flush()
+    with patch.object(type(world.leases), "push", side_effect=LeasingFull("at its maxmemory")):
+        rebuild(world)
+    assert world.leases.generation() is not None
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
