@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -92,8 +93,16 @@ class EmbeddedValkey:
     """Starts in `folder`; append-only file by default; `stop` ends it and is safe to call twice."""
 
     def __init__(
-        self, folder: Path, *, append_only: bool = True, port: int = 0, extra: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        append_only: bool = True,
+        port: int = 0,
+        extra: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """environment: of its process; None: this process's."""
+        self._environment = environment
         self.folder = folder.resolve()
         self.port = port
         self._append_only = append_only
@@ -129,6 +138,7 @@ class EmbeddedValkey:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
+            env=self._environment,
             preexec_fn=die_with_parent,  # noqa: PLW1509  (it calls one preloaded C function)
             start_new_session=True,
         )

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -271,13 +271,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks. skew_seconds: added to the wall clock, to see what a wrong one does."""
-
-    def __init__(self, skew_seconds: float = 0.0) -> None:
-        self._skew = timedelta(seconds=skew_seconds)
+    """The machine's own clocks."""
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self._skew
+        return datetime.now(UTC)
 
     def monotonic(self) -> float:
         return time.monotonic()

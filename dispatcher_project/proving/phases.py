@@ -85,7 +85,8 @@ class Story:
 
 def play(trial: Trial, fault: Fault, allowance: int) -> Story:
     """allowance: how many jobs it may use up."""
-    measured_from = "when it was played" if fault.mends_itself else "when it was mended"
+    from_play = fault.mends_itself or fault.recovers_while_on
+    measured_from = "when it was played" if from_play else "when it was mended"
     story = Story(fault.name, fault.expected, fault.bound_seconds, measured_from)
     story.skipped = fault.skip(trial)
     if story.skipped:
@@ -96,26 +97,22 @@ def play(trial: Trial, fault: Fault, allowance: int) -> Story:
     story.played_at = time.time()
     played = time.monotonic()
     trial.feeder.trickles = True
+    patience = fault.bound_seconds * 2 + _PATIENCE_SECONDS
     try:
         fault.play(trial)
         affected = [one for one in live if fault.hits(one)]
+        if fault.recovers_while_on:
+            trial.feeder.level = level
+            story.recovery = _measurement(trial, fault, affected).run(played, patience)
         wait(trial, fault.hold_seconds)
     finally:
         fault.mend(trial)
     story.mended_at = time.time()
     mended = time.monotonic()
     trial.feeder.level = level
-    sick = set(fault.sick_servers(trial))
-    measurement = Measurement(
-        trial.state,
-        trial.signs,
-        affected=affected,
-        killed=[one for one in affected if fault.kills(one)],
-        slots=[slot for slot in trial.fleet.slots if trial.fleet.server_of(slot).name not in sick],
-        works=fault.signs(trial),
-    )
-    zero = played if fault.mends_itself else mended
-    story.recovery = measurement.run(zero, fault.bound_seconds * 2 + _PATIENCE_SECONDS)
+    if story.recovery is None:
+        zero = played if fault.mends_itself else mended
+        story.recovery = _measurement(trial, fault, affected).run(zero, patience)
     trial.feeder.level, trial.feeder.trickles = 0, False
     story.wrongs += late(story.recovery, fault.bound_seconds)
     story.wrongs += ran_again(trial, fault, affected)
@@ -125,6 +122,18 @@ def play(trial: Trial, fault: Fault, allowance: int) -> Story:
     story.notes += fault.notes(trial)
     _settle(trial, fault, story)
     return story
+
+
+def _measurement(trial: Trial, fault: Fault, affected: Sequence[Live]) -> Measurement:
+    sick = set(fault.sick_servers(trial))
+    return Measurement(
+        trial.state,
+        trial.signs,
+        affected=affected,
+        killed=[one for one in affected if fault.kills(one)],
+        slots=[slot for slot in trial.fleet.slots if trial.fleet.server_of(slot).name not in sick],
+        works=fault.signs(trial),
+    )
 
 
 def _settle(trial: Trial, fault: Fault, story: Story) -> None:

@@ -27,7 +27,7 @@ from gpus.services.registry import remove_server
 from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
 from jobs.services.ports import Ports
 from jobs.services.tenants import create_key, create_tenant
-from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
+from jobs.states import FINAL_JOB_STATES, JobState
 
 from .records import AttemptRow, JobRow
 
@@ -184,13 +184,6 @@ class State:
             return len(pending), max((at.timestamp() for at in pending if at), default=0.0)
         return None
 
-    def completed_by(self, pid: int) -> int:
-        """Attempts that a worker process completed."""
-        with _unless_away():
-            rows = Attempt.objects.filter(worker__contains=f":{pid}:", state=AttemptState.COMPLETED.value)
-            return rows.count()
-        return 0
-
     def remove_servers(self, names: Collection[str]) -> None:
         """From the registry of a dispatcher that is not ours; off, where a slot is in quarantine."""
         with _unless_away():
@@ -201,6 +194,21 @@ class State:
                     switch_server(name, DesiredState.OFF, by=cli_actor(), leases=self.ports().leases)
 
     # -- Redis itself --------------------------------------------------------------------------------------
+
+    def fill_redis(self) -> str:
+        """Lowers Redis' memory limit to what it uses; returns the limit before."""
+        client: Any = connect(self.redis_url)
+        try:
+            before = str(client.config_get("maxmemory")["maxmemory"])
+            client.config_set("maxmemory", client.info("memory")["used_memory"])
+        finally:
+            client.close()
+        return before
+
+    def set_max_memory(self, limit: str) -> None:
+        client: Any = connect(self.redis_url)
+        client.config_set("maxmemory", limit)
+        client.close()
 
     def flush(self) -> None:
         client: Any = connect(self.redis_url)

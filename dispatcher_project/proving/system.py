@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from dispatcher_project.embedded import EmbeddedValkey
 
 from .children import Child, Children
+from .clocks import Clocks
 from .proxies import Proxies
 
 _START_SECONDS = 90.0
@@ -112,12 +113,15 @@ class OwnSystem(UpSystem):
         database: str,
         direct_database: str,
         ports: Iterator[int],
+        clocks: Clocks,
     ) -> None:
         """database: as its processes reach it, empty for SQLite; direct_database: as we do."""
         self.folder, self.valkey, self.proxies = folder, valkey, proxies
         command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
         redis_url = f"redis://127.0.0.1:{proxies.port('valkey')}/0"
-        environment = {"REDIS_URL": redis_url, **({"DATABASE_URL": database} if database else {})}
+        environment = {**clocks.environment, "REDIS_URL": redis_url}
+        if database:
+            environment["DATABASE_URL"] = database
         self._up: Child = children.start("up", *command, "--port", str(next(ports)), environment=environment)
         self._wait_until_ready(folder / "up.json", children.logs / "up.log")
         super().__init__(folder / "up.json")

@@ -16,6 +16,7 @@ from dispatcher_project.supervisor.signs import http_says_ok
 
 from .children import Child, Children
 from .clients import WatchedClient
+from .clocks import Clocks
 from .feeder import Feeder
 from .fleet import Fleet
 from .options import Options
@@ -38,6 +39,7 @@ LONGEST_RUN_SECONDS = 7.0
 QUIET_SECONDS = 5.0
 """So long after a fault a callback that is due was tried, or its worker is not back."""
 _WORKER_SECONDS = 60.0
+CLOCK_WORDS = ("gpu_worker", "beat", "sweeps", "callbacks", "valkey-server")
 _DJANGO = ("web", "gpu_worker", "sweeps", "callbacks", "beat")
 
 
@@ -59,6 +61,7 @@ class Trial:
         self.children = Children(self.report / "log", clean_environment())
         self.prefix = "prove" if options.starts_its_own else f"prove-{secrets.token_hex(3)}"
         self.proxies: Proxies | None = None
+        self.clocks: Clocks | None = None
         self.valkey: OwnValkey | None = None
         self.postgresql: OwnPostgresql | None = None
         self.state: State | None = None
@@ -126,7 +129,9 @@ class Trial:
         self._set_up_django()
 
     def _start_own(self) -> None:
-        self.valkey = OwnValkey(self.report / "valkey", port=next(self._ports))
+        self.clocks = Clocks(self.report / "clocks", CLOCK_WORDS)
+        environment = {**os.environ, **self.clocks.environment}
+        self.valkey = OwnValkey(self.report / "valkey", port=next(self._ports), environment=environment)
         self.valkey.start()
         targets = {"valkey": f"127.0.0.1:{self.valkey.port}"}
         direct = self.options.database
@@ -152,6 +157,7 @@ class Trial:
             database=database,
             direct_database=direct,
             ports=self._ports,
+            clocks=self.clocks,
         )
 
     def _start_proxies(self, targets: dict[str, str]) -> Proxies:
@@ -210,7 +216,9 @@ class Trial:
         ready.unlink(missing_ok=True)
         called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
         command = [sys.executable, "manage.py", "gpu_worker", *called]
-        worker = self.children.start(name, *command, environment={**self.system.settings(), **environment})
+        clocks = self.clocks.environment if self.clocks else {}
+        settings = {**self.system.settings(), **clocks, **environment}
+        worker = self.children.start(name, *command, environment=settings)
         until = time.monotonic() + _WORKER_SECONDS
         while not ready.exists():
             if not worker.is_running() or time.monotonic() > until:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,9 +17,6 @@ from gpus.protocol import Clock, SystemClock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.health import PARALLEL_PROBES
-
-CLOCK_SKEW_VARIABLE = "DISPATCHER_PROVE_CLOCK_SKEW_SECONDS"
-"""`manage.py prove` starts a worker whose wall clock is wrong; nobody else sets it."""
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -60,9 +56,7 @@ def production_ports() -> Ports:
     from jobs import wake
     from jobs.events.announce import announce
 
-    clock = SharedClock(
-        SystemClock(float(os.environ.get(CLOCK_SKEW_VARIABLE, "0"))), time_of(settings.REDIS_URL)
-    )
+    clock = SharedClock(SystemClock(), time_of(settings.REDIS_URL))
     clock.keep_asking(after_seconds)
     return Ports(
         clock=clock,

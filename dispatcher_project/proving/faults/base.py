@@ -26,6 +26,8 @@ class Fault:
     bound_seconds: ClassVar[float]
     hold_seconds: ClassVar[float] = 0.0
     mends_itself: ClassVar[bool] = False
+    recovers_while_on: ClassVar[bool] = False
+    """Whether it must recover before it is mended, counted from when it was played."""
     runs_once: ClassVar[str] = "none"
     front_door: ClassVar[str] = ALWAYS
     """What clients may be answered while it is on (front_door.py)."""

@@ -92,8 +92,12 @@ class StopWorker(ProcessFault):
     name = "stop_worker"
     expected = "its runs are taken over while it is stopped; when it comes back, nothing it writes counts"
     process, number = "gpu_worker", signal.SIGSTOP
-    bound_seconds, hold_seconds, runs_once = 25.0, 20.0, "polled"
+    bound_seconds, runs_once = 25.0, "polled"
+    recovers_while_on = True
     longest_run_seconds = 19.0
+
+    def kills(self, live: Live) -> bool:
+        return live.polled
 
 
 class TermWorker(ProcessFault):

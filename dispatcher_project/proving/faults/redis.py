@@ -6,13 +6,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .base import Fault
 
 if TYPE_CHECKING:
     from ..recovery import Sign
+    from ..state import Live
     from ..trial import Trial
 
 ROUTE = "valkey"
@@ -55,8 +56,11 @@ def start_again(trial: Trial) -> None:
 
 class KillValkey(ProcessOfValkeyFault):
     name = "kill_valkey"
-    expected = "it comes back with its file; running jobs go on, at most a second of its writes is missing"
-    bound_seconds, runs_once = 10.0, "all"
+    expected = (
+        "it is away for 3 s and comes back with its file; running jobs go on, at most a second of its writes "
+        "is missing"
+    )
+    bound_seconds, hold_seconds, runs_once = 10.0, 3.0, "all"
 
     def play(self, trial: Trial) -> None:
         self.send(trial, signal.SIGKILL)
@@ -69,8 +73,11 @@ class KillValkey(ProcessOfValkeyFault):
 
 class EmptyValkey(OwnValkeyFault):
     name = "empty_valkey"
-    expected = "it comes back empty; the index is rebuilt from the database, running jobs keep their slots"
-    bound_seconds, runs_once = 10.0, "all"
+    expected = (
+        "it is away for 3 s and comes back empty; the index is rebuilt from the database, running jobs keep "
+        "their slots"
+    )
+    bound_seconds, hold_seconds, runs_once = 10.0, 3.0, "all"
 
     def play(self, trial: Trial) -> None:
         assert trial.valkey is not None
@@ -111,6 +118,31 @@ class Flush(RedisFault):
 
     def notes(self, trial: Trial) -> list[str]:
         return [f"{self.waiting} jobs were waiting"]
+
+
+class FullValkey(RedisFault):
+    name = "full_valkey"
+    expected = "Redis is at its maxmemory for 20 s: what waits there is worked off, submits are accepted"
+    bound_seconds, hold_seconds, runs_once = 35.0, 20.0, "all"
+
+    def __init__(self) -> None:
+        self.played_at = 0.0
+        self.stood_still = False
+        self.before: str | None = None
+
+    def play(self, trial: Trial) -> None:
+        assert trial.state is not None
+        self.before = trial.state.fill_redis()
+        self.played_at = time.time()
+
+    def mend(self, trial: Trial) -> None:
+        assert trial.state is not None
+        self.stood_still = not trial.runs_begin_since(self.played_at + 2.0)
+        if self.before is not None:
+            trial.state.set_max_memory(self.before)
+
+    def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
+        return ["no run began while Redis was full, though jobs waited there"] if self.stood_still else []
 
 
 class CutConnections(OwnValkeyFault):

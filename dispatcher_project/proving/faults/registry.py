@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .base import Fault
+from .clocks import BeatBehind, CallbacksBehind, RedisAhead, RedisBack, SweepsAhead, WorkersAhead
 from .database import DatabaseDown, DiskFull, KillPostgresql, LockDatabase
 from .fleet import HangServer, LateServer, LyingServer, PartitionServer, RestartServer
-from .others import ClockSkew, ReceiverDown
+from .others import ReceiverDown
 from .processes import (
     KillBeat,
     KillCallbacks,
@@ -29,7 +30,7 @@ from .processes import (
     TermWeb,
     TermWorker,
 )
-from .redis import BlackHole, CutConnections, EmptyValkey, Flush, KillValkey, StopValkey
+from .redis import BlackHole, CutConnections, EmptyValkey, Flush, FullValkey, KillValkey, StopValkey
 
 _ORDER: tuple[type[Fault], ...] = (
     KillWorker,
@@ -61,8 +62,14 @@ _ORDER: tuple[type[Fault], ...] = (
     LyingServer,
     DiskFull,
     TermSweeps,
-    ClockSkew,
+    WorkersAhead,
+    FullValkey,
+    RedisBack,
+    CallbacksBehind,
     StopValkey,
+    BeatBehind,
+    RedisAhead,
+    SweepsAhead,
     Flush,
 )
 FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}
