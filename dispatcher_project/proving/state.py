@@ -196,11 +196,11 @@ class State:
     # -- Redis itself --------------------------------------------------------------------------------------
 
     def fill_redis(self) -> str:
-        """Lowers Redis' memory limit to what it uses; returns the limit before."""
+        """Lowers Redis' memory limit below what it uses; returns the limit before."""
         client: Any = connect(self.redis_url)
         try:
             before = str(client.config_get("maxmemory")["maxmemory"])
-            client.config_set("maxmemory", client.info("memory")["used_memory"])
+            client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
         finally:
             client.close()
         return before

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from .base import Fault
+from .processes import KillWorker
 
 if TYPE_CHECKING:
     from ..recovery import Sign
@@ -92,11 +93,38 @@ class RedisClockFault(ClockFault):
 
 class RedisBack(RedisClockFault):
     name = "redis_clock_back"
-    expected = "Redis' clock steps back by five minutes: leases run out and rests end as always"
+    expected = "Redis' clock steps back by five minutes and a worker dies: its leases run out as always"
+    bound_seconds, hold_seconds, runs_once = 25.0, 0.0, "polled"
+    recovers_while_on = True
+    longest_run_seconds = 19.0
     seconds = -300.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.killed = KillWorker()
+
+    def skip(self, trial: Trial) -> str:
+        return super().skip(trial) or self.killed.skip(trial)
+
+    def play(self, trial: Trial) -> None:
+        super().play(trial)
+        self.killed.play(trial)
+
+    def aims_at(self, trial: Trial, live: Live) -> bool:
+        return self.killed.aims_at(trial, live)
+
+    def hits(self, live: Live) -> bool:
+        return self.killed.hits(live)
+
+    def kills(self, live: Live) -> bool:
+        return self.killed.kills(live)
+
+    def is_over(self, trial: Trial) -> bool:
+        return self.killed.is_over(trial)
 
 
 class RedisAhead(RedisClockFault):
     name = "redis_clock_ahead"
     expected = "Redis' clock steps ahead by ten minutes and back: no deadline passes early, no lease expires"
     seconds = 600.0
+    hold_seconds = 45.0  # longer than clocks take to notice
