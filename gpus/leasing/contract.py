@@ -185,6 +185,11 @@ class Leases(Protocol):
         follower is dropped: its job waits, and must be pushed."""
         ...
 
+    def keep(self, ref: LeaseRef) -> bool:
+        """Its worker lives and holds it, though it can't renew: one lease time more. False: not held under
+        this ref."""
+        ...
+
     def quarantine(self, slot: str, attempt_id: str) -> None:
         """A slot that holds no lease of another attempt is given to nobody until `free_slot`."""
         ...

@@ -105,6 +105,12 @@ class LeaseKeeper:
             held = self._held.get(lease.ref)
             return math.inf if held is None else self._clock.monotonic() - held.sure_at
 
+    def unsure(self, seconds: float) -> list[str]:
+        """Attempts whose last renewal that succeeded (or claim) is longer ago."""
+        with self._lock:
+            before = self._clock.monotonic() - seconds
+            return [ref.attempt_id for ref, held in self._held.items() if held.sure_at < before]
+
     def held(self) -> int:
         """Leases and settling ends."""
         with self._lock:

@@ -215,6 +215,9 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
         return bool(self._run("resolve_expired", *wire.ref_args(ref), verdict.value))
 
+    def keep(self, ref: LeaseRef) -> bool:
+        return bool(self._run("keep", *wire.ref_args(ref), self._lease_us))
+
     def quarantine(self, slot: str, attempt_id: str) -> None:
         self._run("quarantine", slot, attempt_id)
 

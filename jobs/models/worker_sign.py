@@ -9,7 +9,7 @@ class WorkerSign(models.Model):
     Redis alone can't tell a dead worker from one that Redis does not reach; this row can. The name is unique
     to the process, so that a restart is another worker.
 
-    cut_off: fleets whose Redis did not take this worker's last renewal.
+    cut_off: attempts that it holds and could not renew lately.
     """
 
     worker = models.CharField(max_length=200, primary_key=True)

@@ -40,6 +40,7 @@ from jobs.services.read_ahead import ReadAhead
 from jobs.services.runs import AttemptRun
 from jobs.services.server_rests import ServerRests
 from jobs.services.settlement import Settlement
+from jobs.services.signs import Signs
 from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
 from jobs.services.turns import Turn, some_short_turns
@@ -87,14 +88,17 @@ class GpuWorker:
         self._paused_until = 0.0
         self.rests = ServerRests()
         self.unanswered = Unanswered()
+        self.signs = Signs(self)
         self._generation_seen: dict[str, tuple[float, bool]] = {}
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
+        self._signing = threading.Thread(target=self._sign, name="worker-signs", daemon=True)
 
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.settlement.start()
         self._watcher.start()
+        self._signing.start()
         self.ahead.start()
         if self.listener is not None:
             self.listener.start()
@@ -154,6 +158,7 @@ class GpuWorker:
         if self.listener is not None:
             self.listener.stop()
         self.ahead.stop()
+        self.signs.end()
         self.settlement.stop(timeout_seconds)
 
     def _is_crowded(self) -> bool:
@@ -235,8 +240,17 @@ class GpuWorker:
                 log.exception("watch_failed")
         connection.close()
 
+    def _sign(self) -> None:
+        """Apart from the watcher, whose looks take long while Redis does not answer."""
+        while not self._stopped.wait(WATCH_SECONDS):
+            try:
+                self.signs.tell()
+            except Exception:
+                log.exception("sign_failed")
+
     def look(self) -> None:
         """One look at everything in hand (a step: the simulator calls it)."""
+        self.signs.tell()
         self.settlement.release_again()
         claims.return_unanswered(self)
         claims.return_overdue_followers(self)

@@ -1,6 +1,8 @@
-"""Leases, and ends whose commit was never confirmed, that nobody renews any more: their worker is gone.
+"""Leases, and ends whose commit was never confirmed, that nobody renews any more.
 
-Expiry never frees a slot by itself. The database says how far the attempt came, and that decides:
+Their worker is gone, unless it says in the database that it lives and can't renew them: then they are kept,
+and it writes their ends. Expiry never frees a slot by itself. The database says how far the attempt came, and
+that decides:
 
 - unconfirmed end, attempt final: the commit was there; settled.
 - unconfirmed end, attempt live or unwritten: its result died with the worker; LOST. The GPU had answered,
@@ -31,6 +33,7 @@ from jobs import transitions
 from jobs.models import Attempt
 from jobs.services import finish
 from jobs.services.ports import Ports
+from jobs.services.signs import Sign, sign_of
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 from jobs.sweeps.losses import Loss, lose_attempt, lose_unwritten, spec_of
@@ -59,6 +62,14 @@ def sweep(ports: Ports) -> SweepCount:
 def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
     attempt: Attempt | None = _of_id.first(id=ref.attempt_id)
+    # a lease that was restored from the database names no worker
+    sign = sign_of(expired.worker or (attempt.worker if attempt else ""), ports.clock.now())
+    if ref.attempt_id in sign.cut_off and (attempt is None or attempt.state in LIVE_ATTEMPT_STATES):
+        leases.keep(ref)
+        log.info(
+            "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
+        )
+        return False
     log.info(
         "lease_expired",
         job_id=ref.job_id,
@@ -70,32 +81,36 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         found=attempt.state if attempt else "unwritten",
     )
     if expired.settling:
-        return _settle(expired, attempt, leases, ports)
+        return _settle(expired, attempt, sign, leases, ports)
     if expired.follower is not None:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:
             return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
-        resolved = _resolve_holder(expired, attempt, leases, ports)
+        resolved = _resolve_holder(expired, attempt, sign, leases, ports)
         finish.push_waiting(expired.follower.job_id, ports)
         return resolved
-    return _resolve_holder(expired, attempt, leases, ports)
+    return _resolve_holder(expired, attempt, sign, leases, ports)
 
 
-def _resolve_holder(expired: ExpiredLease, attempt: Attempt | None, leases: Leases, ports: Ports) -> bool:
+def _resolve_holder(
+    expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports
+) -> bool:
     ref = expired.ref
     if attempt is None:
-        return _resolve_unwritten(expired, leases, ports)
+        return _resolve_unwritten(expired, sign, leases, ports)
     if attempt.state == AttemptState.WAITING:
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
-        ended = lose_attempt(_loss(expired, "Its worker is gone; whether the run ended is unknown."), ports)
+        ended = lose_attempt(
+            _loss(expired, sign, "Its worker is gone; whether the run ended is unknown."), ports
+        )
         _name_follower(expired)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
 
-def _settle(expired: ExpiredLease, attempt: Attempt | None, leases: Leases, ports: Ports) -> bool:
+def _settle(expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports) -> bool:
     suspect = _was_let_go(expired.ref, leases)
-    loss = _loss(expired, "Its worker died before the end of the run was written.", suspect=suspect)
+    loss = _loss(expired, sign, "Its worker died before the end of the run was written.", suspect=suspect)
     if not suspect:
         loss = replace(loss, evidence="its worker had released the slot")
     ended = Ended(won=False)
@@ -119,12 +134,12 @@ def _was_let_go(ref: LeaseRef, leases: Leases) -> bool:
     )
 
 
-def _resolve_unwritten(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
+def _resolve_unwritten(expired: ExpiredLease, sign: Sign, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
     if spec_of(expired.model, expired.pool).at_most_once:
         return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
     why = "Its worker is gone; whether the run began is unknown."
-    outcome, ended = lose_unwritten(_loss(expired, why), expired.worker, ports)
+    outcome, ended = lose_unwritten(_loss(expired, sign, why), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
     _name_follower(expired)
@@ -196,7 +211,7 @@ def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
         )
 
 
-def _loss(expired: ExpiredLease, why: str, *, suspect: bool = True) -> Loss:
+def _loss(expired: ExpiredLease, sign: Sign, why: str, *, suspect: bool = True) -> Loss:
     ref = expired.ref
     return Loss(
         job_id=ref.job_id,
@@ -206,6 +221,6 @@ def _loss(expired: ExpiredLease, why: str, *, suspect: bool = True) -> Loss:
         pool=expired.pool,
         why=why,
         suspect=suspect,
-        process_died=True,
+        process_died=not sign.is_alive,
         held_seconds=expired.held_seconds,
     )

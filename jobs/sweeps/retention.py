@@ -18,6 +18,7 @@ from django.db.models import F, Q
 from jobs.ids import ID_LENGTH, new_id
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, PurgeLedger, PushedResult
 from jobs.services.ports import Ports
+from jobs.services.signs import drop_old_signs
 from jobs.states import FINAL_JOB_STATES
 from jobs.sweeps.base import SweepCount, sweep_rows
 from jobs.sweeps.rollups import summed_up_to
@@ -31,7 +32,7 @@ PUSHED_KEPT = timedelta(days=1)
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: batches. repaired: jobs removed, and pushed results that no attempt took."""
+    """looked: batches. repaired: jobs removed, pushed results that no attempt took, workers that vanished."""
     now = ports.clock.now()
     removed = 0
 
@@ -41,7 +42,9 @@ def sweep(ports: Ports) -> SweepCount:
         return True
 
     count = sweep_rows("retention", _old_jobs(now, ports), purge)
-    return SweepCount(count.looked, removed + _drop_pushed(now), count.failed, count.notes)
+    return SweepCount(
+        count.looked, removed + _drop_pushed(now) + drop_old_signs(now), count.failed, count.notes
+    )
 
 
 def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
