@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import REDIS, ClockReport
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
@@ -37,6 +38,18 @@ class ManualClock:
     def move(self, seconds: float) -> None:
         self.at += timedelta(seconds=seconds)
         self.elapsed += seconds
+
+
+@dataclass
+class WrongClocks:
+    """As if Redis' clock were that many seconds ahead of all others."""
+
+    ahead: float = 3600.0
+
+    def report(self) -> ClockReport:
+        return ClockReport({REDIS: self.ahead} if self.ahead else {})
+
+    compared = report
 
 
 class AbsentLeases:

@@ -59,6 +59,9 @@ class DispatcherSettings:
     health_timeout_seconds: float = 3.0
     register_probe_seconds: float = 1.0
     """How long a registration waits for the server's health, which its warnings are made from."""
+    clock_tolerance_seconds: float = 5.0
+    """How far apart the clocks of Redis, database and host may be. While they are further, nothing is done
+    that can't be taken back: no deadline passes, retention removes nothing."""
     retention_days: float = 30.0
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""

@@ -34,6 +34,7 @@ def overview(ports: Ports) -> dict[str, Any]:
         "at": now,
         "away": sorted({*fleet.away, *queues.away}),
         "last_tick_seconds": sweep_ages(now).get(TICK),
+        "clocks_off": dict(ports.clocks.report().off),
         "pauses": _pauses(queues),
         "servers": fleet.total,
         "fleet": _fleet(fleet),

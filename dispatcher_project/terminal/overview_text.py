@@ -9,6 +9,7 @@ from typing import Any
 
 from dispatcher_project.terminal.overview import MOST_COUNTED
 from dispatcher_project.terminal.paint import Paint, age, fitted, plain, table
+from gpus.leasing.clock import ClockReport
 
 MOST_MESSAGE = 80
 SILENT_SECONDS = 10.0
@@ -68,6 +69,9 @@ def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
         + _red_if(letters, f"{_bounded(letters)} dead letters", paint)
         + f"  {_bounded(pending)} callbacks pending",
     ]
+    if seen["clocks_off"]:
+        off = ClockReport(seen["clocks_off"])
+        lines.append(paint(f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red"))
     for pause in seen["pauses"]:
         what = f"{pause['kind']} {pause['name']}".strip()
         why = f": {plain(pause['reason'], 60)}" if pause["reason"] else ""

@@ -1,20 +1,22 @@
-"""One wall clock for all hosts: Redis' own, which judges the leases anyway.
+"""One wall clock for all hosts: what Redis', the database's and this host's clocks agree on.
 
-A worker whose clock is wrong would else end jobs by deadlines that have not passed, and write times that
-nobody else's agree with. Spans are monotonic and need no correction.
+A host whose clock is wrong would else end jobs by deadlines that have not passed, and write times that no
+other host agrees with. Spans are monotonic and need no correction. docs/adr/0027-one-time.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from statistics import median_low
+from typing import Any, Protocol
 
 import redis
 import structlog
 
 from gpus.leasing.connect import connect
-from gpus.leasing.scripts import FAILURES
 from gpus.protocol import Clock
 
 log = structlog.get_logger(__name__)
@@ -22,40 +24,149 @@ log = structlog.get_logger(__name__)
 ASK_SECONDS = 30.0
 TOLERATED_SECONDS = 0.25
 """Less is the noise of asking, and no clock that is kept by NTP is further off."""
+FRESH_SECONDS = 1.0
+"""A comparison this old is new enough for a verdict."""
+REDIS, DATABASE, HOST = "Redis", "the database", "this host"
+Ask = Callable[[], float | None]
+"""A clock's time, seconds since the epoch; None where it has none of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReport:
+    """off: clocks that are further from the others than is tolerated; seconds ahead, below zero behind."""
+
+    off: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def agree(self) -> bool:
+        return not self.off
+
+    def __str__(self) -> str:
+        if self.agree:
+            return "clocks agree"
+        return ", ".join(
+            f"the clock of {name} is {abs(seconds):.0f} s {'ahead' if seconds > 0 else 'behind'}"
+            for name, seconds in self.off.items()
+        )
+
+
+class ClockWatch(Protocol):
+    """Says whether the clocks that a verdict would be made by agree."""
+
+    def report(self) -> ClockReport: ...
+    def compared(self) -> ClockReport: ...
+
+
+class AgreedClocks:
+    """Where there is one clock only."""
+
+    def report(self) -> ClockReport:
+        return ClockReport()
+
+    compared = report
 
 
 class SharedClock:
-    """`gpus.protocol.Clock`: this host's, corrected by what Redis says. Until Redis answers, and while it
-    does not, the last correction counts.
+    """`gpus.protocol.Clock` and `ClockWatch`. Between two comparisons it goes on by the monotonic clock, so
+    that a host whose clock is set does not change it.
 
-    redis_time: Redis' clock, seconds since the epoch; raises what is in FAILURES.
+    redis_time, database_time: raise anything where they get no answer. tolerance_seconds: how far apart
+    clocks may be before nothing final is decided by them.
     """
 
-    def __init__(self, base: Clock, redis_time: Callable[[], float]) -> None:
-        self._base, self._redis_time = base, redis_time
-        self._offset = timedelta()
+    def __init__(
+        self,
+        base: Clock,
+        redis_time: Ask,
+        database_time: Ask = lambda: None,
+        *,
+        tolerance_seconds: float = 5.0,
+    ) -> None:
+        self._base = base
+        self._sources = {REDIS: redis_time, DATABASE: database_time}
+        self._tolerance = tolerance_seconds
+        self._set: tuple[datetime, float] | None = None
+        """The time, and the monotonic time at which it was that."""
+        self._agreed_once = False
+        self._report = ClockReport()
+        self._compared_at: float | None = None
+        self._lock = threading.Lock()
 
     def now(self) -> datetime:
-        return self._base.now() + self._offset
+        if self._set is None:
+            return self._base.now()
+        at, monotonic = self._set
+        return at + timedelta(seconds=self._base.monotonic() - monotonic)
 
     def monotonic(self) -> float:
         return self._base.monotonic()
 
+    def report(self) -> ClockReport:
+        """What the last comparison found; at most half a minute old where `keep_asking` was called."""
+        return self._report
+
+    def compared(self) -> ClockReport:
+        """Compares again, unless that was done a moment ago. For verdicts that cannot be taken back."""
+        with self._lock:
+            at = self._compared_at
+            if at is None or not 0 <= self._base.monotonic() - at < FRESH_SECONDS:
+                self._ask()
+            return self._report
+
     def ask(self) -> None:
         """Never raises."""
-        began = self._base.now().timestamp()
-        try:
-            answer = self._redis_time()
-        except FAILURES as error:
-            log.info("clock_not_compared", error=str(error))
-            return
-        ended = self._base.now().timestamp()
-        offset = answer - (began + ended) / 2
-        is_noise = abs(offset) <= max(TOLERATED_SECONDS, ended - began)
-        found = timedelta() if is_noise else timedelta(seconds=offset)
-        if abs((found - self._offset).total_seconds()) > TOLERATED_SECONDS:
-            log.warning("clock_corrected", seconds=round(found.total_seconds(), 3))
-        self._offset = found
+        with self._lock:
+            self._ask()
+
+    def _ask(self) -> None:
+        ahead, noise = {HOST: 0.0}, TOLERATED_SECONDS
+        for name, source in self._sources.items():
+            at, began = self._base.now().timestamp(), self._base.monotonic()
+            try:
+                answer = source()
+            except Exception as error:
+                # a clock that can't be asked stops nobody: the others go on
+                log.info("clock_not_compared", clock=name, error=str(error))
+                continue
+            took = self._base.monotonic() - began
+            if answer is not None:
+                ahead[name] = answer - (at + took / 2)
+                noise = max(noise, took)
+        self._compared_at = self._base.monotonic()
+        if len(ahead) > 1:
+            self._correct(ahead, noise)
+
+    def _correct(self, ahead: dict[str, float], noise: float) -> None:
+        self._tell(ahead)
+        best = self._best(ahead)
+        if best is None:
+            return  # goes on by the monotonic clock from what was right last
+        found = 0.0 if abs(best) <= noise else best
+        monotonic, corrected = self._base.monotonic(), self._base.now() + timedelta(seconds=found)
+        if abs((corrected - self.now()).total_seconds()) > max(TOLERATED_SECONDS, noise):
+            log.warning("clock_corrected", seconds=round(found, 3))
+        self._set = (corrected, monotonic)
+
+    def _best(self, ahead: dict[str, float]) -> float | None:
+        """How far ahead of this host the right time is: two of three clocks say so, or all that answered, or
+        Redis where none ever agreed. None: nobody knows."""
+        middle = median_low(ahead.values())
+        if sum(abs(seconds - middle) <= self._tolerance for seconds in ahead.values()) > 1:
+            self._agreed_once = True
+            return ahead.get(REDIS, middle) if len(ahead) == 2 else middle
+        return None if self._agreed_once else ahead.get(REDIS, middle)
+
+    def _tell(self, ahead: dict[str, float]) -> None:
+        """Of two clocks nobody can say which one is wrong: the other one is named."""
+        middle = median_low(ahead.values()) if len(ahead) > 2 else 0.0
+        off = {name: seconds - middle for name, seconds in ahead.items()}
+        report = ClockReport({name: by for name, by in off.items() if abs(by) > self._tolerance})
+        if set(report.off) != set(self._report.off):
+            if report.agree:
+                log.info("clocks_agree_again")
+            else:
+                log.warning("clocks_disagree", off={name: round(by, 1) for name, by in report.off.items()})
+        self._report = report
 
     def keep_asking(self, after: Callable[[float, Callable[[], None]], None]) -> None:
         """after: calls once, so many seconds later, in the background."""

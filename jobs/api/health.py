@@ -22,7 +22,7 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 def readyz(request: HttpRequest) -> HttpResponse:
     """503 until database, migrations and Redis (with a whole index) are there. How long ago beat's last tick
-    was done is only told: a web process is no less ready when beat is silent."""
+    was done, and which clock is off, is only told: a web process is no less ready when beat is silent."""
     checks = {"database": _database(), "redis": _redis()}
     if checks["database"]["ok"]:
         checks["migrations"] = _migrations()
@@ -32,6 +32,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "status": "ready" if ready else "not ready",
         "checks": checks,
         "last_sweep_seconds": None if tick is None else round(tick, 3),
+        "clocks_off": {name: round(seconds, 1) for name, seconds in wiring.clock_report().off.items()},
     }
     return JsonResponse(body, status=200 if ready else 503)
 

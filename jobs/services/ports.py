@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 
+from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch, SharedClock, time_of
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models.lending import Lender
@@ -34,6 +37,7 @@ class Ports:
     announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
     after: does a piece of work once, so many seconds later, in the background.
     database: a connection for what a block reads by `gpus.models.prepared`.
+    clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     """
 
@@ -44,6 +48,7 @@ class Ports:
     announce: Callable[[Sequence[str]], None]
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
+    clocks: ClockWatch = field(default_factory=AgreedClocks)
     transport: Transport = field(default_factory=HttpTransport)
     parallel_probes: int = PARALLEL_PROBES
 
@@ -51,18 +56,43 @@ class Ports:
 @lru_cache(maxsize=1)
 def production_ports() -> Ports:
     """The real ones, one per process."""
-    from gpus.leasing.clock import SharedClock, time_of
     from gpus.leasing.store import redis_leases
     from jobs import wake
     from jobs.events.announce import announce
 
-    clock = SharedClock(SystemClock(), time_of(settings.REDIS_URL))
+    clock = SharedClock(
+        SystemClock(),
+        time_of(settings.REDIS_URL),
+        database_time,
+        tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
+    )
     clock.keep_asking(after_seconds)
     return Ports(
         clock=clock,
+        clocks=clock,
         leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet),
         send_wakes=wake.send_wakes,
         wake_callbacks=wake.wake_callbacks,
         announce=announce,
         database=Lender().connection,
     )
+
+
+def clock_report() -> ClockReport:
+    """What this process knows of its clocks, at most half a minute old; asks nobody."""
+    return production_ports().clocks.report()
+
+
+def database_time() -> float | None:
+    """The database's clock, seconds since the epoch; None: SQLite has none. A connection of its own: whoever
+    asks may be a thread that lives a moment."""
+    if connection.vendor != "postgresql":
+        return None
+    own: Any = connections.create_connection(DEFAULT_DB_ALIAS)
+    own.inc_thread_sharing()
+    try:
+        with own.cursor() as cursor:
+            cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
+            return float(cursor.fetchone()[0])
+    finally:
+        own.close()

@@ -93,6 +93,13 @@ def move_rows(
     return SweepCount(len(rows), len(found))
 
 
+def clocks_disagree(ports: Ports) -> SweepCount | None:
+    """For sweeps whose verdicts can't be taken back: a count that says why they stand still, or None. It asks
+    Redis and the database, so call it only where there is a verdict to give."""
+    report = ports.clocks.compared()
+    return None if report.agree else SweepCount(notes=(f"stands still: {report}",))
+
+
 def in_batches(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
     return (rows[first : first + BATCH] for first in range(0, len(rows), BATCH))
 

@@ -22,7 +22,7 @@ from jobs.services import finish
 from jobs.services.finish import take_out_of_line
 from jobs.services.ports import Ports
 from jobs.states import JobState
-from jobs.sweeps.base import SweepCount, in_batches, move_rows, sweep_rows
+from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended
 
 Reason = Callable[[Job], tuple[str, str]]
@@ -65,7 +65,9 @@ _past_start_deadline = prepared.Read(
 
 def end_jobs(sweep: str, jobs: Sequence[Job], now: datetime, ports: Ports, reason: Reason) -> SweepCount:
     """Fails these waiting jobs. Tickets are removed first, outside the transaction; a job that is on a slot
-    by now is left alone."""
+    by now is left alone. Does nothing while clocks disagree: a failed job stays failed."""
+    if jobs and (why := clocks_disagree(ports)):
+        return why
     off_the_line: list[Job] = []
     ends: list[Ended] = []
 

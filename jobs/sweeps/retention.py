@@ -2,7 +2,7 @@
 
 Completed, cancelled and dismissed jobs are kept for `retention_days`; dead letters that nobody dismissed
 three times as long, because somebody may still want to retry them. What goes is counted in the ledger by the
-same transaction.
+same transaction. While clocks disagree nothing goes; idempotency keys live as long as their jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.models import DEAD_LETTER, Attempt, Event, Job, PurgeLedger, PushedRes
 from jobs.services.ports import Ports
 from jobs.services.signs import drop_old_signs
 from jobs.states import FINAL_JOB_STATES
-from jobs.sweeps.base import SweepCount, sweep_rows
+from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from jobs.sweeps.rollups import summed_up_to
 
 DEAD_LETTERS_KEPT = 3
@@ -33,6 +33,8 @@ PUSHED_KEPT = timedelta(days=1)
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: batches. repaired: jobs removed, pushed results that no attempt took, workers that vanished."""
+    if why := clocks_disagree(ports):
+        return why
     now = ports.clock.now()
     removed = 0
 

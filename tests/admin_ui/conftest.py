@@ -14,6 +14,7 @@ from django.test import Client, override_settings
 from admin_ui.groups import write_groups
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.outlook import Outlook
 from gpus.leasing.store import redis_leases
 from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
@@ -116,6 +117,7 @@ class World:
     leases: LeasesOnPaper = field(default_factory=LeasesOnPaper)
     wakes: list[Wakes] = field(default_factory=list)
     callbacks_woken: list[str] = field(default_factory=list)
+    clocks: ClockWatch = field(default_factory=AgreedClocks)
 
     def ports(self) -> Ports:
         def send(wakes: Sequence[Wakes]) -> int:
@@ -129,6 +131,7 @@ class World:
             wake_callbacks=self.callbacks_woken.extend,
             announce=lambda ids: None,
             after=lambda seconds, work: None,
+            clocks=self.clocks,
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +16,9 @@ from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
+from jobs.services.ports import database_time
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0
@@ -138,45 +141,43 @@ def index(view: View) -> Iterator[Finding]:
 
 
 def clocks(view: View) -> Iterator[Finding]:
-    """Ours against Redis' and the database's: workers go by Redis' clock, rows by theirs."""
-    worst = 0.0
-    for name, asked in (("Redis", _redis_time), ("the database", _database_time)):
-        began = view.wall_clock()
-        try:
-            theirs = asked(view)
-        except FAILURES:
-            continue  # said by `redis`
-        ended = view.wall_clock()
-        if theirs is None:
-            continue
-        skew = theirs - (began + ended) / 2
-        if abs(skew) <= max(SKEW_SECONDS, ended - began):
-            worst = max(worst, abs(skew))
-            continue
+    """This host's, Redis' and the database's: of three, the one that stands alone is wrong."""
+    tolerated = settings.DISPATCHER.clock_tolerance_seconds
+    watch = SharedClock(
+        _HostClock(view.wall_clock),
+        lambda: _redis_time(view),
+        database_time,
+        tolerance_seconds=min(SKEW_SECONDS, tolerated),
+    )
+    report = watch.compared()
+    for name, seconds in report.off.items():
+        stands_still = abs(seconds) > tolerated
         yield Finding(
-            Level.ERROR if abs(skew) > settings.DISPATCHER.lease_seconds else Level.WARNING,
+            Level.ERROR if stands_still else Level.WARNING,
             "clocks",
-            f"{name} is {age(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this host",
-            "Deadlines, ages and retries are judged by clocks that disagree.",
+            f"{name} is {age(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'} the others",
+            "No deadline passes and retention removes nothing until they agree again."
+            if stands_still
+            else f"From {tolerated:g} s on deadlines and retention stand still.",
             "keep all hosts' clocks by NTP (`timedatectl` says whether one is)",
         )
-    if not worst > SKEW_SECONDS:
-        yield Finding(Level.OK, "clocks", f"agree within {age(worst)}")
+    if report.agree:
+        yield Finding(Level.OK, "clocks", f"agree within {age(SKEW_SECONDS)}")
 
 
-def _redis_time(view: View) -> float | None:
+class _HostClock:
+    def __init__(self, wall_clock: Callable[[], float]) -> None:
+        self._wall_clock = wall_clock
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall_clock(), UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def _redis_time(view: View) -> float:
     return float(view.redis_facts()["time"])
-
-
-def _database_time(view: View) -> float | None:
-    """None: SQLite has no clock of its own."""
-    if connection.vendor != "postgresql":
-        return None
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        (at,) = cursor.fetchone()
-    assert isinstance(at, datetime)
-    return at.timestamp()
 
 
 def disk(view: View) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.rollups import counted
 from tests.admin_ui.conftest import World
 from tests.admin_ui.rows import fill
+from tests.builders import WrongClocks
 from tests.gpus.test_fleet import view
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some"), pytest.mark.sqlite_only]
@@ -180,9 +181,11 @@ def test_what_is_wrong_stands_on_top(operator: Client, viewer: Client, world: Wo
     SweepRun.objects.create(name="tick", at=timezone.now() - timedelta(seconds=95))
     Server.objects.update(healthy=False)
     world.leases.away = True
+    world.clocks = WrongClocks(7.0)
     page = text(viewer, "/admin/now/?part=now")
     for shown in (
         "The whole system is paused",
+        "the clock of Redis is 7 s ahead",
         "fire &lt;b&gt;",
         "Redis does not answer",
         "No sweep for 1 m",

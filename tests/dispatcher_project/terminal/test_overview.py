@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from jobs.states import JobState
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import end_waiting
+from tests.builders import WrongClocks
 
 from .conftest import Terminal, World
 
@@ -65,6 +67,14 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
     assert run.status == 0
     assert "Redis does not serve" in run.said
     assert "m 1× up to" in run.said
+
+
+def test_a_clock_that_is_off_is_named(world: World) -> None:
+    said = "\n".join(overview_lines(overview(world.ports), Paint(coloured=False), columns=120))
+    assert "CLOCKS" not in said
+    ports = replace(world.ports, clocks=WrongClocks(-90.0))
+    said = "\n".join(overview_lines(overview(ports), Paint(coloured=False), columns=120))
+    assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
 
 
 @pytest.mark.sqlite_only

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,10 @@ from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 from jobs.api import health
+from jobs.services import ports as wiring
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
+from tests.builders import WrongClocks
 
 from .conftest import World
 
@@ -28,6 +31,16 @@ def test_ready_with_everything(anonymous: APIClient, db: None) -> None:
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "ready"), answer.content
     assert answer.json()["checks"]["redis"]["generation"] == "g1"
+
+
+def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
+    anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert anonymous.get("/readyz").json()["clocks_off"] == {}
+    ports = replace(world.ports, clocks=WrongClocks(-7.25))
+    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    answer = anonymous.get("/readyz")
+    assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})
 
 
 def test_not_ready_without_redis(anonymous: APIClient, db: None, world: World) -> None:

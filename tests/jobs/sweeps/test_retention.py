@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, S
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.sweeps import retention
-from tests.builders import START
+from tests.builders import START, WrongClocks
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 
 pytestmark = pytest.mark.django_db
@@ -156,3 +157,14 @@ def test_a_job_whose_end_is_in_no_sum_yet_stays(tenant: Tenant, ports: Ports, cl
     assert list(Job.objects.values_list("id", flat=True)) == [uncounted.id]
     assert PurgeLedger.objects.get().count == 1
     assert counted.id != uncounted.id
+
+
+def test_nothing_goes_while_clocks_disagree(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
+    old = ended(tenant, clock.now() - timedelta(days=31))
+    clocks = WrongClocks()
+    ports = replace(ports, clocks=clocks)
+    count = retention.sweep(ports)
+    assert (count.repaired, count.notes) == (0, ("stands still: the clock of Redis is 3600 s ahead",))
+    assert Job.objects.filter(id=old.id).exists()
+    clocks.ahead = 0.0
+    assert retention.sweep(ports).repaired == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,8 +14,10 @@ from jobs import transitions
 from jobs.models import Callback, Event, Job
 from jobs.retry import Ending, RetryPolicy
 from jobs.states import JobState
-from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, line, reconcile
+from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, line, long_waits, reconcile
+from jobs.sweeps.base import Sweep
 from jobs.transitions import End
+from tests.builders import WrongClocks
 from tests.jobs.sweeps.conftest import World, open_index
 from tests.laws import assert_laws
 
@@ -114,6 +117,22 @@ def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
     job.refresh_from_db()
     assert job.error_code == "start_deadline_exceeded", "told apart from a deadline of the whole job"
     assert "start deadline" in job.error_message
+
+
+@pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
+def test_no_job_fails_by_its_time_while_clocks_disagree(world: World, sweep: Sweep) -> None:
+    world.server()
+    soon = world.clock.now() + timedelta(seconds=5)
+    jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
+    clocks = WrongClocks()
+    ports = replace(world.ports, clocks=clocks)
+    world.clock.advance(6)
+    count = sweep(ports)
+    assert (count.repaired, count.notes[0]) == (0, "stands still: the clock of Redis is 3600 s ahead")
+    assert all(in_line(world, job) for job in jobs)
+    assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
+    clocks.ahead = 0.0
+    assert sweep(ports).repaired > 0
 
 
 def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:
