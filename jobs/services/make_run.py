@@ -65,6 +65,7 @@ def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] 
             leases=claimed.leases,
             clock=worker.ports.clock,
         ),
+        in_background=worker.in_background,
         remote_id=claimed.remote_id,
         news=news,
     )
