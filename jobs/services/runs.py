@@ -43,7 +43,8 @@ class AttemptRun:
 
     is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
     for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
-    in_background: does a piece of work in a thread of its own.
+    is_refused: whether nothing listens at the server's address. in_background: does a piece of work in a
+    thread of its own.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class AttemptRun:
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
         prove_free: Callable[[], str | None],
+        is_refused: Callable[[], bool] = lambda: False,
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
         news: RunNews | None = None,
@@ -73,6 +75,7 @@ class AttemptRun:
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
         self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
+        self._is_refused = is_refused
         self._orders: set[Order] = set()
         self._abort = Abort()
         # holds nothing of this run: a reference back would leave both to the garbage collector
@@ -258,7 +261,9 @@ class AttemptRun:
                 return Over(Ending(RunCancelled(), process_died=error.process_died), evidence=ANSWERED)
         if isinstance(error, RunTimedOut):
             return self._stop(error)
-        return Over(Ending(error, suspect=error.suspect, process_died=error.process_died))
+        refused = error.suspect and isinstance(error, ServerLost) and self._is_refused_safely()
+        ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
+        return Over(ending, refused=refused)
 
     def _read_pushed_quietly(self) -> Over | None:
         try:
@@ -312,6 +317,13 @@ class AttemptRun:
         except Exception as error:  # no proof without the database that knows the server
             log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
             return None
+
+    def _is_refused_safely(self) -> bool:
+        try:
+            return self._is_refused()
+        except Exception as error:  # the quarantine asks later
+            log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
+            return False
 
     def _is_past_deadline(self) -> bool:
         return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at
