@@ -96,6 +96,7 @@ class FailoverPostgresql(DatabaseFault):
         "stored, nothing older is lost or doubled"
     )
     bound_seconds, hold_seconds = 10.0, 3.0
+    settle_seconds = 120.0
 
     def __init__(self) -> None:
         self._standby: OwnPostgresql | None = None
@@ -116,6 +117,13 @@ class FailoverPostgresql(DatabaseFault):
         self._standby.promote()
         trial.follow(self._standby)
         trial.end_forgetting()
+
+    def is_over(self, trial: Trial) -> bool:
+        """Attempts whose end was forgotten have no lease any more; the sweep `orphans` finds them."""
+        assert trial.state is not None
+        live = trial.state.live() or []
+        views = trial.state.slot_views([gpu.name for gpu in trial.fleet.gpus]) or {}
+        return all(one.slot in views and views[one.slot].attempt_id == one.attempt_id for one in live)
 
 
 class DiskFull(DatabaseFault):
