@@ -294,7 +294,7 @@ class Trial:
     def web_answers(self) -> bool:
         """Past any client's patience."""
         parts = urlsplit(self.system.url)
-        return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz")
+        return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz?strict=1")
 
     def runs_begin_since(self, at: float) -> bool:
         """In every pool, but where nobody waits: at the end of a trial there is nothing left to begin."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -108,6 +109,7 @@ def main() -> None:
         ordered_stop.LAST_SECONDS = float(last)
     ports.production_ports = lambda: None  # type: ignore[assignment]
 
+    signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs
     execute_from_command_line(sys.argv)
 
 
