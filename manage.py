@@ -43,6 +43,10 @@ def main() -> None:
         from dispatcher_project.proving.main import main as prove
 
         sys.exit(prove(sys.argv[2:]))
+    if command == "prove_upgrade":
+        from dispatcher_project.proving.upgrade import main as prove_upgrade
+
+        sys.exit(prove_upgrade(sys.argv[2:]))
     if command == "bench":
         from benchmarks.suite.main import main as bench
 

@@ -28,17 +28,24 @@ class Silent(Exception):
 
 
 class Child:
-    """talks: it answers each line on stdin with one line of JSON on stdout."""
+    """talks: it answers each line on stdin with one line of JSON on stdout. folder: of its code."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], talks: bool
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str],
+        talks: bool,
+        folder: Path = ROOT,
     ) -> None:
         self.name = name
         self._lock = threading.Lock()
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=folder,
                 env={**environment, "DISPATCHER_NO_BOOTSTRAP": "1", "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if talks else output,
@@ -110,7 +117,12 @@ class Children:
         logs.mkdir(parents=True, exist_ok=True)
 
     def start(
-        self, name: str, *command: str, talks: bool = False, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *command: str,
+        talks: bool = False,
+        environment: Mapping[str, str] | None = None,
+        folder: Path = ROOT,
     ) -> Child:
         child = Child(
             name,
@@ -118,6 +130,7 @@ class Children:
             log=self.logs / f"{name}.log",
             environment={**self.environment, **(environment or {})},
             talks=talks,
+            folder=folder,
         )
         self._children.append(child)
         return child

@@ -3,8 +3,7 @@
 Says ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line:
 ``{"do": "silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new
 ones are taken and stay silent; what the kernels hold back flows on after ``heal``. ``cut``: every connection
-ends with a RST. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new
-connections go to that port of this machine.
+ends with a RST. ``close``: the same, and new ones are refused until ``heal``.
 """
 
 from __future__ import annotations
@@ -156,10 +155,7 @@ async def main(arguments: list[str]) -> None:
     )
     while line := await orders.readline():
         order: dict[str, Any] = json.loads(line)
-        if order["do"] == "aim":
-            routes[order["name"]].target = ("127.0.0.1", order["port"])
-        else:
-            await routes[order["name"]].obey(order["do"])
+        await routes[order["name"]].obey(order["do"])
         _say({"done": order["do"]})
 
 

@@ -30,7 +30,7 @@ _KNOBS = {
     "DISPATCHER_SWEEP_SECONDS": "1",
     "DISPATCHER_PROBE_SECONDS": "1",
     "DISPATCHER_RETRY_BASE_SECONDS": "0.1",
-    "DISPATCHER_DEPLOY_GRACE_SECONDS": "30",
+    "DISPATCHER_DEPLOY_GRACE_SECONDS": "10",
 }
 """Short, so that a scenario waits seconds where an operator would wait for a quarter of a minute."""
 _OURS = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "DISPATCHER_DATA_DIR")
@@ -45,7 +45,7 @@ class System:
     ) -> None:
         self.folder = folder
         self.servers: list[GpuServer] = []
-        self._database = _own_database()
+        self._database = own_database()
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in _OURS},
             **_KNOBS,
@@ -152,7 +152,7 @@ class System:
         self.process.wait()
         for server in self.servers:
             server.node.stop()
-        _drop(self._database)
+        drop_database(self._database)
 
     def _says(self) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError):
@@ -160,7 +160,7 @@ class System:
         return {}
 
 
-def _own_database() -> dict[str, str]:
+def own_database() -> dict[str, str]:
     """DATABASE_URL of a new database on the server that tests are given; empty for the embedded SQLite."""
     server = os.environ.get("DISPATCHER_TEST_DATABASE_URL", "")
     if not server:
@@ -172,7 +172,7 @@ def _own_database() -> dict[str, str]:
     return {"DATABASE_URL": f"{before.rpartition('/')[0]}/{name}{question}{query}"}
 
 
-def _drop(database: dict[str, str]) -> None:
+def drop_database(database: dict[str, str]) -> None:
     if database:
         name = database["DATABASE_URL"].partition("?")[0].rpartition("/")[2]
         with psycopg.connect(os.environ["DISPATCHER_TEST_DATABASE_URL"], autocommit=True) as connection:
