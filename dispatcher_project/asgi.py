@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, cast
 
 from a2wsgi import WSGIMiddleware
@@ -30,7 +31,18 @@ def make_application() -> Any:
     threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
     door = SubmitDoor(cast("Any", threads), answer_together)
     site = SiteInTime(door, settings.DISPATCHER.answer_seconds)
-    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL))
+    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL), begin_presence)
+
+
+def begin_presence() -> Callable[[], None]:
+    """This web process says that it lives; what is returned ends that."""
+    from gpus.models import Process
+    from jobs.services.ports import production_ports
+    from jobs.services.presence import Presence
+
+    presence = Presence(production_ports(), Process.Kind.WEB)
+    presence.start()
+    return presence.stop
 
 
 with loaded_for_good():

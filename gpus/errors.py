@@ -210,3 +210,7 @@ class LeasingUnavailable(Exception):
 
 class LeasingFull(LeasingUnavailable):
     """Redis is at its maxmemory: it takes no more tickets; what it has is worked off."""
+
+
+class LayoutNotInUse(LeasingUnavailable):
+    """The fleet's index is used by processes of another key layout, or is being handed to them."""

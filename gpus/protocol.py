@@ -14,6 +14,8 @@ from gpus.kinds import ModelType
 
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
+FIRST_LAYOUT = 6
+"""Of the keys of a fleet's index in Redis, where no row of `FleetIndex` says otherwise; never raised."""
 
 
 def band_of(priority: int) -> int:

@@ -14,6 +14,7 @@ from jobs.history import WINDOWS, history
 from jobs.line import ModelLine, QueueSnapshot, queue_snapshot
 from jobs.models import DEAD_LETTER, Callback, Job
 from jobs.queries import named
+from jobs.services.index_report import IndexReport, index_report
 from jobs.services.ports import Ports
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import sweep_ages
@@ -36,6 +37,7 @@ def overview(ports: Ports) -> dict[str, Any]:
         "last_tick_seconds": sweep_ages(now).get(TICK),
         "clocks_off": dict(ports.clocks.report().off),
         "pauses": _pauses(queues),
+        "layouts": _layouts(index_report()),
         "servers": fleet.total,
         "fleet": _fleet(fleet),
         "queues": [_queue(line) for line in queues.lines],
@@ -43,6 +45,20 @@ def overview(ports: Ports) -> dict[str, Any]:
         "dead_letters": letters[:MOST_COUNTED].count(),
         "callbacks_pending": pending[:MOST_COUNTED].count(),
     }
+
+
+def _layouts(report: IndexReport) -> list[dict[str, Any]]:
+    """Of fleets where not all processes know the layout of the index; most of the time none."""
+    return [
+        {
+            "fleet": fleet,
+            "layout": state.layout,
+            "next_layout": state.next_layout,
+            "others": [{"name": one.name, "kind": one.kind, "layout": one.layout} for one in others],
+        }
+        for fleet, state in report.states.items()
+        if (others := report.others(state)) or state.next_layout is not None
+    ]
 
 
 def _fleet(fleet: FleetSnapshot) -> list[dict[str, Any]]:

@@ -72,6 +72,12 @@ def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
     if seen["clocks_off"]:
         off = ClockReport(seen["clocks_off"])
         lines.append(paint(f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red"))
+    for index in seen["layouts"]:
+        goes = f", being switched to {index['next_layout']}" if index["next_layout"] else ""
+        what = f"index {index['fleet']}: layout {index['layout']}{goes}"
+        known = Counter(f"{one['kind']} of layout {one['layout']}" for one in index["others"])
+        apart = ", ".join(f"{count} {name}" for name, count in sorted(known.items()))
+        lines.append(paint(f"UPGRADE {what}" + (f"; apart: {apart}" if apart else ""), "yellow"))
     for pause in seen["pauses"]:
         what = f"{pause['kind']} {pause['name']}".strip()
         why = f": {plain(pause['reason'], 60)}" if pause["reason"] else ""

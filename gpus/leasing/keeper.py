@@ -116,6 +116,11 @@ class LeaseKeeper:
         with self._lock:
             return len(self._held)
 
+    def refs(self, fleet: str) -> list[LeaseRef]:
+        """All that is renewed there: leases, settling ends and followers."""
+        with self._lock:
+            return [ref for ref, held in self._held.items() if held.fleet == fleet]
+
     def step(self, now: float) -> list[LeaseRef]:
         """Renews every fleet that is due at `now` (monotonic seconds), or whose index is being made anew and
         waits for what only we know; returns the leases that were lost."""

@@ -6,9 +6,10 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
-from gpus.errors import LeasingUnavailable, Verdict
+from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import keys, wire
 from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
@@ -45,11 +46,23 @@ _ADOPTION_REST_CAP_US = 30_000_000
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
 """While it answers, Redis serves nobody else."""
+_OF_HOLDERS = frozenset(
+    ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine",
+     "beat", "telemetry", "take_tokens")
+)  # fmt: skip
+"""What goes on in an index that is not in use: who holds a lease ends it as if nothing were, and the rest
+needs no index."""
+
+
+def _never() -> str:
+    return ""
 
 
 class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
-    Redis' own. head_start_seconds: what a priority level inside a band is worth."""
+    Redis' own. head_start_seconds: what a priority level inside a band is worth. refusal: why this index may
+    not be used now by others than holders, else empty; asked before each call, so it must not wait. layout:
+    of its keys; 0 for this code's own."""
 
     def __init__(
         self,
@@ -61,9 +74,12 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         head_start_seconds: float = 60.0,
         circuit_rules: CircuitRules = DEFAULT_RULES,
         now_ms: Callable[[], int] | None = None,
+        refusal: Callable[[], str] = _never,
+        layout: int = 0,
     ) -> None:
         self.fleet = fleet
-        self._scripts = Scripts(client, keys.prefix(fleet))
+        self._scripts = Scripts(client, keys.prefix(fleet, layout))
+        self._refusal = refusal
         self._lease_us = _us(lease_seconds)
         self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
         self._head_start_us = _us(head_start_seconds)
@@ -248,20 +264,25 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         return tuple(wakes)
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+        if script not in _OF_HOLDERS and (why := self._refusal()):
+            raise LayoutNotInUse(why)
         clock: wire.Arg = "" if self._now_ms is None else self._now_ms() * 1000
         return self._scripts.run(script, clock, *args)
 
 
-_stores: dict[tuple[int, str, str], RedisLeases] = {}
+_stores: dict[tuple[int, str, str, Callable[[str], str] | None], RedisLeases] = {}
 _stores_lock = threading.Lock()
 
 
-def redis_leases(url: str, fleet: str) -> RedisLeases:
-    """The fleet's leases on the Redis at `url`, with the times of the settings; one per process, URL and
-    fleet (a forked child makes its own). Raises LeasingUnavailable where a cluster does not answer."""
+def redis_leases(url: str, fleet: str, refusal: Callable[[str], str] | None = None) -> RedisLeases:
+    """The fleet's leases on the Redis at `url`, with the times of the settings; one per process, URL, fleet
+    and refusal (a forked child makes its own). Raises LeasingUnavailable where a cluster does not answer.
+
+    refusal: as for `RedisLeases`, by fleet.
+    """
     from django.conf import settings
 
-    which = (os.getpid(), url, fleet)
+    which = (os.getpid(), url, fleet, refusal)
     with _stores_lock:
         if which not in _stores:
             try:
@@ -277,6 +298,7 @@ def redis_leases(url: str, fleet: str) -> RedisLeases:
                 circuit_rules=CircuitRules(
                     knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
                 ),
+                refusal=_never if refusal is None else partial(refusal, fleet),
             )
         return _stores[which]
 

@@ -11,7 +11,6 @@ from gpus.runners.transport import ResponseTooLarge
 
 class AsyncHttpRunner(HttpRunner):
     tells_meanwhile = True
-    answer_ends_run = True
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         try:

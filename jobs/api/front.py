@@ -54,11 +54,18 @@ _NOT_REPEATED = (
 
 
 class AsyncFront:
-    """site: Django as an ASGI application in threads. make_hub: called on the event loop, once."""
+    """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
+    when the server starts; what it returns, when it stops."""
 
-    def __init__(self, site: Application, make_hub: Callable[[], EventHub]) -> None:
+    def __init__(
+        self,
+        site: Application,
+        make_hub: Callable[[], EventHub],
+        begin: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    ) -> None:
         self._site = site
         self._make_hub = make_hub
+        self._begin = begin
         self._hub: EventHub | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,13 +85,17 @@ class AsyncFront:
         return self._hub
 
     async def _live(self, receive: Receive, send: Send) -> None:
+        end: Callable[[], None] | None = None
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                end = self._begin()
                 await send({"type": "lifespan.startup.complete"})
                 continue
             if self._hub is not None:
                 await self._hub.close()
+            if end is not None:
+                await asyncio.to_thread(end)
             await send({"type": "lifespan.shutdown.complete"})
             return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import structlog
 from django.db import DatabaseError, transaction
 
 from gpus import queries as fleet
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import prepared
 from gpus.models.prepared import value
@@ -75,17 +76,20 @@ def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) 
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
-        try:
-            lease = leases.claim(
-                pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
-            )
-        except LeasingUnavailable as error:
-            log.info("claim_refused", pool=pool, error=str(error))
-            worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
-            return None
-        if lease is None:
-            return None
-        claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
+        with worker.starts.asking():
+            try:
+                lease = leases.claim(
+                    pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
+                )
+            except LayoutNotInUse:
+                return None
+            except LeasingUnavailable as error:
+                log.info("claim_refused", pool=pool, error=str(error))
+                worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
+                return None
+            if lease is None:
+                return None
+            claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
         if claimed is not None or not looks_on:
             return claimed
     return None
@@ -241,8 +245,10 @@ def drop_follower(worker: GpuWorker, follower: Claimed | None, holder: Lease) ->
 
 
 def return_overdue_followers(worker: GpuWorker) -> None:
-    """Other slots may be free for them sooner (the watcher calls it)."""
-    for follower in worker.followers.overdue(worker.ports.clock.monotonic()):
+    """Other slots may be free for them sooner; none is kept while the index is being switched (the watcher
+    calls it)."""
+    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
+    for follower in worker.followers.overdue(now):
         _return_follower(worker, follower.leases, follower.lease)
 
 

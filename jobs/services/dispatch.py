@@ -128,15 +128,16 @@ def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn
     if go_on:
         worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds)
     next_id = follower.lease.attempt_id if follower else asked or new_id()
-    following = end.release(worker, next_attempt_id=next_id if go_on else None)
-    end.write(worker, gather=following is not None)
-    if follower is not None and following is not None and following.ref == follower.lease.ref:
-        worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
-        return start(worker, follower)
-    drop_follower(worker, follower, lease)
-    if following is None:
-        return None
-    return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
+    with worker.starts.asking():
+        following = end.release(worker, next_attempt_id=next_id if go_on else None)
+        end.write(worker, gather=following is not None)
+        if follower is not None and following is not None and following.ref == follower.lease.ref:
+            worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
+            return start(worker, follower)
+        drop_follower(worker, follower, lease)
+        if following is None:
+            return None
+        return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:

@@ -44,7 +44,8 @@ class Meanwhile:
     def __call__(self) -> None:
         """Never raises: it has nothing to do with the run."""
         try:
-            self._do(claims_ahead=True)
+            with self._worker.starts.asking():
+                self._do(claims_ahead=True)
         except Exception:
             log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
 

@@ -14,12 +14,14 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch, SharedClock, time_of
 from gpus.leasing.contract import Leases
+from gpus.leasing.index_gate import IndexGate, IndexGates
 from gpus.leasing.values import Wakes
 from gpus.models.lending import Lender
 from gpus.protocol import Clock, SystemClock
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.health import PARALLEL_PROBES
+from gpus.services.layouts import Layouts, read_index_states
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -39,6 +41,7 @@ class Ports:
     database: a connection for what a block reads by `gpus.models.prepared`.
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
+    layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
     """
 
     clock: Clock
@@ -51,6 +54,10 @@ class Ports:
     clocks: ClockWatch = field(default_factory=AgreedClocks)
     transport: Transport = field(default_factory=HttpTransport)
     parallel_probes: int = PARALLEL_PROBES
+    layouts: Layouts = field(default_factory=Layouts)
+    index_gate: Callable[[str, int], IndexGate] = field(
+        default_factory=lambda: IndexGates(lambda: str(settings.REDIS_URL))
+    )
 
 
 @lru_cache(maxsize=1)
@@ -67,14 +74,17 @@ def production_ports() -> Ports:
         tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
     )
     clock.keep_asking(after_seconds)
+    layouts = Layouts(read_index_states)
+    refusal = layouts.refusal
     return Ports(
         clock=clock,
         clocks=clock,
-        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet),
+        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet, refusal),
         send_wakes=wake.send_wakes,
         wake_callbacks=wake.wake_callbacks,
         announce=announce,
         database=Lender().connection,
+        layouts=layouts,
     )
 
 

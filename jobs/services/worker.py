@@ -6,8 +6,6 @@ what changed outside (a cancel, a pushed result, a deadline) and does again what
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,10 +22,10 @@ from gpus import queries as fleet
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
+from gpus.models import Process
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for
-from jobs.ids import new_id
 from jobs.services import claims, dispatch
 from jobs.services.commits import GroupCommitWriter, MakeWriter
 from jobs.services.dispatch import WorkReport
@@ -36,6 +34,7 @@ from jobs.services.followers import Followers
 from jobs.services.listener import Listener
 from jobs.services.outside import changes_for
 from jobs.services.ports import Ports
+from jobs.services.presence import Presence, process_name
 from jobs.services.read_ahead import ReadAhead
 from jobs.services.runs import AttemptRun
 from jobs.services.server_rests import ServerRests
@@ -45,6 +44,7 @@ from jobs.services.steps import Order
 from jobs.services.switched_off import interrupt_switched_off
 from jobs.services.turns import Turn, some_short_turns
 from jobs.services.unanswered import Unanswered
+from jobs.services.written_starts import WrittenStarts
 
 log = structlog.get_logger()
 
@@ -67,12 +67,14 @@ class GpuWorker:
     ) -> None:
         self.ports = ports
         self.threads = threads or settings.DISPATCHER.worker_threads
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+        self.name = name or process_name()
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
+        self.starts = WrittenStarts(ports, self.settlement.keeper.refs)
         self.ahead = ReadAhead(ports)
         self.followers = Followers(settings.DISPATCHER.claim_ahead_seconds)
         self.listener: Listener | None = None
+        self.presence: Presence | None = None
         self.echoes = Echoes()
         self.show_run: Callable[[Lease], None] = lambda lease: None
         """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
@@ -96,6 +98,8 @@ class GpuWorker:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        if self.presence is not None:
+            self.presence.start()
         self.settlement.start()
         self._watcher.start()
         self._signing.start()
@@ -160,6 +164,8 @@ class GpuWorker:
         self.ahead.stop()
         self.signs.end()
         self.settlement.stop(timeout_seconds)
+        if self.presence is not None:
+            self.presence.stop()
 
     def _is_crowded(self) -> bool:
         """Every thread works: wakes, of other pools perhaps, wait for one."""
@@ -175,6 +181,10 @@ class GpuWorker:
             or self.settlement.writer.backlog > MAX_BACKLOG
             or self.ports.clock.monotonic() < self._paused_until
         )
+
+    def takes_wakes(self) -> bool:
+        """Not while another key layout is in use: a wake that it can't use is one that others miss."""
+        return self.ports.layouts.leads()
 
     def pause_claims(self, seconds: float = 1.0) -> None:
         self._paused_until = self.ports.clock.monotonic() + seconds
@@ -211,20 +221,6 @@ class GpuWorker:
         if seconds > 1.0:
             connection.close()
         run.woken.wait(seconds)
-
-    def in_background(self, work: Callable[[], None]) -> None:
-        """In a thread of its own, which gives its database connection back. Raises RuntimeError if none can
-        be started."""
-
-        def do() -> None:
-            try:
-                work()
-            except Exception:
-                log.exception("background_work_failed")
-            finally:
-                connection.close()
-
-        threading.Thread(target=do, name="beside-a-run", daemon=True).start()
 
     def until_done(self, written: Future[Any]) -> None:
         """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
@@ -315,6 +311,7 @@ def create_worker(
     _current = GpuWorker(ports, name=name, runners=runners, threads=threads)
     _current.echoes = echoes
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
+    _current.presence = Presence(ports, Process.Kind.GPU, name=_current.name, ready=_current.starts.ready)
     return _current
 
 

@@ -29,6 +29,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import ExpiredLease
 from gpus.models import QuarantinedSlot, prepared
 from gpus.protocol import ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
+from gpus.services import processes
 from jobs import transitions
 from jobs.models import Attempt
 from jobs.services import finish
@@ -70,6 +71,9 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
             "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
         )
         return False
+    if attempt is not None and _goes_on_elsewhere(attempt, ports):
+        leases.keep(ref)
+        return False
     log.info(
         "lease_expired",
         job_id=ref.job_id,
@@ -89,6 +93,13 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         finish.push_waiting(expired.follower.job_id, ports)
         return resolved
     return _resolve_holder(expired, attempt, sign, leases, ports)
+
+
+def _goes_on_elsewhere(attempt: Attempt, ports: Ports) -> bool:
+    """Whether its worker lives, and renews it in the index of the layout that was in use when it began."""
+    return attempt.state in LIVE_ATTEMPT_STATES and processes.lives_elsewhere(
+        attempt.worker, ports.layouts.layout
+    )
 
 
 def _resolve_holder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpus import queries as fleet_queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
+from jobs.services import index_switch
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 from jobs.sweeps.rebuild import Progress, Rebuild
@@ -38,6 +39,8 @@ def sweep(ports: Ports) -> SweepCount:
         progress = rebuild.step()
         while progress is Progress.WIPING:
             progress = rebuild.step()
+        if progress is Progress.BUSY_ELSEWHERE:
+            index_switch.reopen(fleet, ports)
         if progress is Progress.OPEN:
             _under_way.pop(mine, None)
             return SweepCount(1, 1)

@@ -17,6 +17,7 @@ from jobs.sweeps import (
     expired_leases,
     fill,
     generation,
+    index_switch,
     lock_sync,
     long_waits,
     mirror_registry,
@@ -34,12 +35,14 @@ from jobs.sweeps.base import Sweep
 @dataclass(frozen=True, slots=True)
 class Entry:
     """slow: waits for servers or walks long tables, so it gets a thread of its own. is_needed: a quick look
-    whether the thread is worth it."""
+    whether the thread is worth it. any_layout: it does nothing with the index, so a process whose layout is
+    not in use runs it too."""
 
     sweep: Sweep
     period_seconds: float
     slow: bool = False
     is_needed: Callable[[Ports], bool] | None = None
+    any_layout: bool = False
 
 
 def sweeps() -> Mapping[str, Entry]:
@@ -47,6 +50,13 @@ def sweeps() -> Mapping[str, Entry]:
     the others of Redis have nothing to do."""
     knobs = settings.DISPATCHER
     return {
+        "index_switch": Entry(
+            index_switch.sweep,
+            index_switch.PERIOD_SECONDS,
+            slow=True,
+            is_needed=index_switch.is_needed,
+            any_layout=True,
+        ),
         "generation": Entry(generation.sweep, 1.0, slow=True, is_needed=generation.is_needed),
         "expired_leases": Entry(expired_leases.sweep, knobs.sweep_seconds),
         "due_retries": Entry(due_retries.sweep, 1.0),
@@ -54,7 +64,7 @@ def sweeps() -> Mapping[str, Entry]:
         "deadlines": Entry(deadlines.sweep, 1.0),
         "long_waits": Entry(long_waits.sweep, long_waits.PERIOD_SECONDS),
         "fill": Entry(fill.sweep, knobs.sweep_seconds),
-        "due_callbacks": Entry(due_callbacks.sweep, 1.0),
+        "due_callbacks": Entry(due_callbacks.sweep, 1.0, any_layout=True),
         "mirror_registry": Entry(mirror_registry.sweep, 5.0),
         "silent_workers": Entry(silent_workers.sweep, knobs.sweep_seconds),
         "quotas": Entry(quotas.sweep, quotas.PERIOD_SECONDS),
@@ -63,6 +73,6 @@ def sweeps() -> Mapping[str, Entry]:
         "orphans": Entry(orphans.sweep, 10.0, slow=True, is_needed=orphans.is_needed),
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
         "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),
-        "retention": Entry(retention.sweep, 3600.0, slow=True),
-        "rollups": Entry(rollups.sweep, rollups.PERIOD_SECONDS, slow=True),
+        "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),
+        "rollups": Entry(rollups.sweep, rollups.PERIOD_SECONDS, slow=True, any_layout=True),
     }

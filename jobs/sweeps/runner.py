@@ -56,7 +56,10 @@ class Runner:
             return {}
         try:
             done = {}
+            leads = self._ports.layouts.leads()
             for name, entry in self._sweeps().items():
+                if not (leads or entry.any_layout):
+                    continue  # that of a process whose layout is in use
                 if not self._is_due(name, entry) or not self._enter(name):
                     continue
                 if entry.slow and self._is_needed(name, entry):

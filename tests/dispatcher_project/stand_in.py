@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -85,6 +84,9 @@ class StandInWorker:
     def busy(self) -> int:
         return self._busy
 
+    def takes_wakes(self) -> bool:
+        return True
+
     def stop(self) -> None:
         self._called("stop")
 
@@ -107,9 +109,9 @@ def main() -> None:
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):
         ordered_stop.LAST_SECONDS = float(last)
-    ports.production_ports = lambda: None  # type: ignore[assignment]
+    ports.production_ports = lambda: None  # type: ignore[assignment,return-value]
+    run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 
-    signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs
     execute_from_command_line(sys.argv)
 
 

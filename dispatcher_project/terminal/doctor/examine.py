@@ -24,6 +24,7 @@ WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk)
 CHECKS: tuple[Check, ...] = (
     parts.database,
     *WITHOUT_DATABASE,
+    parts.layouts,
     parts.index,
     parts.clocks,
     processes.beat,

@@ -15,15 +15,17 @@ from dispatcher_project.terminal.command import about_redis
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age
 from gpus import queries as registry
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
+from jobs.services.index_report import index_report
 from jobs.services.ports import database_time
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0
 LOW_DISK_BYTES, NO_DISK_BYTES = 2 * 1024**3, 256 * 1024**2
 MEMORY_SHARE = 0.8
+MOST_NAMED = 6
 
 
 def database(view: View) -> Iterator[Finding]:
@@ -120,11 +122,41 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
+def layouts(view: View) -> Iterator[Finding]:
+    """Which layout each fleet's index has, and who knows another one."""
+    report = index_report()
+    for fleet, state in report.states.items():
+        check, others = f"layout {fleet}", report.others(state)
+        named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MOST_NAMED])
+        if state.next_layout is not None:
+            yield Finding(
+                Level.WARNING,
+                check,
+                f"being switched from {state.layout} to {state.next_layout}",
+                "Nothing is started until it is done; what runs, runs on.",
+                "`manage.py index switch` shows what it waits for; `manage.py index cancel` takes it back",
+            )
+        elif others:
+            yield Finding(
+                Level.WARNING,
+                check,
+                f"{state.layout} is in use; {len(others)} processes know another one: {named}",
+                "They run nothing new and repair nothing; what they run comes to its end.",
+                "restart the hosts of the other version: the index follows the last one by itself, or before"
+                " that by `manage.py index switch`",
+            )
+        elif report.processes:
+            yield Finding(Level.OK, check, f"{state.layout} is in use, all processes know it")
+
+
 def index(view: View) -> Iterator[Finding]:
     """One of each fleet."""
     for fleet in registry.fleets():
         try:
             whole = view.ports.leases(fleet).generation()
+        except LayoutNotInUse as error:
+            yield Finding(Level.WARNING, f"index {fleet}", str(error), "It can't be looked at from here.", "")
+            continue
         except LeasingUnavailable as error:
             yield Finding(Level.ERROR, f"index {fleet}", str(error), "Nothing is started.", "see redis above")
             continue

@@ -198,6 +198,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "expired_leases",
         "fill",
         "generation",
+        "index_switch",
         "lock_sync",
         "long_waits",
         "mirror_registry",

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.keys import LAYOUT
+from jobs.services import index_switch
+from jobs.services import ports as wiring
+from jobs.services.index_report import index_report
+
+NOT_DONE = 1
+_STEP_SECONDS = 0.5
+
+
+class Command(TerminalCommand):
+    help = (
+        "Which key layout each fleet's index in Redis has, and which processes know another one. "
+        "`index switch` hands the index to the processes that know this code's layout, without waiting until "
+        "the others are gone; `index cancel` takes that back as long as it is not done."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("what", nargs="?", default="status", choices=["status", "switch", "cancel"])
+        parser.add_argument("--fleet", help="only this one; default: all")
+        parser.add_argument("--to", type=int, default=LAYOUT, metavar="LAYOUT", help="default: this code's")
+        parser.add_argument(
+            "--force", action="store_true", help="also where no process that knows the layout lives"
+        )
+        parser.add_argument("--wait", type=positive_seconds, default=120.0, metavar="SECONDS")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        if options["what"] == "status":
+            return self._show()
+        fleets = self._fleets(options["fleet"])
+        if options["what"] == "cancel":
+            ports = wiring.production_ports()
+            for fleet in fleets:
+                done = index_switch.cancel_switch(fleet, ports)
+                self.say(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
+            return None
+        return self._switch(fleets, options["to"], options["wait"], force=options["force"])
+
+    def _fleets(self, only: str | None) -> list[str]:
+        known = list(index_report().states)
+        if only is not None and only not in known:
+            raise CommandError(f"there is no fleet {only}: there are {', '.join(known)}")
+        return known if only is None else [only]
+
+    def _show(self) -> int | None:
+        report = index_report()
+        if self.as_json:
+            self.tell(
+                {
+                    "layout": LAYOUT,
+                    "fleets": {
+                        fleet: {"layout": state.layout, "next_layout": state.next_layout}
+                        for fleet, state in report.states.items()
+                    },
+                    "processes": [
+                        {"name": one.name, "kind": one.kind, "layout": one.layout, "beat_at": one.beat_at}
+                        for one in report.processes
+                    ],
+                }
+            )
+            return None
+        for fleet, state in report.states.items():
+            goes = "" if state.next_layout is None else f", being switched to {state.next_layout}"
+            self.say(f"{fleet}: layout {state.layout}{goes}")
+        for one in report.processes:
+            self.say(f"  {one.kind:<10} {one.name}  layout {one.layout}")
+        if not report.processes:
+            self.say("  no process says that it lives (older versions never do)")
+        return None
+
+    def _switch(self, fleets: list[str], layout: int, wait: float, *, force: bool) -> int | None:
+        if not force and not index_report().can_take_over(layout):
+            raise CommandError(
+                f"no GPU worker and sweeper that know layout {layout} live: nothing would start any more. "
+                "Start them first, or say --force"
+            )
+        ports = wiring.production_ports()
+        for fleet in fleets:
+            index_switch.begin_switch(fleet, layout)
+        until, told, left = time.monotonic() + wait, "", list(fleets)
+        while left:
+            try:
+                progress = index_switch.go_on(left[0], ports)
+                waits = ", ".join(progress.waits_for)
+            except LeasingUnavailable as error:
+                progress, waits = index_switch.Progress(done=False), str(error)
+            if progress.done:
+                self.say(f"{left.pop(0)}: layout {layout}")
+                continue
+            if waits != told:
+                told = waits
+                self.say(f"{left[0]} waits for {waits}")
+            if time.monotonic() >= until:
+                self.say("the sweeps worker goes on with it; `index cancel` takes it back")
+                return NOT_DONE
+            time.sleep(_STEP_SECONDS)
+        return None

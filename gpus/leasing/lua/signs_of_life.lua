@@ -1,0 +1,17 @@
+-- Why: whether an index is closed, and whether processes still work in it, also those that say nothing in the database.
+-- Keys: KEYS[1] prefix, of any layout: `rebuild`, `ticking` and `expiry` mean the same in all
+-- Args: clock, how many attempts at most
+-- Returns: {who closed it, or '', µs since a sweep last looked for expired leases, or '', attempt, …}: the attempts
+--   whose lease, or whose end that is not committed, somebody renewed lately
+-- include: gate
+local limit = tonumber(ARGV[2])
+local NEVER_SILENT_US = 9000000000000000
+
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us')
+local is_closed = rebuild[1] == run_id and tonumber(rebuild[3]) >= NEVER_SILENT_US
+local looked_us = redis.call('HGET', key('ticking'), 'at_us')
+local reply = { is_closed and rebuild[2] or '', looked_us and tostring(now - looked_us) or '' }
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), string.format('(%.0f', now), '+inf', 'LIMIT', 0, limit)) do
+  reply[#reply + 1] = attempt
+end
+return reply

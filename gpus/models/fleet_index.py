@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from gpus.protocol import FIRST_LAYOUT
+
+from .names import NameField
+
+
+class FleetIndex(models.Model):
+    """Which key layout a fleet's index in Redis has; without a row it is the first one.
+
+    next_layout: the one it is being switched to, else None. switch: names that switch: what a process said of
+    an earlier one does not count.
+    """
+
+    fleet = NameField(primary_key=True)
+    layout = models.PositiveSmallIntegerField(default=FIRST_LAYOUT, db_default=FIRST_LAYOUT)
+    next_layout = models.PositiveSmallIntegerField(null=True, blank=True)
+    switch = models.CharField(max_length=32, blank=True, default="", db_default="")
+    changed_at = models.DateTimeField(default=None, null=True, db_default=Now())
+
+    class Meta:
+        ordering = ["fleet"]
+
+    def __str__(self) -> str:
+        return f"{self.fleet}: layout {self.layout}"

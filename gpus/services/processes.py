@@ -1,0 +1,43 @@
+"""The dispatcher's processes, as they say themselves that they live; judged by the database's clock alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from gpus.models import Process
+
+FORGET_AFTER = timedelta(days=1)
+
+
+def silent_after() -> timedelta:
+    return timedelta(seconds=settings.DISPATCHER.process_silent_seconds)
+
+
+def living() -> QuerySet[Process]:
+    return Process.objects.filter(beat_at__gt=Now() - silent_after())
+
+
+def lives_elsewhere(name: str, layout: int) -> bool:
+    """Whether a process of this name lives whose layout is another one."""
+    return living().filter(name=name).exclude(layout=layout).exists()
+
+
+def beat(name: str, kind: str, layout: int, ready: Mapping[str, str]) -> None:
+    """ready: by fleet, the switch that this process has nothing against."""
+    said = {"kind": kind, "layout": layout, "ready": dict(ready), "beat_at": Now()}
+    if not Process.objects.filter(name=name).update(**said):
+        Process.objects.create(name=name, started_at=Now(), **said)
+
+
+def sign_off(name: str) -> None:
+    Process.objects.filter(name=name).delete()
+
+
+def forget_silent() -> None:
+    """Those that ended without signing off, long ago."""
+    Process.objects.filter(beat_at__lt=Now() - FORGET_AFTER).delete()

@@ -1,0 +1,52 @@
+"""An index whose layout this process does not know: switched to ours once nobody works in it any more, or
+when an operator says so (`manage.py index switch`). A switch to a layout that no living sweeper knows is
+cancelled."""
+
+from __future__ import annotations
+
+from gpus import queries as fleet_queries
+from gpus.models import Process
+from gpus.services import processes
+from jobs.services import index_switch
+from jobs.services.index_switch import Abandoned
+from jobs.services.ports import Ports
+from jobs.sweeps.base import SweepCount, sweep_groups
+
+PERIOD_SECONDS = 1.0
+
+_abandoned: dict[Ports, Abandoned] = {}
+
+
+def is_needed(ports: Ports) -> bool:
+    return any(ports.layouts.refusal(fleet) for fleet in fleet_queries.fleets())
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """repaired: indexes switched, or whose switch was cancelled."""
+    ports.layouts.refresh()
+    ours = ports.layouts.layout
+    abandoned = _abandoned.setdefault(ports, Abandoned())
+
+    def step(fleet: str) -> SweepCount:
+        state = ports.layouts.state(fleet)
+        if state.next_layout is None and state.layout != ours:
+            limit = processes.silent_after().total_seconds()
+            if abandoned.seconds(fleet, state, ports) >= limit and index_switch.begin_switch(fleet, ours):
+                return _go_on(fleet, ports)
+        elif state.next_layout == ours:
+            return _go_on(fleet, ports)
+        elif state.layout == ours and state.next_layout is not None and _nobody_switches(state.next_layout):
+            return SweepCount(1, int(index_switch.cancel_switch(fleet, ports)))
+        return SweepCount(1)
+
+    return sweep_groups("index_switch", fleet_queries.fleets(), step)
+
+
+def _go_on(fleet: str, ports: Ports) -> SweepCount:
+    progress = index_switch.go_on(fleet, ports)
+    notes = tuple(f"{fleet}: the switch waits for {one}" for one in progress.waits_for)
+    return SweepCount(1, int(progress.done), notes=notes)
+
+
+def _nobody_switches(layout: int) -> bool:
+    return not processes.living().filter(kind=Process.Kind.SWEEPS, layout=layout).exists()

@@ -1,0 +1,468 @@
+"""One layout in use: a switch to another one loses nothing, doubles nothing, and may break off anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.db.models.functions import Now
+
+from dispatcher_project.embedded import EmbeddedValkey
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.leasing.connect import connect
+from gpus.leasing.index_gate import IndexGate
+from gpus.leasing.store import RedisLeases
+from gpus.models import FleetIndex, Process
+from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
+from gpus.services import processes
+from gpus.services.layouts import Layouts, read_index_states
+from jobs.ids import new_id
+from jobs.models import Attempt, Job
+from jobs.services import index_switch
+from jobs.services.index_switch import begin_switch, cancel_switch, go_on
+from jobs.services.ports import Ports
+from jobs.services.presence import Presence
+from jobs.services.written_starts import WrittenStarts
+from jobs.sweeps import expired_leases, generation
+from jobs.sweeps import index_switch as sweep
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, VirtualClock, World, open_index
+
+OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
+GPU, SWEEPS = Process.Kind.GPU, Process.Kind.SWEEPS
+
+
+@dataclass
+class Version:
+    """What the processes of one version see: its layout's index, and the row as they read it last."""
+
+    layout: int
+    ports: Ports
+    leases: RedisLeases
+
+    def beat(self, name: str, kind: str = GPU, ready: dict[str, str] | None = None) -> None:
+        processes.beat(name, kind, self.layout, ready or {})
+
+
+@dataclass
+class Upgrade:
+    """world: the old version's. unaware: processes of a version that knows of no rows, on the old index."""
+
+    world: World
+    old: Version
+    new: Version
+    unaware: RedisLeases
+
+    @property
+    def fleet(self) -> str:
+        return self.world.fleet
+
+    @property
+    def row(self) -> FleetIndex:
+        return FleetIndex.objects.get(fleet=self.fleet)
+
+    def begin(self) -> str:
+        assert begin_switch(self.fleet, NEW)
+        self.new.ports.layouts.refresh()
+        return str(self.row.switch)
+
+    def rebuild(self) -> None:
+        """The new index opens."""
+        for _ in range(15):
+            generation.sweep(self.new.ports)
+            if self.new.leases.generation() is not None:
+                return
+            self.world.clock.advance(1)
+        raise AssertionError("not rebuilt")
+
+    def dies(self, name: str) -> None:
+        Process.objects.filter(name=name).update(beat_at=Now() - timedelta(seconds=60))
+
+
+@pytest.fixture
+def upgrade(world: World, valkey: EmbeddedValkey) -> Iterator[Upgrade]:
+    client, clock = connect(valkey.url), world.clock
+
+    def gate(fleet: str, layout: int) -> IndexGate:
+        if fleet != world.fleet:
+            raise LeasingUnavailable("no Redis of this test's")
+        return IndexGate(client, fleet, layout, now_ms=clock.now_ms)
+
+    def version(layout: int) -> Version:
+        layouts = Layouts(read_index_states, layout=layout, monotonic=lambda: 0.0)
+        leases = store(clock, client, world.fleet, layout, lambda: layouts.refusal(world.fleet))
+        layouts.refresh()
+        ports = replace(
+            world.ports,
+            leases=lambda fleet: leases if fleet == world.fleet else world.ports.leases(fleet),
+            layouts=layouts,
+            index_gate=gate,
+        )
+        return Version(layout, ports, leases)
+
+    old, new = version(OLD), version(NEW)
+    world.leases = old.leases
+    yield Upgrade(world, old, new, store(clock, client, world.fleet, OLD, lambda: ""))
+    client.close()
+
+
+def store(
+    clock: VirtualClock, client: Any, fleet: str, layout: int, refusal: Callable[[], str]
+) -> RedisLeases:
+    return RedisLeases(
+        client,
+        fleet,
+        lease_seconds=LEASE_SECONDS,
+        sweep_seconds=100.0,
+        now_ms=clock.now_ms,
+        refusal=refusal,
+        layout=layout,
+    )
+
+
+def claim(leases: RedisLeases, worker: str = "w") -> Lease | None:
+    return leases.claim("m", worker=worker, attempt_id=new_id())
+
+
+def test_without_a_row_the_first_layout_is_in_use(upgrade: Upgrade) -> None:
+    assert upgrade.old.ports.layouts.leads()
+    assert not upgrade.old.ports.layouts.refusal(upgrade.fleet)
+    assert not upgrade.new.ports.layouts.leads()
+
+
+def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    job = upgrade.world.job()
+    with pytest.raises(LayoutNotInUse, match="has layout 6, this process knows layout 7"):
+        claim(upgrade.new.leases)
+    with pytest.raises(LayoutNotInUse):
+        upgrade.new.leases.push("m", [job.ticket])
+    assert generation.sweep(upgrade.new.ports).notes
+    assert not upgrade.world.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
+
+
+def test_holders_go_on_in_an_index_that_is_not_in_use_any_more(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.world.job()
+    lease = upgrade.world.claim(worker="old")
+    FleetIndex.objects.create(fleet=upgrade.fleet, layout=NEW)
+    upgrade.old.ports.layouts.refresh()
+    upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
+    assert upgrade.old.leases.renew("old", [lease], []) == []
+    upgrade.old.leases.release(lease.ref, ReleaseMode.SETTLE, worker="old")
+    assert upgrade.old.leases.settled([lease.ref]) == ()
+    with pytest.raises(LayoutNotInUse):
+        claim(upgrade.old.leases)
+
+
+def test_a_closed_index_gives_nothing_to_those_that_did_not_read_the_row(upgrade: Upgrade) -> None:
+    upgrade.world.server(slots=2)
+    for _ in range(2):
+        upgrade.world.job()
+    lease = upgrade.world.claim(worker="old")
+    upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
+    for late in (upgrade.old.leases, upgrade.unaware):
+        with pytest.raises(LeasingUnavailable, match="being rebuilt"):
+            claim(late)
+        assert late.begin_rebuild("another") == ""
+        assert late.renew("old", [lease], []) == []
+        assert late.release(lease.ref, ReleaseMode.SETTLE, worker="old", next_attempt_id=new_id()) is None
+    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).signs().closed_by == "test"
+
+
+def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upgrade) -> None:
+    upgrade.world.server(slots=2)
+    for _ in range(2):
+        upgrade.world.job()
+    lease = upgrade.world.claim(written=False, worker="w1")
+    upgrade.old.beat("w1")
+    switch = upgrade.begin()
+    assert go_on(upgrade.fleet, upgrade.new.ports).waits_for == ("w1: its starts are not all written yet",)
+    upgrade.old.beat("w1", ready={upgrade.fleet: "another switch"})
+    assert not go_on(upgrade.fleet, upgrade.new.ports).done
+    upgrade.old.beat("w1", ready={upgrade.fleet: switch})
+    assert "its start is not written" in go_on(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    upgrade.world.start(lease)
+    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
+
+
+def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.world.job()
+    lease = upgrade.world.claim(worker="w1")
+    upgrade.begin()
+    assert "it ends its runs first" in go_on(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    upgrade.unaware.release(lease.ref, ReleaseMode.FREE, worker="w1")
+    assert go_on(upgrade.fleet, upgrade.new.ports).done
+
+
+def test_a_dead_worker_is_waited_for_no_longer_than_its_lease(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.world.job()
+    upgrade.world.claim(worker="w1")
+    upgrade.old.beat("w1")
+    upgrade.dies("w1")
+    upgrade.begin()
+    assert not go_on(upgrade.fleet, upgrade.new.ports).done
+    upgrade.world.clock.advance(LEASE_SECONDS + 1)
+    assert go_on(upgrade.fleet, upgrade.new.ports).done
+
+
+def test_a_run_goes_on_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server(slots=2)
+    running = world.job()
+    lease = world.claim(worker="w1")
+    waiting = world.job(), world.job()
+    switched(upgrade, "w1")
+    second = claim(upgrade.new.leases, "new")
+    assert second is not None
+    assert second.slot != lease.slot
+    for _ in range(5):
+        world.clock.advance(LEASE_SECONDS + 1)
+        upgrade.new.leases.renew("new", [second], [])
+        expired_leases.sweep(upgrade.new.ports)
+        assert claim(upgrade.new.leases, "new") is None
+    assert Attempt.objects.get(id=lease.attempt_id).state == "sent"
+    assert Job.objects.get(id=running.id).state == "running"
+    assert len(waiting) == 2
+
+
+def test_its_end_frees_its_slot_there(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    world.job()
+    lease = world.claim(worker="w1")
+    world.job()
+    switched(upgrade, "w1")
+    Attempt.objects.filter(id=lease.attempt_id).update(state="completed", slot_freed=True)
+    world.clock.advance(LEASE_SECONDS + 1)
+    expired_leases.sweep(upgrade.new.ports)
+    assert claim(upgrade.new.leases, "new") is not None
+
+
+def test_an_old_worker_that_dies_after_the_switch_is_judged_like_any_other(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    job = world.job()
+    lease = world.claim(worker="w1")
+    switched(upgrade, "w1")
+    upgrade.dies("w1")
+    world.clock.advance(LEASE_SECONDS + 1)
+    expired_leases.sweep(upgrade.new.ports)
+    assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
+    assert Job.objects.get(id=job.id).deaths == 1
+
+
+def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    gate = upgrade.new.ports.index_gate(upgrade.fleet, NEW)
+    open_index(store(world.clock, world.client, upgrade.fleet, NEW, lambda: ""))
+    upgrade.begin()
+    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert upgrade.new.leases.generation() is None
+    upgrade.rebuild()
+    assert gate.signs().closed_by == ""
+
+
+def test_back_and_forth(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    job = world.job()
+    switched(upgrade)
+    assert begin_switch(upgrade.fleet, OLD)
+    for version in (upgrade.old, upgrade.new):
+        version.ports.layouts.refresh()
+    assert go_on(upgrade.fleet, upgrade.old.ports).done
+    upgrade.new.ports.layouts.refresh()
+    for _ in range(15):
+        generation.sweep(upgrade.old.ports)
+        world.clock.advance(1)
+    lease = claim(upgrade.old.leases)
+    assert lease is not None
+    assert lease.job_id == job.id
+    with pytest.raises(LayoutNotInUse):
+        claim(upgrade.new.leases)
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_switch_that_breaks_off_anywhere_goes_on(upgrade: Upgrade, call: int) -> None:
+    """At each of its calls to Redis and before each of its writes; another process goes on."""
+    world = upgrade.world
+    world.server(slots=2)
+    world.job()
+    lease = world.claim(worker="w1")
+    upgrade.old.beat("w1")
+    switch = upgrade.begin()
+    upgrade.old.beat("w1", ready={upgrade.fleet: switch})
+    calls = 0
+
+    def breaks(then: Any) -> Any:
+        def maybe(*args: Any, **values: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call + 1:
+                raise LeasingUnavailable("broke off")
+            return then(*args, **values)
+
+        return maybe
+
+    gates = IndexGate.close, IndexGate.signs, IndexGate.discard
+    with (
+        patch.object(IndexGate, "close", breaks(gates[0])),
+        patch.object(IndexGate, "signs", breaks(gates[1])),
+        patch.object(IndexGate, "discard", breaks(gates[2])),
+        patch.object(index_switch, "Now", breaks(Now)),
+    ):
+        for _ in range(3):
+            try:
+                if go_on(upgrade.fleet, upgrade.new.ports).done:
+                    break
+            except LeasingUnavailable:
+                if call > 0:  # it is closed first
+                    with pytest.raises(LeasingUnavailable):
+                        claim(upgrade.unaware)
+    assert calls == call + 1 + 4
+    assert upgrade.row.layout == NEW
+    upgrade.rebuild()
+    assert upgrade.new.leases.is_held(lease.ref)
+    with pytest.raises(LeasingUnavailable):
+        claim(upgrade.unaware)
+
+
+def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.world.job()
+    upgrade.old.beat("w1")
+    upgrade.begin()
+    go_on(upgrade.fleet, upgrade.new.ports)
+    assert cancel_switch(upgrade.fleet, upgrade.old.ports)
+    upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("a step that came late")
+    for _ in range(15):
+        generation.sweep(upgrade.old.ports)
+        upgrade.world.clock.advance(1)
+    assert claim(upgrade.old.leases) is not None
+
+
+# -- when it begins by itself ------------------------------------------------------------------------------
+
+
+def test_it_begins_by_itself_once_nobody_works_in_the_old_index(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.old.beat("old-gpu")
+    upgrade.old.beat("old-sweeps", SWEEPS)
+    upgrade.new.beat("new-gpu")
+    look(upgrade, seconds=60)
+    assert not FleetIndex.objects.exists()
+    processes.sign_off("old-gpu")
+    look(upgrade, seconds=14)
+    assert not FleetIndex.objects.exists()
+    look(upgrade, seconds=5)
+    assert upgrade.row.layout == NEW
+
+
+def test_it_does_not_begin_while_the_old_worker_only_restarts(upgrade: Upgrade) -> None:
+    upgrade.old.beat("old-sweeps", SWEEPS)
+    upgrade.new.beat("new-gpu")
+    for _ in range(3):
+        look(upgrade, seconds=10)
+        upgrade.old.beat("old-gpu")
+        look(upgrade, seconds=10)
+        processes.sign_off("old-gpu")
+    assert not FleetIndex.objects.exists()
+
+
+def test_it_does_not_begin_before_one_of_ours_could_run_something(upgrade: Upgrade) -> None:
+    look(upgrade, seconds=60)
+    assert not FleetIndex.objects.exists()
+
+
+def test_processes_that_say_nothing_leave_signs(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    world.job()
+    lease = world.claim(worker="w1")
+    upgrade.new.beat("new-gpu")
+    for _ in range(30):
+        upgrade.unaware.expired()
+        upgrade.unaware.renew("w1", [lease], [])
+        look(upgrade, seconds=2)
+    assert not FleetIndex.objects.exists()
+    world.clock.advance(LEASE_SECONDS + 1)
+    look(upgrade, seconds=1)
+    assert upgrade.row.layout == NEW
+
+
+def test_a_switch_that_nobody_can_end_is_cancelled(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    upgrade.begin()
+    go_on_until_closed(upgrade)
+    upgrade.new.beat("new-sweeps", SWEEPS)
+    upgrade.old.ports.layouts.refresh()
+    sweep.sweep(upgrade.old.ports)
+    assert upgrade.row.next_layout == NEW
+    processes.sign_off("new-sweeps")
+    sweep.sweep(upgrade.old.ports)
+    assert upgrade.row.next_layout is None
+    assert upgrade.row.layout == OLD
+
+
+# -- what a worker says ------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(upgrade: Upgrade) -> None:
+    world = upgrade.world
+    world.server()
+    world.job()
+    lease = world.claim(written=False)
+    starts = WrittenStarts(upgrade.old.ports, lambda fleet: [lease.ref])
+    assert starts.ready() == {}
+    switch = upgrade.begin()
+    upgrade.old.ports.layouts.refresh()
+    assert starts.ready() == {}  # not closed
+    upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
+    assert starts.ready() == {}  # not written
+    world.start(lease)
+    with starts.asking():
+        assert starts.ready() == {}
+    assert starts.ready() == {upgrade.fleet: switch}
+
+
+def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:
+    said: dict[str, str] = {}
+    presence = Presence(upgrade.old.ports, GPU, name="w1", ready=lambda: dict(said))
+    presence.step()
+    said["main"] = "s1"
+    presence.step()
+    row = Process.objects.get(name="w1")
+    assert (row.layout, row.ready) == (OLD, {"main": "s1"})
+    assert processes.lives_elsewhere("w1", NEW)
+    assert not processes.lives_elsewhere("w1", OLD)
+
+
+def switched(upgrade: Upgrade, *workers: str) -> None:
+    """To the new layout, whose index is open."""
+    switch = upgrade.begin()
+    for worker in workers:
+        upgrade.old.beat(worker, ready={upgrade.fleet: switch})
+    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    upgrade.old.ports.layouts.refresh()
+    upgrade.rebuild()
+
+
+def go_on_until_closed(upgrade: Upgrade) -> None:
+    upgrade.old.beat("w1")
+    go_on(upgrade.fleet, upgrade.new.ports)
+    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).signs().closed_by
+
+
+def look(upgrade: Upgrade, *, seconds: int) -> None:
+    """The new version's sweeper looks once a second."""
+    for _ in range(seconds):
+        sweep.sweep(upgrade.new.ports)
+        upgrade.world.clock.advance(1)
