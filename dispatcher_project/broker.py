@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -163,9 +164,17 @@ class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
 class PromptConnection(Connection):
     """Looks for a broker that is away every two seconds; kombu's pauses grow to thirty."""
 
+    on_failed_try: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+    """Called in the thread that looks: a worker that looks for its broker is alive."""
+
     def ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": 2}
-        return super().ensure_connection(errback, max_retries, **(pauses | options))
+
+        def failed(*about: Any) -> Any:
+            PromptConnection.on_failed_try()
+            return errback(*about) if errback else None
+
+        return super().ensure_connection(failed, max_retries, **(pauses | options))
 
 
 class Queues(CeleryQueues):  # type: ignore[misc]

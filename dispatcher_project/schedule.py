@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.beat import Scheduler
+from django.conf import settings
 
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from jobs import wake
@@ -34,6 +35,24 @@ def tick_or_end() -> None:
     faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True, file=_STDERR)
 
 
+def say_alive() -> Callable[[], object]:
+    """Return what beat calls with every tick: the sign for its supervisor and, where it has one, its health
+    port, which is opened here."""
+    address = settings.DISPATCHER.health_port
+    if not address:
+        return lambda: notify(ALIVE)
+    from dispatcher_project.worker.health import Health, HealthPort, Loop, broker_answers
+
+    loop = Loop()
+    HealthPort(Health(loop, needs={"broker": broker_answers}), address).start(watchdog=False)
+
+    def say() -> None:
+        notify(ALIVE)
+        loop.turn()
+
+    return say
+
+
 class TickScheduler(Scheduler):  # type: ignore[misc]
     """What `celery beat` runs (setting `beat_scheduler`).
 
@@ -45,7 +64,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
         self,
         *args: Any,
         send: Callable[[], object] = lambda: wake.wake_sweep("tick"),
-        say: Callable[[], object] = lambda: notify(ALIVE),
+        say: Callable[[], object] | None = None,
         promise: Callable[[], object] = tick_or_end,
         clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
@@ -65,6 +84,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
         now = self._clock()
         if now >= self._due_at:
             self._promise()
+            self._say = self._say or say_alive()
             self._say()
             self._send()
             # after a standstill one tick is sent, not all that were missed

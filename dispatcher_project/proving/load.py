@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dispatcher_client import Conflict, DispatcherError, Problem, Unavailable
+from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable
 
 from .clients import SUBMITS, WatchedClient
 from .ledger import Ledger
@@ -205,7 +205,10 @@ class Load:
                 return
 
     def _read_result(self, client: WatchedClient, job_id: str) -> None:
-        job = client.get(job_id)
+        try:
+            job = client.get(job_id)
+        except NotFound:  # the judge sees that the database has no such row
+            return
         attempt = job.result.get("attempt", "") if isinstance(job.result, dict) else ""
         self._ledger.write({**_told(job.data), "attempt": attempt})
 

@@ -21,7 +21,6 @@ EAGER_JOBS = 500
 EAGER_LEVEL, THRIFTY_LEVEL = 40, 3
 BACKLOG_JOBS = 10_000
 _BUSY_SECONDS = 25.0
-_SETTLE_SECONDS = 45.0
 _PATIENCE_SECONDS = 30.0
 _ANCHORS = (
     ("video", (6.0, 2.5, 1.5)),
@@ -138,11 +137,11 @@ def _measurement(trial: Trial, fault: Fault, affected: Sequence[Live]) -> Measur
 
 def _settle(trial: Trial, fault: Fault, story: Story) -> None:
     """The next fault meets a whole system, or the report says that this one left something behind."""
-    until = time.monotonic() + _SETTLE_SECONDS
+    until = time.monotonic() + fault.settle_seconds
     while not (fault.is_over(trial) and trial.is_whole()):
         trial.check()
         if time.monotonic() > until:
-            story.notes.append(f"{_SETTLE_SECONDS:.0f} s later the system was not whole yet")
+            story.notes.append(f"{fault.settle_seconds:.0f} s later the system was not whole yet")
             return
         time.sleep(0.2)
 

@@ -20,15 +20,22 @@ _START_SECONDS = 30.0
 
 
 class OwnPostgresql:
-    """As root it runs as the system's user ``postgres``: it refuses to run as root."""
+    """As root it runs as the system's user ``postgres``: it refuses to run as root.
 
-    def __init__(self, log: Path, port: int) -> None:
-        self._log, self._port = log, port
+    of: the primary that this one is an asynchronous standby of; None for a server of its own.
+    """
+
+    def __init__(self, log: Path, port: int, *, of: OwnPostgresql | None = None) -> None:
+        self._log, self._port, self._primary = log, port, of
         self._folder = Path(tempfile.mkdtemp(prefix="prove-postgresql-"))
         self._data = self._folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
         self._user: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
         self._binaries = _binaries()
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def url(self) -> str:
@@ -59,6 +66,26 @@ class OwnPostgresql:
         self._process.kill()
         self._process.wait()
 
+    def cut_off(self) -> None:
+        """A standby: it receives nothing more from its primary, and so begins to lag."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            connection.execute("SELECT pg_reload_conf()")
+            until = time.monotonic() + _START_SECONDS
+            while connection.execute("SELECT 1 FROM pg_stat_wal_receiver").fetchone():
+                if time.monotonic() > until:
+                    raise CannotProve(f"the standby still follows its primary; see {self._log}")
+                time.sleep(0.05)
+
+    def promote(self) -> None:
+        """A standby: it takes writes from now on, with what it had received."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote(true, 30)")
+
     def stop(self) -> None:
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGINT)  # its fast shutdown
@@ -72,10 +99,18 @@ class OwnPostgresql:
         if self._user:
             postgres = pwd.getpwnam("postgres")
             os.chown(self._folder, postgres.pw_uid, postgres.pw_gid)
-        command = [str(self._binaries / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
+        if self._primary is None:
+            self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust")
+            return
+        source = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres"]
+        self._run("pg_basebackup", "-D", str(self._data), "-R", "-X", "stream", "-c", "fast", *source)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Raises CannotProve."""
+        command = [str(self._binaries / program), *arguments]
         made = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **self._user)
         if made.returncode:
-            raise CannotProve(f"initdb failed: {made.stderr.strip()[-500:]}")
+            raise CannotProve(f"{program} failed: {made.stderr.strip()[-500:]}")
 
     def _comes_up(self, until: float) -> bool:
         """False: it ended again."""

@@ -33,5 +33,9 @@ class Proxies:
         """The same, and new ones are refused."""
         self._child.ask(do="close", name=name)
 
+    def aim(self, name: str, port: int) -> None:
+        """New connections go to that port of this machine."""
+        self._child.ask(do="aim", name=name, port=port)
+
     def heal(self, name: str) -> None:
         self._child.ask(do="heal", name=name)

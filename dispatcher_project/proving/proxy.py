@@ -3,7 +3,8 @@
 Says ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line:
 ``{"do": "silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new
 ones are taken and stay silent; what the kernels hold back flows on after ``heal``. ``cut``: every connection
-ends with a RST. ``close``: the same, and new ones are refused until ``heal``.
+ends with a RST. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new
+connections go to that port of this machine.
 """
 
 from __future__ import annotations
@@ -155,7 +156,10 @@ async def main(arguments: list[str]) -> None:
     )
     while line := await orders.readline():
         order: dict[str, Any] = json.loads(line)
-        await routes[order["name"]].obey(order["do"])
+        if order["do"] == "aim":
+            routes[order["name"]].target = ("127.0.0.1", order["port"])
+        else:
+            await routes[order["name"]].obey(order["do"])
         _say({"done": order["do"]})
 
 

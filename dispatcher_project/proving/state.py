@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, connections
 from django.db.models import Count
 from redis.exceptions import RedisError
 
@@ -58,6 +58,11 @@ class State:
 
     redis_url: str
     tenants: dict[str, int] = field(default_factory=dict)
+
+    def use_database_port(self, port: int) -> None:
+        """Every thread's next connection goes there."""
+        connections.settings["default"]["PORT"] = port
+        connection.close()
 
     def make_tenants(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
         """Keys and webhook secrets by name."""

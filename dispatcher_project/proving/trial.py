@@ -67,6 +67,8 @@ class Trial:
         self.state: State | None = None
         self.sqlite_file = ""
         self.flushed_at = 0.0
+        self.forgotten: list[tuple[float, float]] = []
+        """When commits were lost with a database, Unix seconds."""
         self.excuses: dict[str, list[tuple[float, float]]] = {}
         self.accepted_before = 0
         self._ports = free_ports()
@@ -210,6 +212,33 @@ class Trial:
         self.load.hear()
         file.unlink()  # it names keys
 
+    def start_standby(self) -> OwnPostgresql:
+        """An asynchronous standby of the trial's PostgreSQL, which has caught up."""
+        assert self.postgresql is not None
+        log = self.children.logs / "postgresql.log"
+        standby = OwnPostgresql(log, next(self._ports), of=self.postgresql)
+        standby.start()
+        return standby
+
+    def follow(self, standby: OwnPostgresql) -> None:
+        """The database is that one from now on, for the dispatcher and for us."""
+        assert self.postgresql is not None
+        assert self.proxies is not None
+        assert self.state is not None
+        self.proxies.cut("postgresql")
+        self.proxies.aim("postgresql", standby.port)
+        self.state.use_database_port(standby.port)
+        self.postgresql.stop()
+        self.postgresql = standby
+
+    def begin_to_forget(self) -> None:
+        self.forgotten.append((time.time(), float("inf")))
+        self.watch.forgets = True
+
+    def end_forgetting(self) -> None:
+        begin, _ = self.forgotten.pop()
+        self.forgotten.append((begin, time.time()))
+
     def start_worker(self, name: str, **environment: str) -> Child:
         """One more GPU worker of this dispatcher; returns when it takes jobs."""
         ready = self.children.logs / f"{name}.ready"
@@ -265,7 +294,7 @@ class Trial:
     def web_answers(self) -> bool:
         """Past any client's patience."""
         parts = urlsplit(self.system.url)
-        return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz")
+        return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz?strict=1")
 
     def runs_begin_since(self, at: float) -> bool:
         """In every pool, but where nobody waits: at the end of a trial there is nothing left to begin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import judge
@@ -15,6 +15,10 @@ from .records import Answer, JobRow, Message, NodeLog, Order, read_messages, rea
 
 if TYPE_CHECKING:
     from .trial import Trial
+
+
+FORGET_SLACK_SECONDS = 3.0
+"""An end is committed after its run was over, a start before or after it began."""
 
 
 @dataclass(slots=True)
@@ -47,6 +51,9 @@ def judged(trial: Trial, records: Records) -> Outcome:
     slopes = trial.watch.samples.slopes()
     skipped: list[str] = []
     wrongs = [*trial.watch.wrongs.values(), *growing(_dispatchers(slopes))]
+    if trial.forgotten:
+        records, left_out = without_forgotten(records, trial.forgotten)
+        skipped.append(f"{left_out} jobs that were accepted, ran or called back while commits were lost")
     rows, orders = records.rows, list(records.orders.values())
     if rows is None:
         skipped.append("the database and the laws: only the address of the dispatcher is known")
@@ -67,6 +74,46 @@ def judged(trial: Trial, records: Records) -> Outcome:
     wrongs += judge.arrivals_at_full(records.logs, trial.excuses)
     wrongs += judge.rows_against_messages(orders, rows, records.messages)
     return Outcome(wrongs, totals(records, rows), slopes, skipped)
+
+
+def without_forgotten(records: Records, spans: Sequence[tuple[float, float]]) -> tuple[Records, int]:
+    """The records of the jobs that the database can't have forgotten anything of, and how many it can have.
+
+    spans: when commits were lost, Unix seconds.
+    """
+
+    def is_in(begin: float, end: float) -> bool:
+        return any(begin <= last and first <= end for first, last in spans)
+
+    touched = {
+        job
+        for order in records.orders.values()
+        if is_in(order.asked_at, order.accepted_at or order.asked_at)
+        for job in order.job_ids
+    }
+    touched |= {
+        run.job_id
+        for log in records.logs
+        for run in log.runs
+        if is_in(run.started - FORGET_SLACK_SECONDS, (run.ended or run.started) + FORGET_SLACK_SECONDS)
+    }
+    touched |= {one.job_id for one in records.messages if is_in(one.at, one.at)}
+    rows = records.rows
+    kept = Records(
+        orders={
+            key: one
+            for key, one in records.orders.items()
+            if not touched.intersection(one.job_ids)
+            and (one.job_ids or not is_in(one.asked_at, one.asked_at))
+        },
+        answers=records.answers,
+        rows=None if rows is None else {job: row for job, row in rows.items() if job not in touched},
+        logs=[
+            replace(log, runs=[run for run in log.runs if run.job_id not in touched]) for log in records.logs
+        ],
+        messages=[one for one in records.messages if one.job_id not in touched],
+    )
+    return kept, len(touched)
 
 
 def rows_as_told(records: Records) -> dict[str, JobRow]:
@@ -148,7 +195,8 @@ def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Wrong]
         skipped.append(f"the laws of a drained dispatcher: it has {foreign} other jobs to do")
         return
     own = trial.options.starts_its_own
-    accepted = sum(len(order.job_ids) for order in records.orders.values()) if own else None
+    counts = own and not trial.forgotten
+    accepted = sum(len(order.job_ids) for order in records.orders.values()) if counts else None
     peaks = {log.server: log.peak for log in records.logs}
     for text in trial.state.broken_laws(drained=True, accepted=accepted, peak_running=peaks) or ():
         yield Wrong(f"law {text[:3]}", f"{text} (after the drain)")

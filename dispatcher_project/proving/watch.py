@@ -32,6 +32,8 @@ class Watch:
         self.last_accepted_at = 0.0
         self.samples = Samples()
         self.failed_at: dict[str, float] = {}
+        self.forgets = False
+        """Whether the database lost commits: then there may be fewer rows than jobs were accepted."""
         self.wrongs: dict[str, Wrong] = {}
         self.looks = self.blind = 0
         self._lock = threading.Lock()
@@ -73,7 +75,7 @@ class Watch:
             self.blind += 1
             return
         self.looks += 1
-        if sum(counts.values()) < accepted:
+        if sum(counts.values()) < accepted and not self.forgets:
             self._note("(8) conservation", f"{accepted} jobs were accepted, there are {counts}")
         if broken:  # several reads are no snapshot: what is wrong is still so a moment later
             self._ended.wait(_AGAIN_SECONDS)

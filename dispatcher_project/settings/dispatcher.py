@@ -9,6 +9,8 @@ from typing import Any
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+from dispatcher_project.addresses import split_address
+
 
 @dataclass(frozen=True, slots=True)
 class DispatcherSettings:
@@ -25,6 +27,12 @@ class DispatcherSettings:
     0: never."""
     deploy_grace_seconds: float = 60.0
     """How long a stopping worker lets sync runs finish."""
+    worker_silent_seconds: float = 60.0
+    """A worker, or beat, whose main loop did not turn for so long is stuck: `/livez` of its health port says
+    503, and systemd restarts it."""
+    health_port: str = ""
+    """``[HOST:]PORT`` where a worker, or beat, answers `/livez` and `/readyz`; empty: nowhere. Without HOST
+    only this machine reaches it. `--health-port` of a worker goes before it."""
     worker_threads: int = 64
     max_payload_bytes: int = 1_000_000
     max_batch_jobs: int = 1000
@@ -96,6 +104,11 @@ class DispatcherSettings:
             )
         if self.worker_threads < 1:
             raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
+        if self.health_port:
+            try:
+                split_address(self.health_port)
+            except ValueError as error:
+                raise ImproperlyConfigured(f"DISPATCHER_HEALTH_PORT: {error}") from None
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")

@@ -11,7 +11,7 @@ from django.conf import settings
 from dispatcher_project.simulation.gpu import LOST, Answer, GpuServer, server_of
 from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
 from dispatcher_project.simulation.weather import Weather
-from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
+from gpus.errors import ConnectFailed, ConnectRefused, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 
 
@@ -51,7 +51,7 @@ class GpuLink:
                     raise Interrupted("Interrupted before anything was sent.")
                 raise ConnectFailed("Connecting took too long.")
             if not server.up:
-                raise ConnectFailed("Connection refused.")
+                raise ConnectRefused("Connection refused.")
             serve = partial(server.answer, method, path, headers, body)
             return self._exchange(server, serve, meanwhile or _nothing, until=until, ended=ended, abort=abort)
         finally:

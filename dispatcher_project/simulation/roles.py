@@ -85,6 +85,9 @@ class FiberWorker(GpuWorker):
     def wait(self, run: AttemptRun, seconds: float) -> None:
         run.woken.wait(seconds)
 
+    def in_background(self, work: Callable[[], None]) -> None:
+        self._scheduler.spawn(self._process, lambda: self._step("beside a run", work))
+
     def until_done(self, written: Future[Any]) -> None:
         done = Event(self._scheduler)
         written.add_done_callback(lambda _: done.set())

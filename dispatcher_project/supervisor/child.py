@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import selectors
 import signal
-import subprocess
 import time
 from enum import Enum
 from pathlib import Path
 
-from dispatcher_project.embedded import die_with_parent
-
 from .log_file import LogFile
-from .notify import ALIVE, READY, NotifySocket
+from .notify import ALIVE, READY, STOPPING
+from .process import ChildProcess
 from .spec import ChildSpec
 from .terminal import Terminal
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
-_LONGEST_LINE = 64_000
+_SHORT_LIFE_SECONDS = 5.0
+_MOST_DRAINING = 2
+"""Processes of one child that drain beside the one that serves; a third waits until one has ended."""
 
 
 class Phase(Enum):
@@ -39,7 +37,8 @@ class Child:
     What it says (output, notify socket) is registered in `selector`; the entry's data is to be called.
 
     A child that ends unasked is started again after a pause of 1 s, doubling to 30 s; a minute of steady life
-    makes it 1 s again. A step of the start is not repeated.
+    makes it 1 s again. A step of the start is not repeated. A child that `overlaps` and says that it stops is
+    followed at once by the next process, and drains beside it.
     """
 
     def __init__(
@@ -56,13 +55,12 @@ class Child:
         self.phase = Phase.IDLE
         self.failures = 0
         self.exit_code: int | None = None
+        self._folder = folder
         self._terminal = terminal
         self._selector = selector
-        self._notify = NotifySocket(folder / f"{spec.name}.notify")
-        self._selector.register(self._notify, selectors.EVENT_READ, self._hear)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output: int | None = None
-        self._partial_line = b""
+        self._process: ChildProcess | None = None
+        self._draining: list[ChildProcess] = []
+        self._starts = 0
         self._due = 0.0
         self._since = 0.0
         self._heard = 0.0
@@ -72,26 +70,25 @@ class Child:
         return self._process.pid if self._process else None
 
     @property
+    def pids(self) -> list[int]:
+        """Of all its processes, also of those that drain."""
+        return [process.pid for process in (*self._draining, *([self._process] if self._process else []))]
+
+    @property
     def is_settled(self) -> bool:
         """Nothing about it needs a look every few milliseconds."""
         return self.phase in (Phase.READY, Phase.ENDED, Phase.IDLE)
 
     def start(self, now: float) -> None:
-        self._notify.read()  # what its forerunner said
-        self._process = subprocess.Popen(
-            self.spec.command,
-            env={**self.spec.environment, "NOTIFY_SOCKET": str(self._notify.path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  (this process has one thread)
-            start_new_session=True,
-            pass_fds=self.spec.inherits,
+        self._starts += 1
+        self._process = ChildProcess(
+            self.spec,
+            self._folder / f"{self.spec.name}.{self._starts % 100}",
+            selector=self._selector,
+            on_output=self.log.write,
+            on_line=lambda line: self._terminal.child_said(self.spec.name, line),
+            on_messages=self._hear,
         )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
-        self._selector.register(self._output, selectors.EVENT_READ, self._take_output)
         self.phase = Phase.STARTING
         self._since = self._heard = now
         self._due = now + self.spec.ready_seconds
@@ -100,22 +97,26 @@ class Child:
         """Asks it to end; `step` sends SIGKILL when its time is up."""
         if self.phase is Phase.STOPPING:
             return
+        for process in self._draining:  # they were asked before: from now on they have as long as the others
+            process.kill_at = min(process.kill_at, now + self.spec.stop_seconds)
         if self._process is None:
-            self.phase = Phase.ENDED
+            self.phase = Phase.STOPPING if self._draining else Phase.ENDED
             return
         self.phase = Phase.STOPPING
         self._due = now + self.spec.stop_seconds
         self._process.send_signal(self.spec.stop_signal)
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever it started in its process group."""
+        """SIGKILL to its processes and to whatever they started in their process groups."""
+        for process in self._draining:
+            process.kill()
         if self._process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
 
     def step(self, now: float) -> None:
-        """What time or its process brought about."""
-        if self._process is not None and self._process.poll() is not None:
+        """What time or its processes brought about."""
+        self._step_draining(now)
+        if self._process is not None and self._process.exit_code is not None:
             self._has_ended(now)
         elif self.phase is Phase.STARTING:
             self._look_for_readiness(now)
@@ -124,51 +125,58 @@ class Child:
             if silent is not None and now - self._heard > silent:
                 self._terminal.say(self.spec.name, f"silent for {silent:.0f} s: restarting it")
                 self._heard = now
-                self.kill()
+                if self._process is not None:
+                    self._process.kill()
+        elif self.phase is Phase.STOPPING and self._process is None:
+            if not self._draining:
+                self._is_stopped()
         elif self.phase is Phase.STOPPING and now > self._due:
             self._terminal.say(self.spec.name, f"did not stop in {self.spec.stop_seconds:.0f} s: killing it")
             self._due = now + self.spec.stop_seconds
             self.kill()
-        elif self.phase is Phase.PAUSING and now > self._due:
+        elif self.phase is Phase.PAUSING and now > self._due and len(self._draining) <= _MOST_DRAINING:
             self.start(now)
 
     def close(self) -> None:
-        self._close_output()
-        self._selector.unregister(self._notify)
-        self._notify.close()
+        for process in (*self._draining, *([self._process] if self._process else [])):
+            process.close()
         self.log.close()
 
-    def _hear(self) -> None:
-        messages = self._notify.read()
+    def _hear(self, process: ChildProcess, messages: set[str]) -> None:
+        if process is not self._process:
+            return
         now = time.monotonic()
         if messages & {READY, ALIVE}:
             self._heard = now
         if READY in messages and self.spec.ready is None and self.phase is Phase.STARTING:
             self._is_ready(now)
+        if STOPPING in messages and self.spec.overlaps and self.phase is Phase.READY:
+            self._drain_beside_the_next(process, now)
 
-    def _take_output(self) -> bool:
-        """Moves a piece of what it wrote to its log and the terminal. False: there is no more now."""
-        if self._output is None:
-            return False
-        try:
-            data = os.read(self._output, 65_536)
-        except BlockingIOError:
-            return False
-        if not data:  # its last writer is gone
-            self._close_output()
-            return False
-        self.log.write(data)
-        *lines, rest = (self._partial_line + data).split(b"\n")
-        self._partial_line = rest[-_LONGEST_LINE:]
-        for line in lines:
-            self._terminal.child_said(self.spec.name, line.decode(errors="replace").rstrip())
-        return True
+    def _drain_beside_the_next(self, process: ChildProcess, now: float) -> None:
+        process.kill_at = now + self.spec.stop_seconds
+        self._draining.append(process)
+        self._process = None
+        soon = now - self._since < _SHORT_LIFE_SECONDS  # a process that stops as soon as it serves: no haste
+        self.phase = Phase.PAUSING
+        self._due = now + (_FIRST_PAUSE_SECONDS if soon else 0.0)
+        self._terminal.say(self.spec.name, f"drains (pid {process.pid}); the next one starts")
 
-    def _close_output(self) -> None:
-        if self._output is not None and self._process is not None and self._process.stdout is not None:
-            self._selector.unregister(self._output)
-            self._output = None
-            self._process.stdout.close()
+    def _step_draining(self, now: float) -> None:
+        for process in list(self._draining):
+            if process.exit_code is not None:
+                self._draining.remove(process)
+                process.close()
+                self._terminal.say(
+                    self.spec.name, f"drained (pid {process.pid}, {how_it_ended(process.exit_code)})"
+                )
+            elif now > process.kill_at:
+                self._terminal.say(
+                    self.spec.name,
+                    f"pid {process.pid} did not drain in {self.spec.stop_seconds:.0f} s: killing it",
+                )
+                process.kill_at = now + self.spec.stop_seconds
+                process.kill()
 
     def _look_for_readiness(self, now: float) -> None:
         if self.spec.ready is not None and self.spec.ready():
@@ -176,7 +184,8 @@ class Child:
         elif now > self._due:
             self._terminal.say(self.spec.name, f"not ready after {self.spec.ready_seconds:.0f} s: killing it")
             self._due = now + self.spec.ready_seconds
-            self.kill()
+            if self._process is not None:
+                self._process.kill()
 
     def _is_ready(self, now: float) -> None:
         self.phase = Phase.READY
@@ -184,20 +193,21 @@ class Child:
 
     def _has_ended(self, now: float) -> None:
         assert self._process is not None
-        self.kill()  # its own children must not meet those of its successor
-        while self._take_output():
-            pass
-        self._close_output()
-        self.exit_code = self._process.returncode
+        self.exit_code = self._process.exit_code
+        self._process.close()
         self._process = None
         if self.phase is Phase.STOPPING:
-            self.phase = Phase.ENDED
-            self._terminal.say(self.spec.name, "stopped")
+            if not self._draining:
+                self._is_stopped()
         elif self.spec.step:
             self.phase = Phase.ENDED
             self.failures += self.exit_code != 0
         else:
             self._pause(now)
+
+    def _is_stopped(self) -> None:
+        self.phase = Phase.ENDED
+        self._terminal.say(self.spec.name, "stopped")
 
     def _pause(self, now: float) -> None:
         steady = self.phase is Phase.READY and now - self._since > _STEADY_SECONDS

@@ -118,11 +118,13 @@ def plan_of_up(
     valkey = (_valkey(folder, environment),) if embedded else ()
     prepare = child("prepare", *manage, "seed_up", step=True, ready_seconds=300.0)
     services = [
-        child("gpu_worker", *manage, "gpu_worker", stop_seconds=grace + _LAST_SECONDS),
-        child("sweeps", *manage, "queue_worker", "--queues", "sweeps", stop_seconds=40.0),
+        child(
+            "gpu_worker", *manage, "gpu_worker", stop_seconds=grace + _LAST_SECONDS, overlaps=True,
+        ),
+        child("sweeps", *manage, "queue_worker", "--queues", "sweeps", stop_seconds=40.0, overlaps=True),
         child(
             "callbacks", *manage, "queue_worker", "--queues", "callbacks", "--concurrency", "8",
-            stop_seconds=40.0,
+            stop_seconds=40.0, overlaps=True,
         ),
         child(
             "beat", python, "-m", "celery", "--app", "dispatcher_project", "beat", "--pidfile=",

@@ -147,7 +147,7 @@ class Supervisor:
                 start_new_session=True,
                 bufsize=0,
             )
-        groups = {child.pid for child in self._children.values() if child.pid is not None}
+        groups = {pid for child in self._children.values() for pid in child.pids}
         changes = [f"+{group}\n" for group in groups - self._guarded]
         changes += [f"-{group}\n" for group in self._guarded - groups]
         if changes and self._guard.stdin is not None:

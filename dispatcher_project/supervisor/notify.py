@@ -1,7 +1,7 @@
 """How a child tells its supervisor that it is ready and alive: systemd's sd_notify protocol.
 
-The same lines serve under systemd (`Type=notify`, `WatchdogSec=`) and under `up`: datagrams ``READY=1`` and
-``WATCHDOG=1`` to the unix socket in NOTIFY_SOCKET.
+The same lines serve under systemd (`Type=notify`, `WatchdogSec=`) and under `up`: datagrams ``READY=1``,
+``WATCHDOG=1`` and ``STOPPING=1`` to the unix socket in NOTIFY_SOCKET.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ from pathlib import Path
 
 READY = "READY=1"
 ALIVE = "WATCHDOG=1"
+STOPPING = "STOPPING=1"
+"""It takes no more work: under `up` the next process starts now, not when this one has ended."""
 
 
-def notify(message: str) -> None:
-    """Tells who started us; without NOTIFY_SOCKET, or with nobody behind it, nothing happens."""
+def notify(message: str, *, seconds: float = 0.0) -> bool:
+    """Tell the process that started this one; return whether the message was taken.
+
+    Without NOTIFY_SOCKET, or with nobody behind it, nothing happens. seconds: how long to wait for a reader
+    whose socket is full.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
-        return
+        return False
     if address.startswith("@"):  # systemd's notation for an abstract socket
         address = "\0" + address[1:]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.setblocking(False)
+        sender.settimeout(seconds)
         sender.sendto(message.encode(), address)
+        return True
+    return False
 
 
 class NotifySocket:

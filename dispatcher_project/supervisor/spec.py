@@ -15,6 +15,7 @@ class ChildSpec:
     step: it is no service but a step of the start: ready when it has ended with 0.
     silent_after_seconds: it says ``WATCHDOG=1`` more often than this, or it is restarted.
     stop_seconds: after the stop signal it has so long before SIGKILL.
+    overlaps: once it says ``STOPPING=1`` its next process is started beside it, while it drains.
     inherits: file descriptors of ours that stay open in it, under the same numbers.
     """
 
@@ -27,6 +28,7 @@ class ChildSpec:
     silent_after_seconds: float | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
+    overlaps: bool = False
     inherits: tuple[int, ...] = ()
 
 

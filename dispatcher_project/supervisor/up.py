@@ -100,6 +100,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         "DISPATCHER_NO_BOOTSTRAP": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    environment.pop("DISPATCHER_HEALTH_PORT", None)  # one port, and several workers; `up` watches them itself
     marker = f"{folder.marker_prefix}{secrets.token_hex(8)}"
     environment[guard.MARKER_VARIABLE] = marker
     plan = plan_of_up(

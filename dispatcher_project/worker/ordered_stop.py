@@ -16,6 +16,10 @@ from typing import Any
 import structlog
 from celery import signals
 
+from dispatcher_project.supervisor.notify import STOPPING, notify
+from dispatcher_project.worker.stop_signals import COLD, REPLACED, end_consumer
+from dispatcher_project.worker.successor import start_successor
+
 log = structlog.get_logger(__name__)
 
 LAST_SECONDS = 12.0
@@ -25,7 +29,8 @@ _SLICE_SECONDS = 0.05
 
 class OrderedStop:
     """drain: stops claims and hands polled runs over; busy: runs in hand; interrupt: lets go of the rest;
-    end_process: the last resort. All are called from this thread, never from a signal handler."""
+    end_process: the last resort; replace: starts the next process, False if that does not come up; end: ends
+    the worker that was replaced. All are called from this thread, never from a signal handler."""
 
     def __init__(
         self,
@@ -35,6 +40,8 @@ class OrderedStop:
         busy: Callable[[], int] = lambda: 0,
         interrupt: Callable[[], None] = lambda: None,
         end_process: Callable[[int], Any] = os._exit,
+        replace: Callable[[Callable[[], bool]], bool] = start_successor,
+        end: Callable[[], None] = end_consumer,
         last_seconds: float | None = None,
     ) -> None:
         self._grace_seconds = grace_seconds
@@ -42,6 +49,11 @@ class OrderedStop:
         self._busy = busy
         self._interrupt = interrupt
         self._end_process = end_process
+        self._replace = replace
+        self._end = end
+        self.draining = False
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Lets go of what the next process waits for."""
         self._last_seconds = LAST_SECONDS if last_seconds is None else last_seconds
         # a signal handler may interrupt anything, also itself: only SimpleQueue.put is safe there
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -52,7 +64,7 @@ class OrderedStop:
         threading.Thread(target=self._run, name="ordered-stop", daemon=True).start()
 
     def ask(self, how: str = "Warm", **_: Any) -> None:
-        """Safe in a signal handler. how: Celery's word; ``Cold`` means without grace."""
+        """Safe in a signal handler. how: see `stop_signals`."""
         self._asked.put(how)
 
     def ended(self) -> None:
@@ -61,9 +73,17 @@ class OrderedStop:
 
     def _run(self) -> None:
         how = self._asked.get()
+        while how == REPLACED and not self._replace(self._is_asked_more):
+            how = self._asked.get()
+        self.draining = True
+        if how == REPLACED:
+            self._try(self.on_replaced)
+            self._end()
+        else:
+            notify(STOPPING)
         log.info("worker_draining", how=how, busy=self._busy())
         self._try(self._drain)
-        if not self._wait_idle(0.0 if how == "Cold" else self._grace_seconds):
+        if not self._wait_idle(0.0 if how == COLD else self._grace_seconds):
             log.warning("worker_interrupts_runs", busy=self._busy())
             self._try(self._interrupt)
         if not self._ended.wait(self._last_seconds):
@@ -80,9 +100,12 @@ class OrderedStop:
 
     def _asked_cold(self) -> bool:
         try:
-            return self._asked.get_nowait() == "Cold"
+            return self._asked.get_nowait() == COLD
         except queue.Empty:
             return False
+
+    def _is_asked_more(self) -> bool:
+        return not self._asked.empty()
 
     def _try(self, step: Callable[[], None]) -> None:
         try:

@@ -61,6 +61,7 @@ class Wishes:
     slots: int | None = None
     budget_mb: float | None = None
     ready_file: Path | None = None
+    health_port: str = ""
     servers: Path | None = None
     machine: str = ""
 
@@ -96,6 +97,8 @@ def run_pinned_worker(wishes: Wishes) -> int:
                 ready_file=wishes.ready_file,
                 runners=lambda spec: LocalRunner(gpu),
                 warm=gpu.ready,
+                hand_over=False,
+                health_port=wishes.health_port,
             )
         finally:
             watch.stop()

@@ -6,9 +6,10 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import platforms, signals
@@ -16,14 +17,19 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from django.conf import settings
 from django.db import close_old_connections
 
+from dispatcher_project.broker import PromptConnection
 from dispatcher_project.celery import app
 from dispatcher_project.heap import keep_what_is_loaded
+from dispatcher_project.worker import stop_signals
 from dispatcher_project.worker.events import HEARTBEAT_SECONDS
+from dispatcher_project.worker.health import Fleets, Health, HealthPort, Loop, Question, TicksOfLoop
 from dispatcher_project.worker.ordered_stop import OrderedStop
 from dispatcher_project.worker.pool_queues import PoolQueues, PoolWatch
 from dispatcher_project.worker.shown import ShownRuns, show_run
+from dispatcher_project.worker.successor import Predecessor, can_have_successor
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
+from jobs.wake import SWEEPS_QUEUE
 
 if TYPE_CHECKING:
     from jobs.services.presence import Presence
@@ -43,11 +49,14 @@ def run_gpu_worker(
     ready_file: Path | None = None,
     runners: Callable[[ModelSpec], Runner] | None = None,
     warm: Callable[[], Sequence[str] | None] = lambda: None,
+    hand_over: bool = True,
+    health_port: str = "",
 ) -> int:
     """Blocks until the worker was told to stop; returns its exit status.
 
     pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
-    runners: how a model is run; None: over the network. warm: see `GpuWorker`.
+    runners: how a model is run; None: over the network. warm: see `GpuWorker`. hand_over: SIGHUP starts the
+    next process beside this one; never where both would need the same GPU's memory.
     """
     from jobs.services.ports import production_ports
     from jobs.services.worker import create_worker
@@ -56,6 +65,7 @@ def run_gpu_worker(
     # each of their many short steps would wait a whole slice for the interpreter
     sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
+    fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     threads = concurrency or settings.DISPATCHER.worker_threads
     worker = create_worker(production_ports(), runners=runners, threads=threads)
     worker.show_run, worker.warm = show_run, warm
@@ -76,6 +86,10 @@ def run_gpu_worker(
             ready_file=ready_file,
             stop=stop,
             pool_queues=lambda: watch.queues if worker.takes_wakes() else frozenset(),
+            hand_over=hand_over,
+            health_port=health_port,
+            needs={"database": fleets.database},
+            any_of=fleets.redis,
         )
     finally:
         watch.stop()
@@ -84,10 +98,18 @@ def run_gpu_worker(
 
 
 def run_queue_worker(
-    queues: Collection[str], *, concurrency: int, name: str = "", ready_file: Path | None = None
+    queues: Collection[str],
+    *,
+    concurrency: int,
+    name: str = "",
+    ready_file: Path | None = None,
+    health_port: str = "",
 ) -> int:
     """A worker without GPUs: sweeps, callbacks. Blocks; returns its exit status."""
+    from jobs.services.ports import production_ports
+
     keep_connections()
+    fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
     presence = presence_of(queues)
     presence.start()
@@ -98,6 +120,9 @@ def run_queue_worker(
             concurrency=concurrency,
             ready_file=ready_file,
             stop=stop,
+            health_port=health_port,
+            needs={"database": fleets.database},
+            any_of=fleets.redis if SWEEPS_QUEUE in queues else dict,
         )
     finally:
         presence.stop()
@@ -110,7 +135,6 @@ def presence_of(queues: Collection[str]) -> Presence:
     from jobs.services.ports import production_ports
     from jobs.services.presence import Presence
     from jobs.sweeps.in_company import InCompany
-    from jobs.wake import SWEEPS_QUEUE
 
     if SWEEPS_QUEUE not in queues:
         return Presence(production_ports(), Process.Kind.CALLBACKS)
@@ -132,7 +156,22 @@ def _run_celery(
     ready_file: Path | None,
     stop: OrderedStop,
     pool_queues: Callable[[], frozenset[str]] | None = None,
+    hand_over: bool = True,
+    health_port: str = "",
+    needs: Mapping[str, Question],
+    any_of: Callable[[], Mapping[str, Question]] = dict,
 ) -> int:
+    loop = TicksOfLoop.loop = Loop()
+    PromptConnection.on_failed_try = staticmethod(loop.turn)
+    needs = {"broker": lambda: "" if loop.consumes else "no connection", **needs}
+    health = Health(loop, draining=lambda: stop.draining, needs=needs, any_of=any_of)
+    port = HealthPort(health, health_port or settings.DISPATCHER.health_port)
+    stop.on_replaced = port.stop
+    port.start()
+    app.steps["consumer"].add(TicksOfLoop)
+    predecessor = Predecessor()
+    if predecessor:  # both are there for a while, and a node's name is of one process
+        name = f"{name}.{os.getpid()}"
     node = name if "@" in name else f"{name}@{socket.gethostname()}"
     stop.install()
     if ready_file is not None:
@@ -142,7 +181,8 @@ def _run_celery(
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     warnings.simplefilter("ignore", SecurityWarning)
     platforms.set_process_title("dispatcher", info=node)
-    worker = app.Worker(
+    signals.worker_ready.connect(lambda **_: predecessor.tell_ready(), weak=False)
+    worker = _worker_class(hand_over=hand_over and can_have_successor())(
         hostname=node,
         queues=queues,
         concurrency=concurrency,
@@ -159,14 +199,31 @@ def _run_celery(
         worker.start()
     finally:
         if ready_file is not None:
-            ready_file.unlink(missing_ok=True)
+            _remove_ready(ready_file)
+        port.stop()
     app.events.publisher.flush(1.0)  # that it goes offline
     log.info("worker_stopped", node=node)
     return int(worker.exitcode or 0)
 
 
+def _worker_class(*, hand_over: bool) -> Any:
+    class ThreadedWorker(app.Worker):  # type: ignore[misc, name-defined]
+        def install_platform_tweaks(self, worker: Any) -> None:
+            super().install_platform_tweaks(worker)
+            stop_signals.install(hand_over=hand_over)
+
+    return ThreadedWorker
+
+
 def _keep_what_is_loaded(**_: object) -> None:
     keep_what_is_loaded()
+
+
+def _remove_ready(ready_file: Path) -> None:
+    """Not the next process' file."""
+    with suppress(OSError):
+        if ready_file.read_text().strip() == str(os.getpid()):
+            ready_file.unlink()
 
 
 def _write_ready(ready_file: Path) -> None:

@@ -35,6 +35,14 @@ def pause_body() -> Schema:
     }
 
 
+def free_body() -> Schema:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"reason": {"type": "string", "maxLength": 500, "default": ""}},
+    }
+
+
 def revert_body() -> Schema:
     return {
         "type": "object",
@@ -83,6 +91,41 @@ def _server() -> Schema:
                 "items": object_of(
                     {"model": NAME, "endpoint": {"type": "string"}, "paused": {"type": "boolean"}}
                 ),
+            },
+            "live": LIVE,
+        }
+    )
+
+
+def _quarantined() -> Schema:
+    text_or_null: Schema = {"type": ["string", "null"]}
+    return object_of(
+        {
+            "slot": {"type": "string", "description": "As in box-3/0."},
+            "server": NAME,
+            "reason": {"type": "string"},
+            "model": {"type": "string"},
+            "job_id": text_or_null,
+            "attempt_id": text_or_null,
+            "since": TIME,
+            "until": {**TIME, "description": "Free at the latest: the model's run limit."},
+            "probed_at": {**TIME, "type": ["string", "null"]},
+            "tells_health": {
+                "type": ["boolean", "null"],
+                "description": "False: its server has no health endpoint, so only a restart proves it free.",
+            },
+        }
+    )
+
+
+def _slot_freed() -> Schema:
+    return object_of(
+        {
+            "slot": {"type": "string"},
+            "attempts": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "That may have been busy there.",
             },
             "live": LIVE,
         }
@@ -190,6 +233,9 @@ def components() -> dict[str, Schema]:
                 "changed": {"type": "boolean", "description": "False: it was closed already."},
             }
         ),
+        "FreeBody": free_body(),
+        "Quarantine": object_of({"results": {"type": "array", "items": _quarantined()}}),
+        "SlotFreed": _slot_freed(),
         "RevertBody": revert_body(),
         "ConfigVersion": _version(),
         "ConfigVersionPage": page_of("ConfigVersion"),

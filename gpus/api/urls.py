@@ -9,6 +9,7 @@ from .base import RegistryPorts
 from .circuits import CircuitList, ResetModelCircuit, ResetServerCircuit
 from .machines import MachineDetail
 from .pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
+from .quarantine import FreeSlot, Quarantine
 from .servers import ServerDetail, Servers
 from .telemetry import Telemetry
 from .versions import ConfigVersions, RevertConfig
@@ -22,6 +23,8 @@ def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
         path("servers", Servers.as_view(ports=ports)),
         path("servers/<str:server>", ServerDetail.as_view(ports=ports)),
         path("servers/<str:server>/telemetry", Telemetry.as_view(ports=ports)),
+        path("servers/<str:server>/slots/<str:index>/free", FreeSlot.as_view(ports=ports)),
+        path("quarantine", Quarantine.as_view(ports=ports)),
         path("machines/<str:machine>", MachineDetail.as_view(ports=ports)),
         path("model-configs", ModelConfigs.as_view()),
         path("model-configs/<str:model>", ModelConfigDetail.as_view(ports=ports)),

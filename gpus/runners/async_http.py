@@ -11,6 +11,7 @@ from gpus.runners.transport import ResponseTooLarge
 
 class AsyncHttpRunner(HttpRunner):
     tells_meanwhile = True
+    answer_ends_run = True
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         try:

@@ -136,6 +136,9 @@ class Transport(Protocol):
 class Runner(Protocol):
     tells_meanwhile: bool
     """Whether `start` calls the request's `meanwhile` while it waits for the server."""
+    answer_ends_run: bool
+    """Whether the answer to `start` proves that the run is over, and breaking the connection does not end it:
+    a cancel is then asked for beside the request, which goes on being read."""
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted: ...
 

@@ -34,6 +34,7 @@ class HttpRunner:
     """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts the run limit at most."""
 
     tells_meanwhile = False
+    answer_ends_run = False
 
     def __init__(
         self,

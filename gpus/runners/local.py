@@ -19,6 +19,7 @@ class LocalRunner:
     """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
 
     tells_meanwhile = False
+    answer_ends_run = False
 
     def __init__(self, gpu: LocalGpu) -> None:
         self._gpu = gpu

@@ -10,6 +10,7 @@ from gpus.runners.json_body import Unreadable
 
 class SyncHttpRunner(HttpRunner):
     tells_meanwhile = True
+    answer_ends_run = True
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         outcome = super().start(run, abort=abort)

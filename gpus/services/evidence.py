@@ -19,6 +19,9 @@ suspect's."""
 SETTLE_SECONDS = 1.0
 """A request may still stand in the server's accept queue just after its sender let go of it."""
 
+RESTARTED = "the server restarted"
+REFUSED_BEFORE = "nothing listened there, and now the server answers: it restarted"
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -48,7 +51,8 @@ class Health:
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """A quarantined slot. boot_id: the server's when the attempt was sent, empty if unknown. follower_id:
-    what may have begun behind the attempt, if anything."""
+    what may have begun behind the attempt, if anything. was_refused: nothing listened at the server's address
+    since."""
 
     key: int
     attempt_id: str
@@ -56,6 +60,7 @@ class Suspect:
     since: datetime
     until: datetime
     follower_id: str = ""
+    was_refused: bool = False
 
 
 def is_settled(seconds: float) -> bool:
@@ -116,7 +121,9 @@ def spare_by_count(health: Health, *, suspects: int, leases: int, quiet_seconds:
 
 def _proof(suspect: Suspect, health: Health) -> str | None:
     if suspect.boot_id and health.boot_id and health.boot_id != suspect.boot_id:
-        return "the server restarted"
+        return RESTARTED
+    if suspect.was_refused and not health.boot_id and health.jobs is None:
+        return REFUSED_BEFORE
     if not suspect.attempt_id:
         return "the server runs nothing" if health.jobs == frozenset() else None
     if suspect.follower_id and health.runs(suspect.follower_id) is not False:

@@ -29,6 +29,8 @@ MAX_BYTES = 1_000_000
 RECORD_SECONDS = 30.0
 """How often an unchanged state is written to the server's row."""
 PARALLEL_PROBES = 8
+REFUSED_SECONDS = 1.0
+"""A refusal comes at once; a server that stays silent is not waited for."""
 
 
 def probe(
@@ -189,6 +191,14 @@ def evidence_for(
         took = clock.monotonic() - asked_at
         proofs.append(absence(health, attempt_id) or _none_by_count(machine, health, leases, took))
     return proofs[0] if proofs and all(proofs) else None
+
+
+def is_refused(server: str, model: str, *, transport: Transport) -> bool:
+    """Whether nothing listens where the server runs the model, asked once within a second."""
+    machine = Server.objects.prefetch_related("placements__model").filter(name=server, host=None).first()
+    if machine is None or model not in health_urls(machine):
+        return False
+    return probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS).refused
 
 
 def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
+from gpus import queries as registry
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.leasing.contract import Leases
 from jobs.services import ports as wiring
+from jobs.services.probes import Probes
 from jobs.sweeps import TICK, sweep_ages
 
 _migrated = False
 """Once all migrations are applied they stay so for this process' code."""
+_fleets: tuple[str, ...] = ("main",)
+"""Last read; they are asked too while the database is away."""
+_probes = Probes()
 
 
 def livez(request: HttpRequest) -> HttpResponse:
@@ -21,20 +29,27 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """503 until database, migrations and Redis (with a whole index) are there. How long ago beat's last tick
-    was done, and which clock is off, is only told: a web process is no less ready when beat is silent."""
-    checks = {"database": _database(), "redis": _redis()}
+    """503 until the database answers and its migrations are applied: that is all that this process needs.
+
+    A fleet whose Redis is away or whose index is being rebuilt is `degraded`: jobs are accepted, and none of
+    that fleet starts. With ``?strict=1`` that is a 503 too. How long ago beat's last tick was done,
+    and which clock is off, is only told: a web process is no less ready when beat is silent.
+    """
+    checks = {"database": _database()}
     if checks["database"]["ok"]:
         checks["migrations"] = _migrations()
     ready = all(check["ok"] for check in checks.values())
-    tick = sweep_ages().get(TICK) if checks.get("migrations", {}).get("ok") else None
+    checks["redis"] = _redis(read_fleets=ready)
+    tick = sweep_ages().get(TICK) if ready else None
+    whole = ready and checks["redis"]["ok"]
     body = {
-        "status": "ready" if ready else "not ready",
+        "status": "ready" if whole else "degraded" if ready else "not ready",
         "checks": checks,
         "last_sweep_seconds": None if tick is None else round(tick, 3),
         "clocks_off": {name: round(seconds, 1) for name, seconds in wiring.clock_report().off.items()},
     }
-    return JsonResponse(body, status=200 if ready else 503)
+    strict = request.GET.get("strict", "") not in ("", "0")
+    return JsonResponse(body, status=200 if whole or (ready and not strict) else 503)
 
 
 def _database() -> dict[str, Any]:
@@ -46,17 +61,32 @@ def _database() -> dict[str, Any]:
         return {"ok": False, "error": type(error).__name__}
 
 
-def _redis() -> dict[str, Any]:
-    try:
-        generation = wiring.production_ports().leases("main").generation()
-    except LayoutNotInUse as error:
+def _redis(*, read_fleets: bool) -> dict[str, Any]:
+    """All fleets at once, so that many that hang take no longer than one."""
+    global _fleets
+    if read_fleets:
+        _fleets = tuple(registry.fleets())
+    leases = wiring.production_ports().leases
+    answers = _probes.ask({fleet: partial(_generation, leases, fleet) for fleet in _fleets})
+    fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}
+    return {"ok": all(fleet["ok"] for fleet in fleets.values()), "fleets": fleets}
+
+
+def _generation(leases: Callable[[str], Leases], fleet: str) -> str | None:
+    return leases(fleet).generation()
+
+
+def _fleet(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, LayoutNotInUse):
         # it serves all the same: tickets are pushed by processes of the layout that is in use
-        return {"ok": True, "generation": None, "note": str(error)}
-    except LeasingUnavailable:
-        return {"ok": False, "generation": None, "error": "does not answer"}
-    if generation is None:
+        return {"ok": True, "generation": None, "note": str(answer)}
+    if isinstance(answer, (LeasingUnavailable, TimeoutError)):
+        return {"ok": False, "generation": None, "error": "Redis does not answer"}
+    if isinstance(answer, Exception):
+        return {"ok": False, "generation": None, "error": type(answer).__name__}
+    if answer is None:
         return {"ok": False, "generation": None, "error": "the index is being rebuilt"}
-    return {"ok": True, "generation": generation}
+    return {"ok": True, "generation": answer}
 
 
 def _migrations() -> dict[str, Any]:

@@ -30,7 +30,7 @@ from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, an
 from jobs.events.news import done_event, read_news
 from jobs.queries import list_jobs, may_see_payloads
 from jobs.scopes import Scope
-from jobs.services.operate import CancelOutcome, cancel_job
+from jobs.services.operate import CancelOutcome, cancel_job, slot_held_until
 from jobs.states import JobState, is_final
 
 _STATUSES = [state.value for state in JobState]
@@ -160,18 +160,24 @@ class CancelJob(JobView):
         answers={200: "Cancelled", 202: "Cancelled"},
         refusals=(404, 409),
         parameters=(JOB_ID,),
-        description="200: it was waiting and is cancelled. 202: it is running and is being stopped. "
-        "409: it is over.",
+        description="200: it was waiting and is cancelled. 202: it is running and is being stopped; it is "
+        "cancelled once its GPU server confirms that or answers the run's request, at the latest at "
+        "`may_hold_slot_until`. 409: it is over.",
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
         asking = principal_of(request)
         by = asking.name if asking.is_operator else None  # a client's own job is no operator's deed
         outcome = cancel_job(job_id, ports=self.ports, by=by)
-        return Response(
-            {"job_id": job_id, "outcome": outcome.value},
-            status=200 if outcome is CancelOutcome.CANCELLED else 202,
-        )
+        if outcome is CancelOutcome.CANCELLED:
+            return Response({"job_id": job_id, "outcome": outcome.value, "may_hold_slot_until": None})
+        until = slot_held_until(job_id)
+        said = {
+            "job_id": job_id,
+            "outcome": outcome.value,
+            "may_hold_slot_until": until.isoformat() if until else None,
+        }
+        return Response(said, status=202)
 
 
 def _last_event_id(request: Request) -> int:

@@ -276,7 +276,16 @@ def components() -> dict[str, Schema]:
             }
         ),
         "Cancelled": object_of(
-            {"job_id": {"type": "string"}, "outcome": {"enum": ["cancelled", "requested"]}}
+            {
+                "job_id": {"type": "string"},
+                "outcome": {"enum": ["cancelled", "requested"]},
+                "may_hold_slot_until": {
+                    "type": ["string", "null"],
+                    "format": "date-time",
+                    "description": "Of a run that is being stopped: its slot is free by then, whatever its "
+                    "server says.",
+                },
+            }
         ),
         "Explanation": object_of(
             {

@@ -172,9 +172,11 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
 
 def _capacity(now: Snapshot) -> Iterator[Reason]:
     line, slots = now.outlook, now.outlook.slots
-    if not now.servers.fit or line.model_circuit == "open" or line.parked:
+    if not now.servers.fit:
+        # a server that was lost leaves both: it does not answer, and its slots are not given away
+        yield from (reason for _, reason in _held_slots(now) if reason.code == "quarantined")
         return
-    if _is_paused(now):
+    if line.model_circuit == "open" or line.parked or _is_paused(now):
         return
     free, busy = slots.get("free", 0), slots.get("busy", 0)
     if now.state is JobState.QUEUED and not line.in_line:
@@ -212,9 +214,11 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
 
 
 def _nobody_listens(now: Snapshot) -> bool:
-    """A slot and work for it were there all this time, and no worker asked."""
+    """A slot and a ticket for it were there all this time, and no worker asked. Between two tries a job has
+    no ticket, and nobody asks where nothing is in line."""
     line = now.outlook
-    has_work = line.position > 1 if now.state is None else now.waited_seconds > NO_WORKER_SECONDS
+    is_waiting = line.in_line and now.queued_seconds > NO_WORKER_SECONDS
+    has_work = line.position > 1 if now.state is None else is_waiting
     is_silent = line.asked_seconds is None or line.asked_seconds > NO_WORKER_SECONDS
     return has_work and is_silent and line.free_seconds > NO_WORKER_SECONDS
 
@@ -254,7 +258,7 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             Reason(
                 "quarantined",
                 f"{count} slots that could run it may still be busy with a run that nobody controls.",
-                "Probes prove them free, or an operator does.",
+                "Their server proves them free or restarts, or an operator frees them.",
                 {"slots": count},
             ),
         )

@@ -61,8 +61,9 @@ class Quota:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """state: None for a job that is only thought of. refusals: what a submit of that one would be refused
-    with. due_in_seconds: until it may stand in line. server, slot: where it runs. …_paused_seconds: since
-    when; None where nothing is paused. quota: where it is known."""
+    with. due_in_seconds: until it may stand in line. waited_seconds: since it was to start. queued_seconds:
+    since it came into the line last. server, slot: where it runs. …_paused_seconds: since when; None where
+    nothing is paused. quota: where it is known."""
 
     state: JobState | None
     model: str
@@ -74,6 +75,7 @@ class Snapshot:
     due_in_seconds: float | None = None
     later: Later = Later.RETRY
     waited_seconds: float = 0.0
+    queued_seconds: float = 0.0
     system_paused_seconds: float | None = None
     model_paused_seconds: float | None = None
     tenant_paused_seconds: float | None = None

@@ -1,4 +1,4 @@
-"""Why does my job wait? One call to Redis and three bounded queries, and what a tenant with limits is asked
+"""Why does my job wait? One call to Redis and four bounded queries, and what a tenant with limits is asked
 for beside those; deciding is pure (`jobs.explain`)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Servers, Snapshot
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Event, Job
 from jobs.services.ports import Ports
 from jobs.services.quotas import quota_of, quota_refusal
 from jobs.services.rates import rate_refusal
@@ -44,6 +44,11 @@ _held_back = prepared.Read(
         | Q(kind=Pause.Kind.TENANT, name=value(Pause, "name", "tenant"))
     ).values_list("kind", "since")
 )
+_event_at = prepared.Read(
+    lambda: Event.objects.filter(job__pk=value(Job, "id", "job_id"), seq=value(Job, "event_seq")).values_list(
+        "at", flat=True
+    )
+)
 _servers_of = prepared.Read(
     lambda: (
         Placement.objects.filter(model=value(ModelConfig, "name", "model"))
@@ -66,6 +71,7 @@ def explain_job(job: Job, ports: Ports) -> Explanation:
         attempts=job.attempts_made,
         due_in_seconds=_seconds_to(_due_at(job), now),
         later=Later.RUN_AT if job.state == JobState.SCHEDULED else Later.RETRY,
+        queued_seconds=max(0.0, (now - _in_line_since(job)).total_seconds()),
         waited_seconds=max(0.0, (now - (job.run_at or job.created_at)).total_seconds()),
     )
     return _answer(snapshot)
@@ -113,6 +119,11 @@ def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: 
         index=index,
         outlook=outlook,
     )
+
+
+def _in_line_since(job: Job) -> datetime:
+    """The time of its last event, which for a job in line is that it came into the line."""
+    return _event_at.first(job_id=job.id, event_seq=job.event_seq) or job.created_at
 
 
 def _due_at(job: Job) -> datetime | None:

@@ -6,18 +6,20 @@ by: who an audit entry names, in the transaction of the deed; None where a clien
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import structlog
 from django.db import transaction
 
+from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.models import prepared
 from gpus.services.audit import record
 from jobs import transitions
 from jobs.errors import NotCancellable, NotDeadLetter
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from jobs.services.finish import after_ends, take_out_of_line
 from jobs.services.ports import Ports
 from jobs.services.queue_deadline import queue_deadline_of
@@ -48,6 +50,16 @@ def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOut
     if outcome is CancelOutcome.REQUESTED:
         ports.announce([job_id])
     return outcome
+
+
+def slot_held_until(job_id: str) -> datetime | None:
+    """When the slot of a run that is being stopped is given back at the latest, whatever its server says: the
+    model's run limit. None: no attempt is live."""
+    attempt = Attempt.objects.filter(job=job_id, state__in=Attempt.LIVE).only("model", "started_at").first()
+    spec = registry.model_spec(attempt.model) if attempt else None
+    if attempt is None or spec is None:
+        return None
+    return attempt.started_at + timedelta(seconds=spec.run_limit_seconds)
 
 
 def move_to_cancelled(

@@ -71,5 +71,6 @@ class RunEnd:
             run_limit_seconds=self.spec.run_limit_seconds,
             evidence=self.over.evidence,
             usage=self.over.usage,
+            refused=self.over.refused,
         )
         worker.settlement.write_end(self.leases, lease, end, gather=gather)

@@ -12,12 +12,23 @@ from typing import Any
 
 import structlog
 
-from gpus.errors import GpuError, Interrupted, LeaseLost, RunCancelled, RunTimedOut, ServerFailed, ServerLost
+from gpus.errors import (
+    ConnectFailed,
+    GpuBusy,
+    GpuError,
+    Interrupted,
+    LeaseLost,
+    RunCancelled,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+)
 from gpus.protocol import Clock
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
 from gpus.services.evidence import is_settled
 from jobs.retry import Ending
+from jobs.services.cancel_beside import ANSWERED, CancelBeside
 from jobs.services.run_news import RunNews
 from jobs.services.steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
@@ -32,6 +43,8 @@ class AttemptRun:
 
     is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
     for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
+    is_refused: whether nothing listens at the server's address. in_background: does a piece of work in a
+    thread of its own.
     """
 
     def __init__(
@@ -45,6 +58,8 @@ class AttemptRun:
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
         prove_free: Callable[[], str | None],
+        is_refused: Callable[[], bool] = lambda: False,
+        in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
         news: RunNews | None = None,
     ) -> None:
@@ -60,8 +75,11 @@ class AttemptRun:
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
         self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
+        self._is_refused = is_refused
         self._orders: set[Order] = set()
         self._abort = Abort()
+        # holds nothing of this run: a reference back would leave both to the garbage collector
+        self._beside = CancelBeside(clock, self._abort, in_background if runner.answer_ends_run else None)
         self._started = remote_id is not None
         self._let_go_at = -math.inf  # of a request without an answer: monotonic
         self._look_for_push = remote_id is not None
@@ -79,9 +97,11 @@ class AttemptRun:
     # -- from any thread -----------------------------------------------------------------------------
 
     def order(self, order: Order) -> None:
-        """HAND_OVER waits for a remote id; every other order ends the current read."""
+        """HAND_OVER waits for a remote id; every other order ends the current read, except a CANCEL that can
+        be asked for beside it."""
         self._orders.add(order)
-        if order is not Order.HAND_OVER:
+        goes_on = order is Order.HAND_OVER or (order is Order.CANCEL and self._cancel_beside())
+        if not goes_on:
             self._abort.fire()
         self.woken.set()
 
@@ -99,7 +119,7 @@ class AttemptRun:
         what the run said last."""
         if self.news is not None:
             self.news.look()
-        if self._is_past_deadline():
+        if self._is_past_deadline() and not self._beside.was_asked:
             self._abort.fire()
             self.woken.set()
 
@@ -144,12 +164,17 @@ class AttemptRun:
         if not self._is_fresh():
             return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
+        self._beside.reads(on=True)
         try:
             outcome = self._runner.start(self.request, abort=self._abort)
         except Exception:
             self._let_go_at = self._clock.monotonic()
             raise
+        finally:
+            self._beside.reads(on=False)
         if isinstance(outcome, Finished):
+            if self._beside.was_asked:
+                return Over(Ending(RunCancelled()), evidence=ANSWERED)
             return Over(Ending(), outcome.result, usage=outcome.usage)
         return self._accepted(outcome)
 
@@ -229,9 +254,16 @@ class AttemptRun:
             pushed = self._read_pushed_quietly()
             if pushed is not None:
                 return pushed
+        if self._beside.was_asked:
+            if isinstance(error, RunTimedOut):
+                return self._stop(RunCancelled(), until_proven=True)
+            if not (error.suspect or isinstance(error, (GpuBusy, ConnectFailed))):
+                return Over(Ending(RunCancelled(), process_died=error.process_died), evidence=ANSWERED)
         if isinstance(error, RunTimedOut):
             return self._stop(error)
-        return Over(Ending(error, suspect=error.suspect, process_died=error.process_died))
+        refused = error.suspect and isinstance(error, ServerLost) and self._is_refused_safely()
+        ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
+        return Over(ending, refused=refused)
 
     def _read_pushed_quietly(self) -> Over | None:
         try:
@@ -249,7 +281,7 @@ class AttemptRun:
             pushed = self._read_pushed_quietly()
             if pushed is not None:
                 return pushed
-        if self._ask_to_stop():
+        if self._beside.is_confirmed or self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
             return Over(ending, evidence=getattr(self._runner, "stopped_by", "server confirmed the cancel"))
         evidence = self._evidence()
@@ -268,14 +300,30 @@ class AttemptRun:
             log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
             return False
 
+    def _cancel_beside(self) -> bool:
+        return self._beside.ask(self._ask_to_stop, self._is_proven_beside)
+
+    def _is_proven_beside(self) -> bool:
+        return is_settled(self._clock.monotonic() - self.began) and self._prove_free_safely() is not None
+
     def _evidence(self) -> str | None:
         if not is_settled(self._clock.monotonic() - self._let_go_at):
             return None
+        return self._prove_free_safely()
+
+    def _prove_free_safely(self) -> str | None:
         try:
             return self._prove_free()
         except Exception as error:  # no proof without the database that knows the server
             log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
             return None
+
+    def _is_refused_safely(self) -> bool:
+        try:
+            return self._is_refused()
+        except Exception as error:  # the quarantine asks later
+            log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
+            return False
 
     def _is_past_deadline(self) -> bool:
         return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at

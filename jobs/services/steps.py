@@ -54,12 +54,14 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`."""
+    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`.
+    refused: nothing listened at the server's address when the connection had broken."""
 
     ending: Ending
     result: Any = None
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
+    refused: bool = False
 
 
 Step = Wait | Remote | HandedOver | Over

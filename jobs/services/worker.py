@@ -222,6 +222,20 @@ class GpuWorker:
             connection.close()
         run.woken.wait(seconds)
 
+    def in_background(self, work: Callable[[], None]) -> None:
+        """In a thread of its own, which gives its database connection back. Raises RuntimeError if none can
+        be started."""
+
+        def do() -> None:
+            try:
+                work()
+            except Exception:
+                log.exception("background_work_failed")
+            finally:
+                connection.close()
+
+        threading.Thread(target=do, name="beside-a-run", daemon=True).start()
+
     def until_done(self, written: Future[Any]) -> None:
         """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
         wait_for_futures([written])

@@ -54,6 +54,7 @@ class _Group:
                 row.since,
                 row.until,
                 row.follower_attempt_id,
+                row.refused_at is not None and _is_told_by_one_origin(row, self.server),
             )
             for row in self.rows.values()
         ]
@@ -133,10 +134,19 @@ def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group]
     return reachable, SweepCount(looked=len(rows), notes=notes)
 
 
+def _is_told_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
+    """Whether what restarts at the row's origin is what may still run there; not if its model is gone from
+    the server, or what followed it ran at another origin."""
+    urls = health_urls(server)
+    return row.model in urls and (not row.follower_attempt_id or len(set(urls.values())) == 1)
+
+
 def _is_due(group: _Group, now: datetime) -> bool:
     if group.server.healthy is not False:
         return True
     last = max((row.probed_at for row in group.rows.values() if row.probed_at), default=None)
+    if last is not None and any(row.refused_at == last for row in group.rows.values()):
+        return True  # a refusal costs no time-out, and it may be back any moment
     trouble = now - max(row.since for row in group.rows.values())
     return last is None or now - last >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2)
 
@@ -151,8 +161,12 @@ def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:
 def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports: Ports) -> SweepCount:
     for suspect in group.suspects():
         boot_id = suspect.boot_id or health.boot_id
-        prepared.change(QuarantinedSlot, {"probed_at": asked_at, "boot_id": boot_id}, pk=suspect.key)
-        group.rows[suspect.key].boot_id = boot_id
+        row = group.rows[suspect.key]
+        row.probed_at, row.boot_id = asked_at, boot_id
+        if health.refused:
+            row.refused_at = asked_at
+        found = {"probed_at": asked_at, "boot_id": boot_id, "refused_at": row.refused_at}
+        prepared.change(QuarantinedSlot, found, pk=suspect.key)
     count = _free(group, answered(group.suspects(), health, asked_at), ports)
     if group.rows and health.ok and health.jobs is None:
         try:

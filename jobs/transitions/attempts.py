@@ -51,7 +51,8 @@ class End:
 
     run_limit_seconds: after it nothing can still run on a suspect slot (from the end on). usage: what the
     server counted (tokens).
-    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free.
+    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused: nothing
+    listened at the server's address then.
     """
 
     job_id: str
@@ -66,6 +67,7 @@ class End:
     run_limit_seconds: float = 600.0
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
+    refused: bool = False
 
 
 _ENDED = (
@@ -278,6 +280,7 @@ def _quarantine(end: End, *, model: str) -> None:
         reason=end.ending.error.code if end.ending.error else "uncertain",
         at=end.at,
         run_limit_seconds=end.run_limit_seconds,
+        refused=end.refused,
     )
 
 

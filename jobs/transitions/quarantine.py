@@ -17,8 +17,10 @@ def quarantine_slot(
     reason: str,
     at: datetime,
     run_limit_seconds: float,
+    refused: bool = False,
 ) -> None:
-    """Writes the row that keeps a slot out of use; once per open quarantine."""
+    """Writes the row that keeps a slot out of use; once per open quarantine. refused: nothing listened at the
+    server's address then."""
     server, index = split_slot(slot)
     if not Server.objects.filter(name=server).exists():
         return
@@ -33,6 +35,7 @@ def quarantine_slot(
                 reason=reason[:200],
                 since=at,
                 until=at + timedelta(seconds=run_limit_seconds),
+                refused_at=at if refused else None,
             )
         ],
         ignore_conflicts=True,

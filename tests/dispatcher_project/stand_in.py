@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -112,6 +113,7 @@ def main() -> None:
     ports.production_ports = lambda: None  # type: ignore[assignment,return-value]
     run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 
+    signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs
     execute_from_command_line(sys.argv)
 
 

@@ -41,8 +41,11 @@ class WorkerBench:
         self.folder = folder
         self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True)
         self._database = sqlite3.connect(folder / "db.sqlite3")
-        # the one column that the worker's own code reads; migrations belong to other tests
-        self._database.execute("CREATE TABLE IF NOT EXISTS gpus_pool (name varchar(64) PRIMARY KEY)")
+        # the columns that the worker's own code reads; migrations belong to other tests
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS gpus_pool "
+            "(name varchar(64) PRIMARY KEY, fleet varchar(64) NOT NULL DEFAULT 'main')"
+        )
         self._database.commit()
         register_transports()
         self.app = Celery("test", amqp=Amqp, set_as_current=False)

@@ -115,6 +115,10 @@ class FakeLeases:
         self._answer()
         return SpareSlots([self.free_slots for _ in models], self.most_running, self.failing)
 
+    def free_slot(self, slot: str) -> tuple[Wakes, ...]:
+        self._answer()
+        return ()
+
     def fill(self) -> tuple[Wakes, ...]:
         self._answer()
         return (Wakes("filled", None, 1),)

@@ -30,7 +30,7 @@ _KNOBS = {
     "DISPATCHER_SWEEP_SECONDS": "1",
     "DISPATCHER_PROBE_SECONDS": "1",
     "DISPATCHER_RETRY_BASE_SECONDS": "0.1",
-    "DISPATCHER_DEPLOY_GRACE_SECONDS": "10",
+    "DISPATCHER_DEPLOY_GRACE_SECONDS": "30",
 }
 """Short, so that a scenario waits seconds where an operator would wait for a quarter of a minute."""
 _OURS = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE", "DISPATCHER_DATA_DIR")

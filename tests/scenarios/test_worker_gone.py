@@ -68,6 +68,34 @@ def test_a_deploy_throws_no_run_away(system: System) -> None:
     polled.assert_never_full()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_while_the_only_worker_drains_the_next_one_starts_new_jobs(
+    system: System, number: signal.Signals
+) -> None:
+    name = f"drain-{number.name.lower()}"
+    server = system.add_server(name, slots=2)
+    long = system.tenant.submit(name, {"gate": name})
+    wait_for(lambda: server.running() == [long], what="a long run")
+
+    drains = _drains(system)
+    worker = system.signal("gpu_worker", number)
+    wait_for(lambda: _drains(system) > drains, what="the end of its claims")
+    new = system.tenant.submit(name, {"n": 1})
+    assert system.tenant.finished(new)["status"] == "completed"
+    first = _attempts(system, long)[0]
+    open_gate(name)
+
+    if number is signal.SIGTERM:
+        assert first == "sent", "it has its grace"
+    assert system.tenant.finished(long)["status"] == "completed"
+    assert system.pid("gpu_worker") != worker
+    server.assert_never_full()
+
+
+def _drains(system: System) -> int:
+    return (system.folder / "log" / "gpu_worker.log").read_text().count("worker_draining")
+
+
 def _attempts(system: System, job_id: str) -> list[str]:
     return [attempt["state"] for attempt in system.tenant.job(job_id)["attempts"]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from dispatcher_project.addresses import split_address
 from gpus.models.names import NAME_PATTERN
 
 
@@ -12,6 +13,25 @@ def name(text: str) -> str:
     """Refuses what can't be the name of anything here."""
     if not re.match(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
+    return text
+
+
+def add_health_port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--health-port",
+        type=_address,
+        default="",
+        metavar="[HOST:]PORT",
+        help="Answers /livez and /readyz there; default DISPATCHER_HEALTH_PORT. Loopback without HOST.",
+    )
+
+
+def _address(text: str) -> str:
+    try:
+        if text:  # the default, which argparse reads too
+            split_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return text
 
 

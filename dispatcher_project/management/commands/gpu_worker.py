@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.arguments import positive
 
-from ._arguments import name, names
+from ._arguments import add_health_port, name, names
 
 
 class Command(BaseCommand):
@@ -55,6 +55,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--fleet", help="With --gpu: of a pool that is new.")
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
+        add_health_port(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["gpu"] is not None or options["models"] or options["servers"]:
@@ -68,6 +69,7 @@ class Command(BaseCommand):
                 concurrency=options["concurrency"],
                 name=options["name"],
                 ready_file=options["ready_file"],
+                health_port=options["health_port"],
             )
         )
 
@@ -94,6 +96,7 @@ def _pinned(options: dict[str, Any]) -> int:
             slots=options["slots"],
             budget_mb=options["budget_mb"],
             ready_file=options["ready_file"],
+            health_port=options["health_port"],
         )
     )
 

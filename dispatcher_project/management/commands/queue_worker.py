@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from dispatcher_project.arguments import positive
 from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE
 
-from ._arguments import names
+from ._arguments import add_health_port, names
 
 _QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE)
 
@@ -24,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--concurrency", type=positive, default=4, help="Threads; default 4.")
         parser.add_argument("--name", default="", help="Shown in Flower; default <queues>-<pid>.")
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes tasks.")
+        add_health_port(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         from dispatcher_project.worker.run import run_queue_worker
@@ -37,5 +38,6 @@ class Command(BaseCommand):
                 concurrency=options["concurrency"],
                 name=options["name"],
                 ready_file=options["ready_file"],
+                health_port=options["health_port"],
             )
         )

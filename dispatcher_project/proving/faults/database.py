@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..front_door import DATABASE
-from .base import Fault
+from .base import Fault, wait
 
 if TYPE_CHECKING:
+    from ..postgresql import OwnPostgresql
     from ..recovery import Sign
     from ..trial import Trial
 
 ROUTE = "postgresql"
+LAG_SECONDS = 2.0
 
 
 class DatabaseFault(Fault):
@@ -83,6 +85,45 @@ class KillPostgresql(DatabaseFault):
         assert trial.postgresql is not None
         if not trial.postgresql.is_running:
             trial.postgresql.start()
+
+
+class FailoverPostgresql(DatabaseFault):
+    """The last commits are gone: the judge leaves out jobs of that time (`Trial.forgotten`)."""
+
+    name = "failover_postgresql"
+    expected = (
+        "PostgreSQL dies and a standby takes over that missed the last 2 s: running jobs' results are "
+        "stored, nothing older is lost or doubled"
+    )
+    bound_seconds, hold_seconds = 10.0, 3.0
+    settle_seconds = 120.0
+
+    def __init__(self) -> None:
+        self._standby: OwnPostgresql | None = None
+
+    def skip(self, trial: Trial) -> str:
+        return super().skip(trial) or ("" if trial.postgresql else "its PostgreSQL is not the trial's own")
+
+    def play(self, trial: Trial) -> None:
+        assert trial.postgresql is not None
+        self._standby = trial.start_standby()
+        self._standby.cut_off()
+        trial.begin_to_forget()
+        wait(trial, LAG_SECONDS)
+        trial.postgresql.kill()
+
+    def mend(self, trial: Trial) -> None:
+        assert self._standby is not None
+        self._standby.promote()
+        trial.follow(self._standby)
+        trial.end_forgetting()
+
+    def is_over(self, trial: Trial) -> bool:
+        """Attempts whose end was forgotten have no lease any more; the sweep `orphans` finds them."""
+        assert trial.state is not None
+        live = trial.state.live() or []
+        views = trial.state.slot_views([gpu.name for gpu in trial.fleet.gpus]) or {}
+        return all(one.slot in views and views[one.slot].attempt_id == one.attempt_id for one in live)
 
 
 class DiskFull(DatabaseFault):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from .base import Fault
 from .clocks import BeatBehind, CallbacksBehind, RedisAhead, RedisBack, SweepsAhead, WorkersAhead
-from .database import DatabaseDown, DiskFull, KillPostgresql, LockDatabase
+from .database import DatabaseDown, DiskFull, FailoverPostgresql, KillPostgresql, LockDatabase
 from .fleet import HangServer, LateServer, LyingServer, PartitionServer, RestartServer
 from .others import ReceiverDown
 from .processes import (
@@ -57,6 +57,7 @@ _ORDER: tuple[type[Fault], ...] = (
     DatabaseDown,
     KillPostgresql,
     StopBeat,
+    FailoverPostgresql,
     LateServer,
     TermCallbacks,
     LyingServer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Count, Q
 
@@ -17,7 +17,6 @@ from jobs.models import Job
 from jobs.states import JobState
 
 UNSEEN_SECONDS = 300.0
-LONG_QUARANTINE = timedelta(minutes=5)
 _SHOWN = 20
 
 
@@ -119,16 +118,24 @@ def quarantine(view: View) -> Iterator[Finding]:
             "The sweep that frees it does not run or does not reach Redis.",
             "see the sweeps and redis above",
         )
-    for row in rows.filter(since__lt=view.now - LONG_QUARANTINE, until__gte=view.now).order_by("since")[
-        :_SHOWN
-    ]:
-        yield Finding(
-            Level.WARNING,
-            f"slot {row.server_id}/{row.slot}",
-            f"is quarantined since {age((view.now - row.since).total_seconds())} ({plain(row.reason, 60)})",
-            "Its GPU may still be busy with a run that nobody waits for; it is asked every few seconds.",
-            f"restart the server if that run hangs; at the latest it is free at {row.until:%H:%M} UTC",
-        )
+    for row in rows.filter(until__gte=view.now).select_related("server").order_by("since")[:_SHOWN]:
+        yield _suspect(row, view.now)
+
+
+def _suspect(row: QuarantinedSlot, now: datetime) -> Finding:
+    slot = f"{row.server_id}/{row.slot}"
+    means = "Its GPU may still be busy with a run that nobody waits for; it is asked every few seconds."
+    todo = f"restart the server if that run hangs; `python3 manage.py free {slot}` if nothing runs there"
+    if row.server.tells_health is False:
+        means = "Its GPU may still be busy with a lost run, and its server has no health endpoint to ask."
+        todo = f"`python3 manage.py free {slot}` if nothing runs there, or restart the server"
+    return Finding(
+        Level.WARNING,
+        f"slot {slot}",
+        f"is quarantined since {age((now - row.since).total_seconds())} ({plain(row.reason, 60)})",
+        means,
+        f"{todo}; at the latest it is free at {row.until:%H:%M} UTC",
+    )
 
 
 def circuits(view: View) -> Iterator[Finding]:

@@ -99,3 +99,73 @@ def test_output_goes_to_the_log_and_only_warnings_to_the_terminal(supervise: Cal
     wait_until(lambda: "[warning] disk" in run.output.read_text())
     assert (run.folder / "log" / "web.log").read_text() == "calm\n[warning] disk\n"
     assert "calm" not in run.output.read_text()
+
+
+DRAINS = """
+def drain(*_):
+    note("drain")
+    notify("STOPPING=1")
+    while not os.path.exists(f"{folder}/drained"):
+        time.sleep(0.02)
+    note("drained")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, drain)
+notify("READY=1")
+while True: signal.pause()
+"""
+
+
+def test_the_next_process_starts_while_the_last_one_drains(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600)])
+    first = run.wait_ready()["worker"]
+    os.kill(first, signal.SIGTERM)
+    wait_until(lambda: run.pids()["worker"] != first)
+    second = run.pids()["worker"]
+    assert is_alive(first)
+    assert run.notes() == ["start worker", "drain worker", "start worker"]
+    (run.folder / "drained").touch()
+    wait_until(lambda: not is_alive(first))
+    assert is_alive(second)
+    assert run.pids()["worker"] == second, "its end starts no third"
+    assert run.stop() == 0  # the second one may end at once too
+    assert not is_alive(second)
+
+
+def test_a_stop_waits_for_what_drains_and_no_longer_than_it_may(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("valkey")], [child("worker", DRAINS, overlaps=True, stop_seconds=3)])
+    first = run.wait_ready()["worker"]
+    os.kill(first, signal.SIGTERM)
+    wait_until(lambda: run.pids()["worker"] != first)
+    second = run.pids()["worker"]
+    assert run.stop() == 0
+    assert not is_alive(first)
+    assert not is_alive(second)
+    assert run.notes()[-1] == "stop valkey", "Valkey waits for both"
+
+
+def test_a_killed_supervisor_leaves_nothing_that_drains(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600)])
+    first = run.wait_ready()["worker"]
+    os.kill(first, signal.SIGTERM)
+    wait_until(lambda: run.pids()["worker"] != first)
+    run.process.kill()
+    run.process.wait()
+    wait_until(lambda: not is_alive(first) and not is_alive(run.pids()["worker"]), seconds=10)
+
+
+def test_only_two_processes_of_a_child_drain_at_a_time(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600), child("web")])
+    pids = run.wait_ready()
+    pid = pids["worker"]
+    for _ in range(2):
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda pid=pid: run.pids()["worker"] != pid)
+        pid = run.pids()["worker"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: run.output.read_text().count("drains (pid") == 3)
+    wait_until(lambda: run.notes().count("drain worker") == 3)
+    os.kill(pids["web"], signal.SIGKILL)  # its next start is due after that of a fourth worker would be
+    wait_until(lambda: run.notes().count("start web") == 2)
+    assert run.notes().count("start worker") == 3
+    (run.folder / "drained").touch()
+    wait_until(lambda: run.notes().count("start worker") == 4)

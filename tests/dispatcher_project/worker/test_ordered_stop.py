@@ -82,3 +82,19 @@ def test_a_drain_that_fails_does_not_keep_the_worker_from_ending() -> None:
     bench = Bench(grace_seconds=0.05, drain=drain, last_seconds=0.1)
     bench.stop.ask()
     assert bench.wait() == ["interrupt", "exit 1"]
+
+
+def test_a_worker_whose_next_process_does_not_come_up_goes_on() -> None:
+    bench = Bench(grace_seconds=60)
+    answers = [False, True]
+    bench.stop._replace = lambda is_stopped: answers.pop(0)
+    bench.stop._end = lambda: bench.steps.append("end")
+    bench.busy = 0
+    bench.stop.ask("Replaced")
+    wait_for(lambda: len(answers) == 1)
+    assert bench.steps == []
+    assert not bench.stop.draining
+    bench.stop.ask("Replaced")
+    wait_for(lambda: bench.steps)
+    bench.stop.ended()
+    assert bench.wait() == ["end", "drain"]

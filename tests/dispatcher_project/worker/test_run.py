@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.notify import NotifySocket
 from tests.dispatcher_project.event_listener import EventListener
 from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
 
@@ -77,6 +79,54 @@ def test_after_the_grace_runs_are_interrupted_and_the_worker_ends(bench: Bench) 
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert bench.calls("interrupt") == [[]]
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGQUIT], [signal.SIGTERM, signal.SIGQUIT], [signal.SIGINT] * 2])
+def test_asked_to_end_without_grace_it_interrupts_its_runs_at_once(
+    bench: Bench, signals: list[signal.Signals]
+) -> None:
+    bench.add_pool("zimg")
+    worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="3600")
+    bench.order(seconds=3600)
+    bench.wake("zimg")
+    wait_for(lambda: bench.calls("work"))
+    for number in signals:
+        worker.send_signal(number)
+        wait_for(lambda: bench.calls("drain"))
+    assert worker.wait(60) == 0
+    assert bench.calls("interrupt") == [[]]
+
+
+def test_a_reload_starts_the_next_process_and_drains_this_one(bench: Bench) -> None:
+    bench.add_pool("zimg")
+    service = NotifySocket(bench.folder / "service")
+    worker = bench.start("gpu_worker", "--name", "one", NOTIFY_SOCKET=str(service.path))
+    bench.order(until="its end")
+    bench.wake("zimg")
+    wait_for(lambda: bench.calls("work"))
+
+    said = service.read()
+    worker.send_signal(signal.SIGHUP)
+    wait_for(lambda: said.update(service.read()) or bench.calls("drain"))
+    said |= service.read()
+    successor = next(int(line.removeprefix("MAINPID=")) for line in said if line.startswith("MAINPID="))
+    assert "STOPPING=1" not in said, "the service goes on"
+    wait_for(lambda: _wakes_until_worked(bench), what="a job on the next process")
+    assert worker.poll() is None, "while the first one still has its run"
+    bench.let("its end")
+    assert worker.wait(60) == 0
+    assert bench.calls("interrupt") == []
+    assert next(iter(bench.folder.glob("ready-*"))).read_text() == f"{successor}\n"
+    os.kill(successor, signal.SIGTERM)
+    wait_for(lambda: not list(bench.folder.glob("ready-*")), what="the end of the next process")
+    service.close()
+
+
+def _wakes_until_worked(bench: Bench) -> bool:
+    """A wake that the first process took just before its end is lost; the fill sends more."""
+    if not bench.worked("zimg"):
+        bench.wake("zimg")
+    return bool(bench.worked("zimg"))
 
 
 def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> None:

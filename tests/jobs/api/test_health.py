@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +13,11 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
+from gpus.errors import LeasingUnavailable
+from gpus.models import Pool
 from jobs.api import health
 from jobs.services import ports as wiring
+from jobs.services.probes import Probes
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from tests.builders import WrongClocks
@@ -21,6 +28,8 @@ from .conftest import World
 @pytest.fixture(autouse=True)
 def migrations_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_migrated", False)
+    monkeypatch.setattr(health, "_fleets", ("main",))
+    monkeypatch.setattr(health, "_probes", Probes())
 
 
 def test_alive_needs_nothing(anonymous: APIClient) -> None:
@@ -30,7 +39,7 @@ def test_alive_needs_nothing(anonymous: APIClient) -> None:
 def test_ready_with_everything(anonymous: APIClient, db: None) -> None:
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "ready"), answer.content
-    assert answer.json()["checks"]["redis"]["generation"] == "g1"
+    assert answer.json()["checks"]["redis"]["fleets"] == {"main": {"ok": True, "generation": "g1"}}
 
 
 def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
@@ -43,17 +52,86 @@ def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
     assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})
 
 
-def test_not_ready_without_redis(anonymous: APIClient, db: None, world: World) -> None:
+def test_without_redis_it_is_degraded_and_goes_on_serving(
+    anonymous: APIClient, db: None, world: World
+) -> None:
     world.leases.away = True
     answer = anonymous.get("/readyz")
-    assert (answer.status_code, answer.json()["checks"]["redis"]["ok"]) == (503, False)
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    assert answer.json()["checks"]["redis"] == {
+        "ok": False,
+        "fleets": {"main": {"ok": False, "generation": None, "error": "Redis does not answer"}},
+    }
+    assert anonymous.get("/readyz?strict=1").status_code == 503
 
 
-def test_not_ready_while_the_index_is_rebuilt(
+def test_while_an_index_is_rebuilt_it_is_degraded(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.leases, "generation", lambda: None)
-    assert anonymous.get("/readyz").status_code == 503
+    assert anonymous.get("/readyz").json()["status"] == "degraded"
+    assert anonymous.get("/readyz?strict=1").status_code == 503
+
+
+class Fleets:
+    """Fleets that hang, that are away and that are well. asked: how often the hanging ones were."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.asked = 0
+
+    def __call__(self, fleet: str) -> Fleets:
+        return self if fleet.startswith("hangs") else Answers(fleet)  # type: ignore[return-value]
+
+    def generation(self) -> str:
+        self.asked += 1
+        self.over.wait(60)
+        return "late"
+
+
+@dataclass
+class Answers:
+    fleet: str
+
+    def generation(self) -> str:
+        if self.fleet == "away":
+            raise LeasingUnavailable("away")
+        return "g7"
+
+
+@pytest.fixture
+def fleets(db: None, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleets]:
+    names = ["away", "hangs-1", "hangs-2", "hangs-3", "well"]
+    for name in names:
+        Pool.objects.create(name=f"pool-{name}", fleet=name)
+    found = Fleets()
+    ports = replace(world.ports, leases=found)  # type: ignore[arg-type]
+    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    yield found
+    found.over.set()
+
+
+def test_every_fleet_is_named_and_those_that_hang_take_two_seconds_in_all(
+    anonymous: APIClient, fleets: Fleets
+) -> None:
+    began = time.monotonic()
+    body = anonymous.get("/readyz").json()
+    seconds = time.monotonic() - began
+    assert body["status"] == "degraded"
+    ok = {name: fleet["ok"] for name, fleet in body["checks"]["redis"]["fleets"].items()}
+    assert ok == {
+        "away": False, "hangs-1": False, "hangs-2": False, "hangs-3": False, "main": True, "well": True,
+    }  # fmt: skip
+    assert 2.0 <= seconds < 4.0
+
+
+def test_a_fleet_that_hangs_is_not_asked_again_before_it_answered(
+    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health._probes, "ask", partial(health._probes.ask, seconds=0.05))
+    for _ in range(3):
+        anonymous.get("/readyz")
+    assert fleets.asked == 3, "each of the three once"
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])

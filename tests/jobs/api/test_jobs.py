@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 from jobs.ids import new_id
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
 from jobs.services.keys import create_key
+from tests.builders import make_running
 
 from .conftest import Account, World, account, make_model
 from .test_bad_input import problem
@@ -135,7 +136,17 @@ def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
     job = make_job(acme.tenant, "running")
     answer = acme.client.post(f"{URL}/{job.id}/cancel")
     assert (answer.status_code, answer.json()["outcome"]) == (202, "requested")
+    assert answer.json()["may_hold_slot_until"] is None, "nothing of it runs any more"
     assert acme.client.get(f"{URL}/{job.id}").json()["cancel_requested_at"]
+
+
+def test_a_cancel_says_how_long_its_run_may_hold_a_slot(acme: Account, world: World) -> None:
+    make_model("zimg", max_run_seconds=90.0)
+    job = make_job(acme.tenant)
+    attempt = Attempt.objects.get(id=make_running(job, slot="gpu-1/0"))
+    answer = acme.client.post(f"{URL}/{job.id}/cancel").json()
+    until = datetime.fromisoformat(answer["may_hold_slot_until"])
+    assert (until - attempt.started_at).total_seconds() == 90.0
 
 
 def test_a_job_that_is_over_is_not_cancellable(acme: Account) -> None:

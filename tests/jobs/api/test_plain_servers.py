@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from dispatcher_project.terminal.doctor import fleet as doctor
 from dispatcher_project.terminal.doctor.finding import Level, View
-from gpus.models import Server
+from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
+from tests.builders import make_server
 from tests.gpus.services.health_server import HealthServer
 from tests.plain_server import PlainServer
 from tests.ports import free_port
 
 from .conftest import Account, World
+from .test_bad_input import problem
 from .test_limits import JOB, REJECT, submit
 
 pytestmark = pytest.mark.sqlite_only
@@ -94,3 +97,27 @@ def test_a_health_path_is_written_and_read_like_any_field(operator: Account, wor
     assert operator.client.get(url).json()["health_path"] == "/healthz"
     refused = operator.client.patch(url, {"health_path": "//other/health"}, format="json")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_health_path")
+
+
+def test_an_operator_frees_a_slot_and_a_tenant_does_not(
+    operator: Account, acme: Account, world: World, zimg: ModelConfig
+) -> None:
+    server = make_server("box", model=zimg)
+    now = world.clock.now()
+    QuarantinedSlot.objects.create(
+        server=server, slot=0, attempt_id="a" * 26, job_id="j" * 26, model="zimg", reason="server_lost",
+        since=now, until=now + timedelta(minutes=10),
+    )  # fmt: skip
+    listed = "/api/v1/admin/quarantine"
+    freed = "/api/v1/admin/servers/box/slots/0/free"
+    assert (acme.client.get(listed).status_code, acme.client.post(freed).status_code) == (403, 403)
+    (told,) = operator.client.get(listed).json()["results"]
+    assert (told["slot"], told["reason"], told["model"]) == ("box/0", "server_lost", "zimg")
+    answer = operator.client.post(freed, {"reason": "I looked"}, format="json")
+    assert (answer.status_code, answer.json()["attempts"]) == (200, ["a" * 26])
+    entry = AuditEntry.objects.get(action="free_slot")
+    assert (entry.target, entry.detail["reason"]) == ("slot:box/0", "I looked")
+    assert entry.actor.startswith("key:")
+    assert operator.client.get(listed).json()["results"] == []
+    problem(operator.client.post(freed), 409, "slot_not_quarantined")
+    problem(operator.client.post("/api/v1/admin/servers/nobody/slots/0/free"), 404, "unknown_slot")

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+from django.db import transaction
+
 from gpus.errors import Verdict
-from gpus.models import Pause
+from gpus.models import Pause, Server
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
 from gpus.services.controls import pause, switch_server
+from jobs import transitions
 from jobs.explain.reasons import Reason
 from jobs.models import Job
 from jobs.services import quotas
 from jobs.services.rates import admit
-from tests.builders import AbsentLeases
+from tests.builders import AbsentLeases, make_running
 
 from .scene import WORKER, Scene
 
@@ -59,6 +62,28 @@ def quarantined(scene: Scene) -> Job:
     for lease in scene.fill_slots():
         scene.leases.release(lease.ref, ReleaseMode.SUSPECT, worker=WORKER, gpu_seconds=1.0)
     return scene.job()
+
+
+def lost_server(scene: Scene) -> Job:
+    """It took its runs along: nobody knows whether they are over."""
+    job = quarantined(scene)
+    Server.objects.filter(name__in=[server.name for server in scene.servers]).update(healthy=False)
+    return job
+
+
+def between_tries(scene: Scene) -> Job:
+    """Its ticket comes back now; nobody asked while nothing was in line."""
+    job = scene.job()
+    lease = scene.ask()
+    assert lease is not None
+    scene.end(lease)
+    make_running(job, slot=lease.slot, at=scene.clock.now())
+    Job.objects.filter(id=job.id).update(state="retrying", live_attempt=None, due_at=scene.clock.now())
+    scene.clock.move(scene.chance.uniform(11, 1000))
+    with transaction.atomic():
+        assert transitions.queue_again(job.id, scene.clock.now())
+    scene.leases.push(scene.pool.name, [job.ticket])
+    return job
 
 
 def server_circuit(scene: Scene) -> Job:
@@ -240,6 +265,7 @@ CAUSES: dict[str, tuple[str, Callable[[Scene], Job | None]]] = {
     "warm_first": ("passed_over", warm_first),
     "lower_share": ("lower_share", lower_share),
     "no_worker": ("no_worker", no_worker),
+    "between_tries": ("next", between_tries),
     "tenant_cap": ("tenant_cap", capped),
     "quota": ("quota", over_quota),
     "unhealthy": ("no_healthy_server", unhealthy),

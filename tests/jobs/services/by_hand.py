@@ -71,6 +71,7 @@ class Gpu:
     an exception among them is raised. sent: the jobs whose requests came; cancelled: those it stopped."""
 
     tells_meanwhile = True
+    answer_ends_run = False
 
     def __init__(self, clock: ManualClock, *answers: Any, seconds: float = 5.0) -> None:
         self.clock, self.seconds = clock, seconds

@@ -25,6 +25,8 @@ ASYNC = ModelSpec(
 class ScriptedRunner:
     """Answers from lists; an exception in them is raised."""
 
+    answer_ends_run = False
+
     def __init__(self, *, starts: list[Any] = (), polls: list[Any] = (), cancels: list[Any] = ()) -> None:
         self.starts, self.polls, self.cancels = list(starts), list(polls), list(cancels)
         self.calls: list[str] = []
@@ -61,7 +63,9 @@ class Bench:
         deadline: float | None = None,
         remote_id: str | None = None,
         limit: float = math.inf,
+        in_background: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        self.runner = runner
         self.clock = ManualClock()
         self.fresh = True
         self.push: Mapping[str, Any] | None = None
@@ -77,6 +81,7 @@ class Bench:
             is_fresh=lambda: self.fresh,
             pushed=lambda: self.push,
             prove_free=lambda: self.evidence,
+            in_background=in_background,
             remote_id=remote_id,
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import requests
 
@@ -17,6 +20,7 @@ from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
+from tests.plain_server import PlainServer
 
 LIMIT = 600.0
 
@@ -29,7 +33,7 @@ def lease(world: World, gpu: HealthServer) -> Lease:
     return let_go(world, world.claim())
 
 
-def let_go(world: World, lease: Lease) -> Lease:
+def let_go(world: World, lease: Lease, *, refused: bool = False) -> Lease:
     world.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
     transitions.end_attempt(
@@ -42,6 +46,7 @@ def let_go(world: World, lease: Lease) -> Lease:
             RetryPolicy(),
             world.clock.now(),
             run_limit_seconds=LIMIT,
+            refused=refused,
         )
     )
     world.leases.settled([lease.ref])
@@ -148,9 +153,9 @@ def test_after_the_models_run_limit_it_is_free_without_an_answer(world: World, l
 
 
 def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
-    world: World, lease: Lease
+    world: World, gpu: HealthServer, lease: Lease
 ) -> None:
-    Server.objects.get().placements.update(endpoint="http://127.0.0.1:9/run")
+    gpu.status = 503
     sweep(world)
     first = row().probed_at
     assert (Server.objects.get().healthy, row().freed_at) == (False, None)
@@ -200,6 +205,60 @@ def test_it_is_not_needed_while_nothing_is_quarantined(world: World) -> None:
     world.server()
     assert not quarantine.is_needed(world.ports)
     assert quarantine.sweep(world.ports) == SweepCount()
+
+
+@pytest.fixture(params=[404, 405, 501])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServer]:
+    with PlainServer(tmp_path, request.param) as server:
+        yield server
+
+
+def test_a_plain_server_that_was_killed_and_is_back_is_free(world: World, plain: PlainServer) -> None:
+    world.server(url=f"{plain.url}/run")
+    world.job()
+    let_go(world, world.claim())
+    assert sweep(world).repaired == 0, "that it answers proves nothing"
+    assert Server.objects.get().checked_at == world.clock.now()
+    plain.kill()
+    for seconds in (2, 20, 2):  # each time: a refusal costs no time-out
+        world.clock.advance(seconds)
+        assert sweep(world).repaired == 0
+        assert (row().refused_at, row().freed_at) == (world.clock.now(), None)
+    plain.start()
+    world.clock.advance(2)
+    assert sweep(world).repaired == 1
+    assert row().evidence == "nothing listened there, and now the server answers: it restarted"
+    assert world.slot() == "free"
+
+
+def test_a_worker_that_was_refused_at_once_is_believed(world: World, plain: PlainServer) -> None:
+    world.server(url=f"{plain.url}/run")
+    world.job()
+    let_go(world, world.claim(), refused=True)
+    assert sweep(world).repaired == 1
+
+
+def test_a_refusal_proves_nothing_of_another_origin(world: World, plain: PlainServer) -> None:
+    world.server(url=f"{plain.url}/run")
+    world.job()
+    let_go(world, world.claim(), refused=True)
+    QuarantinedSlot.objects.update(model="gone from here")
+    assert sweep(world).repaired == 0
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_server_that_tells_more_is_not_freed_by_a_refusal(
+    world: World, gpu: HealthServer, lists: bool
+) -> None:
+    """What refused may have been a proxy before it."""
+    world.server(url=f"{gpu.url}/run")
+    world.job()
+    lease = let_go(world, world.claim(), refused=True)
+    if lists:
+        gpu.runs(lease.attempt_id, boot_id="")
+    else:
+        gpu.counts(1, boot_id="boot-1")
+    assert sweep(world).repaired == 0
 
 
 def test_the_reference_node_gives_the_proofs(world: World) -> None:

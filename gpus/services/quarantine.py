@@ -1,0 +1,118 @@
+"""Slots in quarantine as operators see them, and an operator's word that one is free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import transaction
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.values import Wakes
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import slot_name, split_slot
+
+from .audit import record
+from .mirror import LeasesOf
+from .model_fields import RegistryRefused
+from .registry import MAX_SLOTS
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FreedSlot:
+    """wakes: for the caller to send. mirrored: the lease layer knows; if not, a sweep tells it once Redis is
+    back."""
+
+    slot: str
+    attempts: tuple[str, ...]
+    wakes: tuple[Wakes, ...]
+    mirrored: bool
+
+
+def open_quarantines() -> list[QuarantinedSlot]:
+    """The oldest first, with their servers."""
+    return list(
+        QuarantinedSlot.objects.filter(freed_at=None)
+        .select_related("server")
+        .order_by("since", "server", "slot")
+    )
+
+
+def quarantine_json(row: QuarantinedSlot) -> dict[str, Any]:
+    """As the API and the terminal tell it."""
+    return {
+        "slot": slot_name(row.server_id, row.slot),
+        "server": row.server_id,
+        "reason": row.reason,
+        "model": row.model,
+        "job_id": row.job_id or None,
+        "attempt_id": row.attempt_id or None,
+        "since": row.since,
+        "until": row.until,
+        "probed_at": row.probed_at,
+        "tells_health": row.server.tells_health,
+    }
+
+
+def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str = "") -> FreedSlot:
+    """Give a slot out of quarantine on an operator's word that nothing runs there; it is in the audit.
+
+    Raises RegistryRefused: 404 for an unknown slot, 409 for one that is not in quarantine.
+    """
+    server = _server_of(slot)
+    rows = QuarantinedSlot.objects.select_for_update().filter(
+        server=server, slot=split_slot(slot)[1], freed_at=None
+    )
+    with transaction.atomic():
+        found = list(rows)
+        if not found and not _is_held_by_redis(slot, server, leases):
+            raise RegistryRefused(
+                "slot_not_quarantined", f"Slot {slot} is not in quarantine.", pointer="/slot", status=409
+            )
+        QuarantinedSlot.objects.filter(pk__in=[row.pk for row in found]).update(
+            freed_at=at, evidence=f"freed by {by}"[:200]
+        )
+        told = [
+            {
+                "attempt": row.attempt_id,
+                "job": row.job_id,
+                "reason": row.reason,
+                "since": row.since.isoformat(),
+            }
+            for row in found
+        ]
+        record(by, "free_slot", f"slot:{slot}", quarantines=told, reason=reason)
+    log.info("slot_freed_by_hand", slot=slot, by=by)
+    attempts = tuple(row.attempt_id for row in found)
+    try:
+        return FreedSlot(slot, attempts, leases(server.pool.fleet).free_slot(slot), mirrored=True)
+    except LeasingUnavailable:
+        return FreedSlot(slot, attempts, (), mirrored=False)
+
+
+def _server_of(slot: str) -> Server:
+    """Raises RegistryRefused (404)."""
+    name, _, index = slot.rpartition("/")
+    is_number = index.isascii() and index.isdecimal() and len(index) <= len(str(MAX_SLOTS))
+    server = Server.objects.select_related("pool").filter(name=name).first() if is_number else None
+    if server is None:
+        raise RegistryRefused(
+            "unknown_slot",
+            f"There is no slot {slot[:80]!r}; one is called box-1/0.",
+            pointer="/slot",
+            status=404,
+        )
+    return server
+
+
+def _is_held_by_redis(slot: str, server: Server, leases: LeasesOf) -> bool:
+    """Whether the lease layer alone holds it back, without a row."""
+    try:
+        views = leases(server.pool.fleet).slots(server.name)
+    except LeasingUnavailable:
+        return False
+    return any(view.slot == slot and view.state == "quarantined" for view in views)

@@ -1,0 +1,78 @@
+"""An operator says that a slot is free: it is, at once, and the audit has who said so."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import AuditEntry, QuarantinedSlot
+from gpus.protocol import Lease, ReleaseMode
+from gpus.services.model_fields import RegistryRefused
+from gpus.services.quarantine import free_slot, open_quarantines
+from tests.jobs.sweeps.conftest import World, world
+from tests.jobs.sweeps.test_quarantine import let_go
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+def lease(world: World) -> Lease:
+    world.server()
+    world.job()
+    return let_go(world, world.claim())
+
+
+def free(world: World, slot: str = "gpu-1/0", **how: str) -> list[str]:
+    done = free_slot(slot, by="user:ada", leases=world.ports.leases, at=world.clock.now(), **how)
+    world.ports.send_wakes(done.wakes)
+    return list(done.attempts)
+
+
+def test_it_is_free_at_once_and_the_audit_says_who_said_so(world: World, lease: Lease) -> None:
+    assert [row.attempt_id for row in open_quarantines()] == [lease.attempt_id]
+    world.job()
+    world.wakes.clear()
+    assert free(world, reason="nvidia-smi is empty") == [lease.attempt_id]
+    assert world.slot() == "free"
+    assert sum(wake.count for wake in world.wakes) == 1
+    row = QuarantinedSlot.objects.get()
+    assert (row.freed_at, row.evidence) == (world.clock.now(), "freed by user:ada")
+    entry = AuditEntry.objects.get(action="free_slot")
+    assert (entry.actor, entry.target) == ("user:ada", "slot:gpu-1/0")
+    assert entry.detail["reason"] == "nvidia-smi is empty"
+    assert entry.detail["quarantines"][0]["attempt"] == lease.attempt_id
+    assert open_quarantines() == []
+
+
+def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
+    world.server()
+    world.job()
+    lease = world.claim()
+    with pytest.raises(RegistryRefused, match="not in quarantine") as refused:
+        free(world)
+    assert (refused.value.code, refused.value.status) == ("slot_not_quarantined", 409)
+    assert world.leases.is_held(lease.ref)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("slot", ["gpu-9/0", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"])
+def test_an_unknown_slot_is_refused(world: World, slot: str) -> None:
+    world.server()
+    with pytest.raises(RegistryRefused) as refused:
+        free(world, slot)
+    assert (refused.value.code, refused.value.status) == ("unknown_slot", 404)
+
+
+def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:
+    world.server()
+    world.job()
+    world.release(world.claim(), ReleaseMode.SUSPECT)
+    assert (world.slot(), open_quarantines()) == ("quarantined", [])
+    assert free(world) == []
+    assert world.slot() == "free"
+
+
+def test_without_redis_the_row_is_free_and_a_sweep_tells_redis_later(world: World, lease: Lease) -> None:
+    world.redis_is_gone = True
+    done = free_slot("gpu-1/0", by="cli:ada", leases=world.ports.leases, at=world.clock.now())
+    assert not done.mirrored
+    assert open_quarantines() == []
