@@ -7,10 +7,11 @@ it.
 A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
 every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
 replicas, so that a library says nothing about the run of the server that it is in. Therefore every process of
-the server must be *greeted* first: told its own run id, over the very connection that asked for it. The
-library keeps that in a Lua variable, which no file and no replica ever gets. Until then it refuses every
-call, before it does anything, and the client asks again who it is talking to. So no script ever trusts an
-index that another run has left behind, and no connection needs a check of its own.
+the server must be *greeted* first: told its own run id and its replication's name (another one after it was
+a replica in between), over the very connection that asked for them. The library keeps these in Lua variables,
+which no file and no replica ever gets. Until then it refuses every call, before it does anything, and the
+client asks again who it is talking to. So no script ever trusts an index that another run has left behind,
+and no connection needs a check of its own.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ _FUNCTION = re.compile(r"^local function (\w+)(\()", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _RUN_ID = re.compile(r"run_id:(\w*)")
+_REPLICATION = re.compile(r"master_replid:(\w*)")
 UNGREETED = "UNGREETED"
 _NOT_THERE = ("Function not found", UNGREETED)
 """How errors begin that say that a call did nothing: the library, or its process, is new."""
@@ -147,7 +149,7 @@ begin_call(KEYS, ARGV)
 GREETING = """
 local READS = { 'no-writes' }
 redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
-  run_id = ARGV[1]
+  run_id, replication = ARGV[1], ARGV[2] or ''
 end }
 redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
   local called_us = now or 0
@@ -174,6 +176,8 @@ class Loaded:
 
     run_id: str
     library: str
+    replication: str = ""
+    """A name that a server gets anew when it becomes a master: it may have been a replica in between."""
 
 
 class Scripts:
@@ -206,7 +210,8 @@ class Scripts:
         return as_text(answer)
 
     def load(self) -> Loaded:
-        """Asks the server for its run id and greets its library with that. Raises what is in FAILURES."""
+        """Asks the server for its run id and its replication's name and greets its library with these. Raises
+        what is in FAILURES."""
         pool = self._node().connection_pool
         connection: Any = pool.get_connection()
 
@@ -215,16 +220,19 @@ class Scripts:
             return connection.read_response()
 
         try:
-            found = _RUN_ID.search(as_text(ask("INFO", "server")))
+            facts = as_text(ask("INFO", "server", "replication"))
+            found, replication = _RUN_ID.search(facts), _REPLICATION.search(facts)
             if not found or not found[1]:
                 # one name for all runs would make an index of a run before be believed
                 raise RedisError("the server does not tell its run id (INFO server)")
-            loaded = Loaded(found[1], library_name(library_code()))
+            name = library_name(library_code())
+            loaded = Loaded(found[1], name, replication[1] if replication else "")
+            greeting = ("FCALL", f"{name}_greet", 0, loaded.run_id, loaded.replication)
             try:
-                ask("FCALL", f"{loaded.library}_greet", 0, loaded.run_id)
+                ask(*greeting)
             except ResponseError:
-                load_library(ask, loaded.library)
-                ask("FCALL", f"{loaded.library}_greet", 0, loaded.run_id)
+                load_library(ask, name)
+                ask(*greeting)
         except BaseException:
             connection.disconnect()  # an answer may still be under way
             raise

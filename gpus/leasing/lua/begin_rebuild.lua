@@ -6,14 +6,15 @@
 -- include: gate
 local owner, silence_us, name = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us', 'name')
-if rebuild[1] == run_id then
-  if rebuild[2] == owner then
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'at_us', 'name')
+if is_of_this_run(rebuild) then
+  if rebuild[3] == owner then
     redis.call('HSET', key('rebuild'), 'at_us', now)
-    return rebuild[4]
+    return rebuild[5]
   end
-  if now - rebuild[3] < silence_us then return '' end
+  if now - rebuild[4] < silence_us then return '' end
 end
-redis.call('HSET', key('rebuild'), 'run_id', run_id, 'owner', owner, 'name', name, 'at_us', now, 'phase', 'wiping')
+redis.call('HSET', key('rebuild'), 'run_id', run_id, 'replication', replication, 'owner', owner, 'name', name,
+  'at_us', now, 'phase', 'wiping')
 redis.call('DEL', key('generation'))
 return name

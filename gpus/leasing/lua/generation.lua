@@ -4,5 +4,7 @@
 -- Returns: {id, age in seconds}, or nil
 -- include: gate
 if not is_whole() then return nil end
+-- the version before, which may have opened it, did not write that
+redis.call('HSETNX', key('generation'), 'replication', replication)
 local marker = redis.call('HMGET', key('generation'), 'id', 'opened_us')
 return { marker[1], tostring((now - marker[2]) / 1000000) }

@@ -5,13 +5,14 @@
 -- include: gate
 local owner, id = ARGV[2], ARGV[3]
 
-local marker = redis.call('HMGET', key('generation'), 'run_id', 'owner', 'id')
-if marker[1] == run_id and marker[2] == owner then return marker[3] end
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'phase')
-if rebuild[1] ~= run_id or rebuild[2] ~= owner then
+local marker = redis.call('HMGET', key('generation'), 'run_id', 'replication', 'owner', 'id')
+if is_of_this_run(marker) and marker[3] == owner then return marker[4] end
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'phase')
+if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
-if rebuild[3] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
-redis.call('HSET', key('generation'), 'id', id, 'run_id', run_id, 'owner', owner, 'opened_us', now)
+if rebuild[4] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
+redis.call('HSET', key('generation'), 'id', id, 'run_id', run_id, 'replication', replication, 'owner', owner,
+  'opened_us', now)
 redis.call('DEL', key('rebuild'))
 return id

@@ -9,12 +9,12 @@
 -- include: leases
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'phase')
-if rebuild[1] ~= run_id or rebuild[2] ~= owner then
+local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'phase')
+if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
 redis.call('HSET', key('rebuild'), 'at_us', now)
-if rebuild[3] == 'filling' then return 1 end
+if rebuild[4] == 'filling' then return 1 end
 
 local function drop(name) budget = budget - redis.call('UNLINK', name) end
 

@@ -171,7 +171,7 @@ def scripts_without(replaced: Mapping[str, str]) -> Iterator[None]:
 def generation_marker() -> Any:
     """An index is believed whoever made it, also one that a fail-over brought back."""
 
-    mine = "redis.call('HGET', key('generation'), 'run_id') == run_id"
+    mine = "is_of_this_run(redis.call('HMGET', key('generation'), 'run_id', 'replication'))"
     return scripts_without({mine: "redis.call('EXISTS', key('generation')) == 1"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,69 @@ def test_a_marker_of_another_run_is_not_trusted(rig: Rig) -> None:
     rig.client.hset(rig.prefix + "generation", "run_id", "another")
     with pytest.raises(LeasingUnavailable, match="no generation"):
         rig.leases.push(POOL, [Ticket("j", "flux", "t", 5, 1)])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    """Clients of a master and of its replica."""
+    at_once = ("--repl-diskless-sync-delay", "0")
+    first = EmbeddedValkey(tmp_path / "first", port=free_port(), append_only=False, extra=at_once)
+    second = EmbeddedValkey(tmp_path / "second", port=free_port(), append_only=False, extra=at_once)
+    with first, second:
+        clients: tuple[Any, Any] = (connect(first.url), connect(second.url))
+        follow(clients[1], first)
+        yield clients
+        for client in clients:
+            client.close()
+
+
+def follow(client: Any, server: EmbeddedValkey | int) -> None:
+    port = server if isinstance(server, int) else server.port
+    client.replicaof("127.0.0.1", port)
+    wait_for(lambda: client.info("replication")["master_link_status"] == "up", what="the replica has all")
+
+
+def test_a_master_that_was_a_replica_in_between_trusts_nothing(pair: tuple[Any, Any]) -> None:
+    """Within one process: what it had acknowledged and its replica lacked is gone."""
+    first, second = pair
+    rig = Rig(first, "main").open()
+    rig.server(slots=2)
+    rig.push("j1")
+    wait_for(lambda: second.info("replication")["slave_repl_offset"] >= offset_of(first), what="in step")
+    second.replicaof("NO", "ONE")
+    lease = rig.must_claim("a1")
+    follow(first, int(second.config_get("port")["port"]))
+    first.replicaof("NO", "ONE")
+    assert "generation" in rig.all_keys()
+    with pytest.raises(LeasingUnavailable, match="no generation"):
+        rig.claim("a2")  # the same job, on the same slot, under the same fence
+    assert rig.leases.generation() is None
+    assert lease.job_id == "j1"
+
+
+def test_a_rebuild_that_such_a_master_lost_a_part_of_begins_anew(pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    rig = Rig(first, "main")
+    begun = rig.leases.begin_rebuild("one")
+    assert rig.leases.wipe("one")
+    wait_for(lambda: second.info("replication")["slave_repl_offset"] >= offset_of(first), what="in step")
+    second.replicaof("NO", "ONE")
+    rig.server()
+    follow(first, int(second.config_get("port")["port"]))
+    first.replicaof("NO", "ONE")
+    with pytest.raises(LeasingUnavailable, match=r"somebody else|being rebuilt"):
+        rig.leases.open_generation("one")
+    assert rig.leases.begin_rebuild("one") not in ("", begun)
+
+
+def test_an_index_that_the_version_before_opened_is_believed_and_told_its_replication(rig: Rig) -> None:
+    rig.client.hdel(rig.prefix + "generation", "replication")
+    assert rig.claim() is None
+    assert rig.leases.generation() is not None
+    assert rig.client.hget(rig.prefix + "generation", "replication")
+    rig.client.hset(rig.prefix + "generation", "replication", "another")
+    assert rig.leases.generation() is None
+
+
+def offset_of(client: Any) -> int:
+    return int(client.info("replication")["master_repl_offset"])

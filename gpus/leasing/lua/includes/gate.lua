@@ -1,14 +1,20 @@
 -- Whether the index may be trusted. A marker that names another run than the one of this process was copied here by a
--- restart or a failover, which may have lost the last writes. A refusal is an error reply that the store turns into
+-- restart or a failover, which may have lost the last writes; one that names another replication, by a failover away
+-- from this process and back. A refusal is an error reply that the store turns into
 -- LeasingUnavailable.
 -- include: keys
 
-local function is_whole() return redis.call('HGET', key('generation'), 'run_id') == run_id end
+-- made: run id and replication, the latter missing where a version wrote it that did not know of it.
+local function is_of_this_run(made) return made[1] == run_id and (not made[2] or made[2] == replication) end
+
+local function is_whole()
+  return is_of_this_run(redis.call('HMGET', key('generation'), 'run_id', 'replication'))
+end
 
 -- Wiped, and being filled from the database: everything works except giving out leases.
 local function is_filling()
-  local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'phase')
-  return rebuild[1] == run_id and rebuild[2] == 'filling'
+  local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'phase')
+  return is_of_this_run(rebuild) and rebuild[3] == 'filling'
 end
 
 local function is_open() return is_whole() or is_filling() end
