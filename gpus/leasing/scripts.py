@@ -29,6 +29,8 @@ from typing import Any
 
 import redis
 from redis.exceptions import (
+    AskError,
+    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
@@ -201,6 +203,8 @@ class Scripts:
                 if not str(error).startswith(_NOT_THERE):
                     raise
                 answer = self._send(self._load_once(loaded), name, args)  # it did not run
+        except AskError as error:
+            raise LeasingUnavailable("the fleet's keys move to another node of the cluster") from error
         except OutOfMemoryError as error:
             raise LeasingFull("Redis is at its maxmemory") from error
         except ResponseError as error:
@@ -254,9 +258,23 @@ class Scripts:
         command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, *args)
         if self._cluster is None:
             return _ask(self._client, command)
-        # without a node the client would ask the cluster on every call where the key of an FCALL is
-        node = self._cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
-        return self._cluster.execute_command(*command, target_nodes=node)
+        try:
+            return self._ask_holder(self._cluster, command)
+        except MovedError as error:  # it did nothing there
+            self._cluster.nodes_manager.move_slot(error)
+        return self._ask_holder(self._cluster, command)
+
+    def _ask_holder(self, cluster: redis.RedisCluster, command: tuple[str | int | float, ...]) -> Any:
+        """The client's own way follows an ASK: while the fleet's hash slot moves, each call would be sent to
+        the node that it moves to, and make keys there which those that still come would meet."""
+        node = cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
+        try:
+            return _ask(cluster.get_redis_connection(node), command)
+        except (redis.ConnectionError, redis.TimeoutError):  # another may hold the slot by now
+            nodes: Any = cluster.nodes_manager
+            nodes.move_node_to_end_of_cached_nodes(node.name)
+            nodes.initialize(last_failed_node_name=node.name)
+            raise
 
     def _node(self) -> redis.Redis:
         """The server that holds the prefix's hash slot."""

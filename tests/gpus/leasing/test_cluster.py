@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 import redis
 
 from dispatcher_project.embedded import EmbeddedValkey, find_valkey
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
+from gpus.protocol import PoolSpec
 from tests.ports import free_port
 
-from .rig import POOL, Rig
+from .rig import POOL, WORKER, Rig
 
 NODES, SLOTS = 3, 16384
 
@@ -98,3 +101,69 @@ def test_a_library_that_one_node_forgot_is_loaded_again(cluster: str) -> None:
     client.get_redis_connection(client.get_node_from_key(rig.prefix)).function_flush()
     assert rig.claim() is None
     client.close()
+
+
+def test_a_fleets_keys_move_to_another_node_while_it_is_in_use(cluster: str) -> None:
+    """As `redis-cli --cluster reshard` does it. Nothing is leased meanwhile, and the move ends."""
+    client: Any = connect(cluster)
+    rig = Rig(client, "moving").open()
+    rig.server(slots=2)
+    rig.push(*(f"j{number}" for number in range(20)))
+    first = rig.must_claim()
+    slot = client.keyslot(rig.prefix)
+    source = client.get_node_from_key(rig.prefix)
+    target = next(node for node in client.get_primaries() if node.name != source.name)
+    ended, answers = threading.Event(), Counter[str]()
+
+    def use(worker: str) -> None:
+        leases = Rig(connect(cluster), "moving").leases
+        while not ended.is_set():
+            for call in (
+                lambda: leases.claim(POOL, worker=worker, attempt_id=worker),
+                lambda: leases.renew(WORKER, [first], []),
+                lambda: leases.generation() or rebuild(leases),
+            ):
+                try:
+                    call()
+                except LeasingUnavailable as error:
+                    answers[str(error)] += 1
+
+    users = [threading.Thread(target=use, args=(f"w{number}",)) for number in range(3)]
+    for user in users:
+        user.start()
+    try:
+        move(client, slot, source, target)
+    finally:
+        ended.set()
+        for user in users:
+            user.join()
+    assert "the fleet's keys move to another node of the cluster" in answers
+    assert client.get_redis_connection(source).execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
+    assert rig.leases.generation() is None  # its marker came along and names another run
+    rig.open()
+    rig.server(slots=2)
+    rig.push("j1")
+    assert rig.must_claim().job_id == "j1"
+    assert client.get_node_from_key(rig.prefix).name == target.name
+    client.close()
+
+
+def rebuild(leases: Any) -> bool:
+    """As far as the sweep comes in a moment."""
+    leases.begin_rebuild("rig")
+    leases.wipe("rig")
+    leases.configure_pool(PoolSpec(POOL))
+    return True
+
+
+def move(client: Any, slot: int, source: Any, target: Any) -> None:
+    """All keys of the slot; fails where a key is at the target already (BUSYKEY)."""
+    at_source, at_target = map(client.get_redis_connection, (source, target))
+    source_id, target_id = at_source.cluster("MYID"), at_target.cluster("MYID")
+    at_target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+    at_source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 3):
+        at_source.execute_command("MIGRATE", target.host, target.port, "", 0, 2000, "KEYS", *keys)
+        threading.Event().wait(0.01)  # a large slot takes its time
+    for node in (at_target, at_source):
+        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target_id)

@@ -106,6 +106,7 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
     assert remembered == {
         ("time", "now"),
         ("call", "run_id"),
+        ("call", "replication"),
         ("call", "prefix"),
         ("call", "pools, rules, kept, open, paces, class_lists"),
         ("call", "set_asides"),
