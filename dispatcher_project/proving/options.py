@@ -21,7 +21,8 @@ class Options:
     """faults: names in the order to play them, None for every one. data_dir, report: None for the default.
 
     url and api_key, or up_json: a dispatcher that runs already; without them the trial starts its own.
-    database: empty for SQLite, ``own`` for a PostgreSQL that the trial starts, or a URL.
+    database: empty for SQLite, ``own`` for a PostgreSQL that the trial starts, or a URL. redis: empty for one
+    Valkey, or ``sentinel``.
     """
 
     jobs: int = JOBS
@@ -35,6 +36,7 @@ class Options:
     report: Path | None = None
     data_dir: Path | None = None
     database: str = ""
+    redis: str = ""
 
     @property
     def starts_its_own(self) -> bool:
@@ -66,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--database", default="", help="PostgreSQL URL of the trial's own system, or `own` (default: SQLite)"
     )
+    arguments.add_argument(
+        "--redis",
+        choices=["single", "sentinel"],
+        default="single",
+        help="the Valkey of the trial's own system: one, or a master and a replica under three Sentinels",
+    )
     return arguments
 
 
@@ -82,6 +90,8 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         _refuse(f"there is no {given.up_json}: does that dispatcher run?")
     if (given.url or given.up_json) and (given.database or given.data_dir):
         _refuse("--database and --data-dir are for a system that the trial starts itself")
+    if (given.url or given.up_json) and given.redis != "single":
+        _refuse("--redis is for a system that the trial starts itself")
     if given.database not in ("", "own") and not given.database.startswith(("postgresql://", "postgres://")):
         _refuse("--database is a postgresql:// URL, or `own`")
     return Options(
@@ -96,6 +106,7 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         report=given.report,
         data_dir=given.data_dir,
         database=given.database,
+        redis="" if given.redis == "single" else given.redis,
     )
 
 

@@ -8,15 +8,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from dispatcher_project.embedded import EmbeddedValkey
-
 from .children import Child, Children
-from .clocks import Clocks
-from .proxies import Proxies
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 100.0
@@ -101,32 +97,28 @@ class RemoteSystem:
 
 
 class OwnSystem(UpSystem):
-    """`manage.py up` with production's time settings, on a Valkey of ours behind a proxy of ours."""
+    """`manage.py up` with production's time settings, on a Valkey of ours behind a proxy of ours.
+
+    environment: of its processes. redis_url, database_url: as we reach them; the latter empty for SQLite.
+    """
 
     def __init__(
         self,
         folder: Path,
         children: Children,
         *,
-        valkey: EmbeddedValkey,
-        proxies: Proxies,
-        database: str,
-        direct_database: str,
+        environment: Mapping[str, str],
+        redis_url: str,
+        database_url: str,
         ports: Iterator[int],
-        clocks: Clocks,
     ) -> None:
-        """database: as its processes reach it, empty for SQLite; direct_database: as we do."""
-        self.folder, self.valkey, self.proxies = folder, valkey, proxies
+        self.folder = folder
         command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
-        redis_url = f"redis://127.0.0.1:{proxies.port('valkey')}/0"
-        environment = {**clocks.environment, "REDIS_URL": redis_url}
-        if database:
-            environment["DATABASE_URL"] = database
         self._up: Child = children.start("up", *command, "--port", str(next(ports)), environment=environment)
         self._wait_until_ready(folder / "up.json", children.logs / "up.log")
         super().__init__(folder / "up.json")
-        self.redis_url = valkey.url
-        self.database_url = direct_database or self.database_url
+        self.redis_url = redis_url
+        self.database_url = database_url or self.database_url
 
     def stop(self) -> None:
         """As by Ctrl-C."""

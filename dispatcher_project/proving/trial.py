@@ -8,12 +8,14 @@ import secrets
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from dispatcher_project.supervisor.signs import http_says_ok
 
+from . import sentinel
 from .children import Child, Children
 from .clients import WatchedClient
 from .clocks import Clocks
@@ -25,6 +27,7 @@ from .postgresql import OwnPostgresql
 from .proxies import Proxies
 from .receivers import CallbackReceiver
 from .recovery import RunSigns
+from .sentinel import SentinelValkeys
 from .system import CannotProve, OwnSystem, RemoteSystem, System, UpSystem, clean_environment
 from .terminal import say
 from .valkey import OwnValkey
@@ -63,6 +66,7 @@ class Trial:
         self.proxies: Proxies | None = None
         self.clocks: Clocks | None = None
         self.valkey: OwnValkey | None = None
+        self.sentinel: SentinelValkeys | None = None
         self.postgresql: OwnPostgresql | None = None
         self.state: State | None = None
         self.sqlite_file = ""
@@ -115,6 +119,8 @@ class Trial:
         self.children.close()
         if self.valkey is not None:
             self.valkey.stop()
+        if self.sentinel is not None:
+            self.sentinel.stop()
         if self.postgresql is not None:
             self.postgresql.stop()
 
@@ -131,36 +137,66 @@ class Trial:
         self._set_up_django()
 
     def _start_own(self) -> None:
+        targets: dict[str, str] = {}
         self.clocks = Clocks(self.report / "clocks", CLOCK_WORDS)
-        environment = {**os.environ, **self.clocks.environment}
-        self.valkey = OwnValkey(self.report / "valkey", port=next(self._ports), environment=environment)
-        self.valkey.start()
-        targets = {"valkey": f"127.0.0.1:{self.valkey.port}"}
-        direct = self.options.database
-        if direct == "own":
-            self.postgresql = OwnPostgresql(self.children.logs / "postgresql.log", next(self._ports))
-            self.postgresql.start()
-            direct = self.postgresql.url
+        listens = {name: next(self._ports) for name in sentinel.NAMES}
+        if self.options.redis:
+            targets |= {name: f"127.0.0.1:{port}" for name, port in listens.items()}
+        else:
+            self.valkey = self._start_valkey()
+            targets["valkey"] = f"127.0.0.1:{self.valkey.port}"
+        direct = self._start_database()
         if direct:
             parts = urlsplit(direct)
             targets["postgresql"] = f"{parts.hostname or '127.0.0.1'}:{parts.port or 5432}"
         proxies = self._start_proxies(targets)
-        database = direct
+        environment = dict(self.clocks.environment)
         if direct:
-            parts = urlsplit(direct)
             login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-            database = parts._replace(netloc=f"{login}127.0.0.1:{proxies.port('postgresql')}").geturl()
+            netloc = f"{login}127.0.0.1:{proxies.port('postgresql')}"
+            environment["DATABASE_URL"] = parts._replace(netloc=netloc).geturl()
+        if self.options.redis:
+            self.sentinel = self._start_sentinel(listens, proxies)
+            environment |= self.sentinel.environment
+            redis_url = self.sentinel.environment["REDIS_URL"]
+        else:
+            assert self.valkey is not None
+            environment["REDIS_URL"] = f"redis://127.0.0.1:{proxies.port('valkey')}/0"
+            redis_url = self.valkey.url
         say("starting a dispatcher of our own")
         self.system = OwnSystem(
             self.folder,
             self.children,
-            valkey=self.valkey,
-            proxies=proxies,
-            database=database,
-            direct_database=direct,
+            environment=environment,
+            redis_url=redis_url,
+            database_url=direct,
             ports=self._ports,
-            clocks=self.clocks,
         )
+
+    def _start_valkey(self) -> OwnValkey:
+        assert self.clocks is not None
+        environment = {**os.environ, **self.clocks.environment}
+        valkey = OwnValkey(self.report / "valkey", port=next(self._ports), environment=environment)
+        valkey.start()
+        return valkey
+
+    def _start_sentinel(self, listens: Mapping[str, int], proxies: Proxies) -> SentinelValkeys:
+        ports = tuple(next(self._ports) for _ in range(sentinel.SENTINELS))
+        known_as = {name: proxies.port(name) for name in listens}
+        valkeys = SentinelValkeys(
+            self.report / "valkey", listens=listens, known_as=known_as, sentinel_ports=ports
+        )
+        self.sentinel = valkeys  # to be stopped also if it does not come up
+        valkeys.start()
+        return valkeys
+
+    def _start_database(self) -> str:
+        """As we reach it; empty for SQLite."""
+        if self.options.database != "own":
+            return self.options.database
+        self.postgresql = OwnPostgresql(self.children.logs / "postgresql.log", next(self._ports))
+        self.postgresql.start()
+        return self.postgresql.url
 
     def _start_proxies(self, targets: dict[str, str]) -> Proxies:
         behind = {gpu.name: f"127.0.0.1:{gpu.port}" for gpu in self.fleet.behind_proxy}
@@ -173,6 +209,8 @@ class Trial:
         """This process looks where the dispatcher looks, but past the proxy."""
         os.environ.update(self.system.settings())
         os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = self.system.database_url, self.system.redis_url
+        if self.sentinel is not None:
+            os.environ.update(self.sentinel.environment)
         os.environ["DISPATCHER_LOG_LEVEL"] = "ERROR"
         import django
 
@@ -246,7 +284,8 @@ class Trial:
         called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
         command = [sys.executable, "manage.py", "gpu_worker", *called]
         clocks = self.clocks.environment if self.clocks else {}
-        settings = {**self.system.settings(), **clocks, **environment}
+        broker = self.sentinel.environment if self.sentinel else {}
+        settings = {**self.system.settings(), **clocks, **broker, **environment}
         worker = self.children.start(name, *command, environment=settings)
         until = time.monotonic() + _WORKER_SECONDS
         while not ready.exists():

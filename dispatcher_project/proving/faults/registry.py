@@ -31,6 +31,7 @@ from .processes import (
     TermWorker,
 )
 from .redis import BlackHole, CutConnections, EmptyValkey, Flush, FullValkey, KillValkey, StopValkey
+from .sentinel import HangMaster, KillMaster, PartitionMaster, PauseMaster, PromoteStale
 
 _ORDER: tuple[type[Fault], ...] = (
     KillWorker,
@@ -71,6 +72,11 @@ _ORDER: tuple[type[Fault], ...] = (
     BeatBehind,
     RedisAhead,
     SweepsAhead,
+    PauseMaster,
+    KillMaster,
+    HangMaster,
+    PartitionMaster,
+    PromoteStale,
     Flush,
 )
 FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}
