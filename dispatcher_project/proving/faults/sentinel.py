@@ -55,9 +55,7 @@ def valkeys_of(trial: Trial) -> SentinelValkeys:
 
 class KillMaster(SentinelFault):
     name = "kill_master"
-    expected = (
-        "the master is killed: the promoted one is a new run, its index is rebuilt, running jobs go on"
-    )
+    expected = "the master is killed: the promoted one is a new run, its index is rebuilt, running jobs go on"
 
     def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.servers[self.master].kill()

@@ -23,6 +23,7 @@ KNOWN = ("kill_worker", "flush")
         (["--up-json", "/nowhere/up.json"], "there is no /nowhere/up.json"),
         (["--database", "mysql://x"], "--database is a postgresql:// URL"),
         (["--url", "http://x", "--api-key", "k", "--database", "own"], "that the trial starts itself"),
+        (["--url", "http://x", "--api-key", "k", "--redis", "sentinel"], "that the trial starts itself"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(arguments, says, capsys, monkeypatch):
