@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from .plain_servers import PlainServers
@@ -53,12 +54,29 @@ class PlainFollowers(PlainServers):
         slot.fence, slot.listed = lease.fence, False
         slot.rest_us = slot.rests_until = 0
 
-    def _next_for(self, slot: Slot, warm: Warm) -> tuple[Waiting, bool] | None:
-        """Where nothing else may be chosen; and whether it overtakes a higher band."""
+    def is_full(self, tenant: str) -> bool:
+        most = self.rules[tenant].most
+        return most is not None and self.running(tenant) >= most
+
+    def _leaves_room(self, tenant: str, holder_tenant: str) -> bool:
+        """Also with one more that does not run yet, the tenant may use every slot."""
+        most = self.rules[tenant].most
+        beside = self.running(tenant) // 2 + (tenant == holder_tenant)
+        return most is None or most >= len(self.slots) + beside
+
+    def _next_for(
+        self, slot: Slot, warm: Warm, may_run: Callable[[str], bool] = lambda tenant: True
+    ) -> tuple[Waiting, bool] | None:
+        """Where nothing else may be chosen; and whether it overtakes a higher band. may_run: asked of the
+        tenant whose turn it is."""
         server = self._server(slot)
         while found := self.best(server.models, server.name):
             overtakes = self.overtakes(found[1], server.models)
+            if not may_run(found[1].tenant):
+                return None
             ticket = self._prefer_warm(found[1], slot, server, warm)
+            if not may_run(ticket.tenant):
+                return None
             if not self._drop_second(ticket):
                 return ticket, overtakes
         return None
@@ -99,7 +117,10 @@ class PlainFollowers(PlainServers):
         leased = sum(one.state == "leased" for one in self.slots.values())
         if not self._may_go_on(slot, self._server(slot)) or len(self.ready()) < leased:
             return None
-        found = self._next_for(slot, warm)
+        tenant = slot.held.tenant
+        if self.is_full(tenant) and any(one.tenant == tenant for one in self.line.values()):
+            return None
+        found = self._next_for(slot, warm, lambda tenant: self._leaves_room(tenant, slot.held.tenant))
         if found is None:
             return None
         slot.follower = self._take_for(slot, *found, attempt, worker)

@@ -78,16 +78,29 @@ def test_nothing_is_claimed_ahead_of_a_model_that_failed_last(rig: Rig) -> None:
 
 
 def test_a_tenants_limit_counts_what_follows(rig: Rig) -> None:
-    rig.tenant("t1", most=2)
+    rig.tenant("t1", most=3)
     rig.server(slots=2)
-    rig.push("j1", "j2", "j3", "j4")
+    rig.push("j1", "j2", "j3", "j4", "j5")
     holder = rig.must_claim("first")
     follower = reserve(rig, holder)
     assert follower is not None
-    assert rig.claim() is None
+    second = rig.must_claim("second")
+    assert (running(rig, "t1"), reserve(rig, second, "later")) == (3, None)
     assert rig.release(holder, begun=follower) is None
     rig.leases.settled([holder.ref])
+    assert running(rig, "t1") == 2
+
+
+def test_a_limit_that_claiming_ahead_would_use_up_is_kept_for_free_slots(rig: Rig) -> None:
+    rig.tenant("t1", most=2)
+    rig.server(slots=2)
+    rig.push("j1", "j2", "j3", "j4")
+    assert reserve(rig, rig.must_claim()) is None
     assert rig.claim() is not None
+
+
+def running(rig: Rig, tenant: str) -> int:
+    return int(rig.client.scard(f"{rig.prefix}running:{tenant}"))
 
 
 def test_a_limit_that_is_new_counts_what_follows_already(rig: Rig) -> None:

@@ -48,13 +48,15 @@ local function give(slot, server, pool, ticket, attempt, worker, lease_us)
 end
 
 -- What the slot of this server runs next, as `take_for` gives it; nil if nothing that may run there waits. warm: the
--- models that its worker has told, or nil.
-local function take_next(slot, server, pool, attempt, warm)
+-- models that its worker has told, or nil. may_run: asked of the tenant whose turn it is; if it says no, nobody else goes.
+local function take_next(slot, server, pool, attempt, warm, may_run)
   local class = { server.class, server.models }
   while true do
     local ticket = best_ticket(pool, class, server.name)
-    if not ticket then return nil end
-    local lease = take_for(attempt, pool, prefer_warm(pool, ticket, warm or last_model(slot), class, server.name))
+    if not ticket or (may_run and not may_run(ticket.tenant)) then return nil end
+    ticket = prefer_warm(pool, ticket, warm or last_model(slot), class, server.name)
+    if may_run and not may_run(ticket.tenant) then return nil end
+    local lease = take_for(attempt, pool, ticket)
     if lease then return lease end
   end
 end

@@ -1,0 +1,100 @@
+"""What is claimed ahead leaves no slot empty that its tenant's limit would let it use."""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+import pytest
+
+from gpus.protocol import Lease
+
+from .followed import reserve
+from .rig import Rig
+
+
+class Slots:
+    """Runs jobs of random lengths on all slots, as workers do that claim ahead; counts how many are busy."""
+
+    def __init__(self, rig: Rig, slots: int, tenants: dict[str, int | None], seed: int = 1) -> None:
+        self.rig, self.slots, self.chance = rig, slots, random.Random(seed)
+        self.begun_ms = rig.now_ms
+        rig.server(slots=slots)
+        for tenant, most in tenants.items():
+            rig.tenant(tenant, most=most)
+            rig.push(*(f"{tenant}{number}" for number in range(600)), tenant=tenant)
+        self.ends: list[tuple[int, int, Lease, Lease | None]] = []
+        self.most: dict[str, int] = dict.fromkeys(tenants, 0)
+        self.number = 0
+        self.busy_ms = 0.0
+        self.tenant_ms = dict.fromkeys(tenants, 0.0)
+        self.followers = 0
+
+    def run(self, seconds: float) -> float:
+        """The mean number of busy slots."""
+        until = self.begun_ms + int(seconds * 1000)
+        self._claim()
+        while self.ends and self.rig.now_ms < until:
+            at, _, lease, follower = heapq.heappop(self.ends)
+            passed = at - self.rig.now_ms
+            for one in (lease, *(running for _, _, running, _ in self.ends)):
+                self.busy_ms += passed
+                self.tenant_ms[one.tenant] += passed
+            self.rig.now_ms = at
+            self.number += 1
+            following = self.rig.release(
+                lease,
+                gpu_seconds=0.5,
+                next_attempt_id=follower.attempt_id if follower else f"n{self.number}",
+            )
+            self.rig.leases.settled([lease.ref])
+            if following is not None:
+                self._begin(following)
+            self._claim()
+        return self.busy_ms / (self.rig.now_ms - self.begun_ms)
+
+    def _claim(self) -> None:
+        while (lease := self.rig.claim()) is not None:
+            self._begin(lease)
+
+    def _begin(self, lease: Lease) -> None:
+        self.number += 1
+        follower = reserve(self.rig, lease, f"f{self.number}")
+        self.followers += follower is not None
+        end = self.rig.now_ms + self.chance.randint(200, 800)
+        heapq.heappush(self.ends, (end, self.number, lease, follower))
+        for tenant in self.most:
+            running = sum(one.tenant == tenant for _, _, one, _ in self.ends)
+            self.most[tenant] = max(self.most[tenant], running)
+
+
+@pytest.mark.parametrize(
+    "tenants",
+    [{"a": 4, "b": 4}, {"a": 2, "b": 3, "c": 3}, {"a": 6, "b": 6}, {"a": 8, "b": None}, {"a": 4, "b": None}],
+)
+def test_limits_that_add_up_to_the_slots_leave_none_empty(rig: Rig, tenants: dict[str, int | None]) -> None:
+    slots = Slots(rig, 8, tenants)
+    assert slots.run(30) >= 7.99
+    assert all(slots.most[tenant] <= most for tenant, most in tenants.items() if most)
+
+
+def test_a_limit_is_reached_beside_a_tenant_that_has_none(rig: Rig) -> None:
+    """Whose turn it is when a run is over is not decided while that run holds its tenant at the limit."""
+    slots = Slots(rig, 8, {"a": 2, "b": None})
+    slots.run(20)
+    assert slots.most["a"] == 2
+    assert slots.tenant_ms["a"] / (rig.now_ms - slots.begun_ms) >= 1.9
+
+
+def test_a_tenant_that_waits_alone_runs_as_many_as_it_may(rig: Rig) -> None:
+    slots = Slots(rig, 8, {"a": 8})
+    assert slots.run(20) >= 7.99
+
+
+@pytest.mark.parametrize("most", [None, 100])
+def test_where_the_limit_leaves_room_for_every_slot_jobs_are_claimed_ahead(
+    rig: Rig, most: int | None
+) -> None:
+    slots = Slots(rig, 8, {"a": most, "b": most})
+    assert slots.run(10) >= 7.99
+    assert slots.followers > 100
