@@ -22,7 +22,7 @@ class Options:
 
     url and api_key, or up_json: a dispatcher that runs already; without them the trial starts its own.
     database: empty for SQLite, ``own`` for a PostgreSQL that the trial starts, or a URL. redis: empty for one
-    Valkey, or ``sentinel``.
+    Valkey, ``sentinel`` or ``cluster``.
     """
 
     jobs: int = JOBS
@@ -70,9 +70,10 @@ def parser() -> argparse.ArgumentParser:
     )
     arguments.add_argument(
         "--redis",
-        choices=["single", "sentinel"],
+        choices=["single", "sentinel", "cluster"],
         default="single",
-        help="the Valkey of the trial's own system: one, or a master and a replica under three Sentinels",
+        help="the Redis of the trial's own system: one Valkey, a master and a replica under three Sentinels, "
+        "or a cluster of three nodes",
     )
     return arguments
 

@@ -19,6 +19,7 @@ from . import sentinel
 from .children import Child, Children
 from .clients import WatchedClient
 from .clocks import Clocks
+from .cluster import ClusterValkeys
 from .feeder import Feeder
 from .fleet import Fleet
 from .options import Options
@@ -67,6 +68,7 @@ class Trial:
         self.clocks: Clocks | None = None
         self.valkey: OwnValkey | None = None
         self.sentinel: SentinelValkeys | None = None
+        self.cluster: ClusterValkeys | None = None
         self.postgresql: OwnPostgresql | None = None
         self.state: State | None = None
         self.sqlite_file = ""
@@ -119,8 +121,9 @@ class Trial:
         self.children.close()
         if self.valkey is not None:
             self.valkey.stop()
-        if self.sentinel is not None:
-            self.sentinel.stop()
+        for valkeys in (self.sentinel, self.cluster):
+            if valkeys is not None:
+                valkeys.stop()
         if self.postgresql is not None:
             self.postgresql.stop()
 
@@ -140,7 +143,7 @@ class Trial:
         targets: dict[str, str] = {}
         self.clocks = Clocks(self.report / "clocks", CLOCK_WORDS)
         listens = {name: next(self._ports) for name in sentinel.NAMES}
-        if self.options.redis:
+        if self.options.redis == "sentinel":
             targets |= {name: f"127.0.0.1:{port}" for name, port in listens.items()}
         else:
             self.valkey = self._start_valkey()
@@ -155,7 +158,7 @@ class Trial:
             login = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
             netloc = f"{login}127.0.0.1:{proxies.port('postgresql')}"
             environment["DATABASE_URL"] = parts._replace(netloc=netloc).geturl()
-        if self.options.redis:
+        if self.options.redis == "sentinel":
             self.sentinel = self._start_sentinel(listens, proxies)
             environment |= self.sentinel.environment
             redis_url = self.sentinel.environment["REDIS_URL"]
@@ -163,6 +166,11 @@ class Trial:
             assert self.valkey is not None
             environment["REDIS_URL"] = f"redis://127.0.0.1:{proxies.port('valkey')}/0"
             redis_url = self.valkey.url
+        if self.options.redis == "cluster":
+            self.cluster = ClusterValkeys(self.report / "cluster", self._ports)
+            self.cluster.start()
+            environment["BROKER_URL"] = environment["REDIS_URL"]
+            environment["REDIS_URL"] = redis_url = self.cluster.url
         say("starting a dispatcher of our own")
         self.system = OwnSystem(
             self.folder,

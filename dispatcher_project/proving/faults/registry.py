@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from .base import Fault
 from .clocks import BeatBehind, CallbacksBehind, RedisAhead, RedisBack, SweepsAhead, WorkersAhead
+from .cluster import MoveSlot
 from .database import DatabaseDown, DiskFull, FailoverPostgresql, KillPostgresql, LockDatabase
 from .fleet import HangServer, LateServer, LyingServer, PartitionServer, RestartServer
 from .others import ReceiverDown
@@ -77,6 +78,7 @@ _ORDER: tuple[type[Fault], ...] = (
     HangMaster,
     PartitionMaster,
     PromoteStale,
+    MoveSlot,
     Flush,
 )
 FAULTS: Mapping[str, type[Fault]] = {fault.name: fault for fault in _ORDER}

@@ -73,7 +73,7 @@ def test_a_story_says_on_one_line_how_it_went():
 
 def test_faults_that_need_a_look_inside_say_so_without_one():
     outside: Any = SimpleNamespace(state=None, proxies=None, sqlite_file="", valkey=None, postgresql=None)
-    outside.clocks = outside.sentinel = None
+    outside.clocks = outside.sentinel = outside.cluster = None
     outside.system = SimpleNamespace(pid=lambda name: 0)
     outside.pids = dict
     playable = {name for name, fault in FAULTS.items() if not fault().skip(outside)}
