@@ -9,6 +9,8 @@ from django.urls import reverse_lazy
 
 FORMAT_MODULE_PATH = ["admin_ui.formats"]
 
+LOGIN_REDIRECT_URL = "admin:index"
+
 UNFOLD: dict[str, Any] = {
     "SITE_TITLE": "GPU dispatcher",
     "SITE_HEADER": "GPU dispatcher",

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.logging import logging_config
 
-from .admin import FORMAT_MODULE_PATH, UNFOLD  # noqa: F401
+from .admin import FORMAT_MODULE_PATH, LOGIN_REDIRECT_URL, UNFOLD  # noqa: F401
 from .api import *  # noqa: F403
 from .celery import broker_url
 from .dispatcher import read_settings

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from django.db import connection
 
+from gpus.local.cpu import ProcessMeter
 from gpus.local.device import Device
 from gpus.local.gpu import LocalGpu
 from gpus.local.nvml import GpuReading, Nvml
@@ -49,7 +50,8 @@ class PinnedWatch:
         self._read = reader_of(device, nvml)
         self._telemetry: Reading | None = None
         self._measured_at = self._told_at = -1e9
-        self._doctor = Doctor(gpu, self._read, happened=log.warning)
+        cpu = ProcessMeter(lambda: gpu.session)
+        self._doctor = Doctor(gpu, self._read, cpu=cpu.read, happened=log.warning)
         self._threads = [
             threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
             for step, seconds, name in (

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from dataclasses import dataclass
 
+from gpus.handlers.gpu_words import is_of_gpu_library, is_sticky_fault, tells_out_of_memory
+
 MAX_TEXT = 500
 MAX_TRACEBACK = 3000
-
-_STICKY = re.compile(
-    r"CUDA error|\bXid\b|cuBLAS|cuDNN|device-side assert|illegal memory access|unspecified launch failure",
-    re.IGNORECASE,
-)
-"""After these the CUDA context of the process is lost: only a new process helps."""
-_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
 
 
 class BadInput(Exception):
@@ -62,8 +56,8 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """By its class where that says it (`torch.OutOfMemoryError` by name, since nothing here knows torch),
-    else by its text."""
+    """By its class (`torch.OutOfMemoryError` by name, since nothing here knows torch); by its text only where
+    a GPU's library wrote that (`gpus.handlers.gpu_words`)."""
     if isinstance(error, Cancelled):
         return Failure("cancelled", "The run was cancelled.")
     trace, said = _trace_of(error), _text_of(error)
@@ -76,9 +70,9 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("out_of_memory", text, trace)
     if isinstance(error, TransientGpuError):
         return Failure("gpu_fault", text, trace)
-    if _OUT_OF_MEMORY.search(text):
+    if is_of_gpu_library(error) and tells_out_of_memory(said):
         return Failure("out_of_memory", text, trace)
-    if _STICKY.search(text):
+    if is_sticky_fault(error):
         return Failure("gpu_fault", text, trace, sticky=True)
     return Failure("run_failed", text, trace)
 

@@ -14,7 +14,7 @@ from gpus.local.orders import Run
 from gpus.local.xids import sick_by
 
 IDLE_PERCENT = 5.0
-"""A GPU below this does nothing worth waiting for."""
+"""A GPU below this does nothing worth waiting for; without one, a process below this share of a core."""
 READ_SECONDS = 5.0
 KERNEL_SECONDS = 300.0
 
@@ -56,18 +56,20 @@ def why_sick(reading: GpuReading | None, error: str, ecc_at_start: int | None) -
 
 
 class Doctor:
-    """`look` is one step, called every second. read: None without a GPU: then a run is hung by its silence
-    alone. happened: (event, fields), for the log."""
+    """`look` is one step, called every second. read: None without a GPU: then the process' use of the CPU
+    tells whether it works. cpu: that, in percent of a core; None: not known. happened: (event, fields), for
+    the log."""
 
     def __init__(
         self,
         gpu: LocalGpu,
         read: Callable[[], GpuReading] | None,
         *,
+        cpu: Callable[[], float | None] = lambda: None,
         happened: Callable[..., None] = lambda event, **fields: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gpu, self._read, self._happened, self._clock = gpu, read, happened, clock
+        self._gpu, self._read, self._cpu, self._happened, self._clock = gpu, read, cpu, happened, clock
         self._seen = Seen()
         self._read_at = self._kernel_at = -1e9
         self._ecc: int | None = None
@@ -76,14 +78,16 @@ class Doctor:
 
     def look(self) -> None:
         now = self._clock()
-        if self._read is None:
-            self._seen = see(self._seen, 0.0, now)
-        elif now - self._read_at >= READ_SECONDS:
+        if now - self._read_at >= READ_SECONDS:
             self._read_at = now
-            self._examine(self._read, now)
+            if self._read is None:
+                self._seen = see(self._seen, self._cpu(), now)
+            else:
+                self._examine(self._read, now)
         for run in hung(self._gpu.runs(), self._gpu.models, self._seen, now):
             quiet = self._gpu.models[run.order.model].quiet_seconds
-            error = RunTimedOut(f"No progress for {quiet:.0f} s on an idle GPU: it was killed.")
+            where = "on an idle GPU" if self._read else "and its process used no CPU"
+            error = RunTimedOut(f"No progress for {quiet:.0f} s {where}: it was killed.")
             error.suspect, error.process_died = False, True
             self._gpu.stop_run(run.order.attempt, why=error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
 from gpus.handlers.errors import MAX_TRACEBACK
+from gpus.handlers.gpu_words import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
 from gpus.runners.json_body import Unreadable, read_json
 
@@ -19,7 +19,6 @@ _BUSY = frozenset({409, 429, 503})
 _LOST = frozenset({502, 504, *range(520, 525)})
 """520 to 524: a CDN lost the server behind it."""
 _NOT_THE_INPUT = frozenset({408, 425})
-_GPU_FAULT = re.compile(r"CUDA error|out of memory|\bXid\b", re.IGNORECASE)
 
 
 def error_of(response: Response, *, now: datetime) -> GpuError:
@@ -31,7 +30,7 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
         return error
     if status in _BUSY:
         return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
-    if _code(said) == "gpu_fault" or (status >= 500 and _GPU_FAULT.search(text)):
+    if _code(said) == "gpu_fault" or (status >= 500 and _is_gpu_fault(said, message_of(response))):
         return GpuFault(text)
     if status in _LOST:
         return ServerLost(text)
@@ -46,7 +45,7 @@ def failure_of(body: Mapping[str, Any]) -> GpuError:
     text = _words(body) or f"The server says {body.get('status', 'error')} and no more."
     trace = body.get("traceback")
     detail = trace[-MAX_TRACEBACK:] if isinstance(trace, str) else ""
-    if _code(body) == "gpu_fault" or _GPU_FAULT.search(text):
+    if _code(body) == "gpu_fault" or _is_gpu_fault(body, text):
         return GpuFault(text, detail=detail)
     return BadInput(text, detail=detail) if _code(body) == "bad_input" else RunFailed(text, detail=detail)
 
@@ -78,6 +77,16 @@ def _words(body: Mapping[str, Any]) -> str:
         if value:
             return (value if isinstance(value, str) else json.dumps(value))[:MAX_MESSAGE]
     return ""
+
+
+def _is_gpu_fault(body: Mapping[str, Any], text: str) -> bool:
+    """By the exception's name, if the answer has one, or by a text that is a GPU library's own."""
+    error = body.get("error")
+    told = {**body, **error} if isinstance(error, Mapping) else body
+    names = (told.get("type"), told.get("error_type"))
+    if any(isinstance(name, str) and name.rpartition(".")[2] in GPU_ERRORS for name in names):
+        return True
+    return tells_sticky_fault(text) or tells_out_of_memory(text)
 
 
 def _code(body: Mapping[str, Any]) -> Any:

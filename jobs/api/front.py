@@ -7,6 +7,7 @@ held back, and the client gets an event stream, or the job as it stands once it 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,8 @@ from jobs.events.handover import (
 from jobs.events.hub import EventHub
 from jobs.events.pulse import stream_pulse
 from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
-from jobs.services.submitted import Outcome
+from jobs.services.submitted import Outcome, outcome_in
+from jobs.states import JobState, is_final
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -147,10 +149,12 @@ class AsyncFront:
             over.cancel()
             leaves.cancel()
         submitted = scope["method"] == "POST"
-        if over.result() or not submitted:
-            now = await self._ask(scope, answer.wait.job_id)
-            if now.status == 200:
-                answer = answer.finished_by(now) if submitted else now
+        now = await self._ask(scope, answer.wait.job_id)
+        if now.status == 200:
+            if not submitted:
+                answer = now
+            else:
+                answer = answer.finished_by(now) if over.result() else answer.standing_by(now)
         if submitted:
             answer.headers.append((b"preference-applied", f"wait={_seconds(scope)}".encode()))
         await answer.send_to(send)
@@ -215,6 +219,22 @@ class _Answer:
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))
         return _Answer(None, 200, headers, content)
+
+    def standing_by(self, job: _Answer) -> _Answer:
+        """A submit's answer while its job is not over: as the job stands now. What was foretold of its start
+        holds as long as nothing happened to it."""
+        told, now = json.loads(self.content), json.loads(job.content)
+        state = JobState(now["status"])
+        if is_final(state):
+            return self.finished_by(job)
+        foretold = ("position", "wait_reason", "starts_in")
+        is_same = (state, now["attempts"]) == (told["status"], told["attempts"])
+        kept = {name: told[name] if is_same else None for name in foretold}
+        said = {**told, **now, **kept, "outcome": told["outcome"] if is_same else outcome_in(state).value}
+        content = json.dumps(said, separators=(",", ":")).encode()
+        headers = [header for header in self.headers if header[0] != b"content-length"]
+        headers.append((b"content-length", str(len(content)).encode()))
+        return _Answer(None, self.status, headers, bytearray(content))
 
     async def send_to(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})

@@ -58,8 +58,13 @@ class SubmittedBatch:
 
 def outcome_of(job: Job) -> Outcome:
     """Of a job as it stands."""
-    if is_final(JobState(job.state)):
+    return outcome_in(JobState(job.state))
+
+
+def outcome_in(state: JobState) -> Outcome:
+    """Of a job in this state."""
+    if is_final(state):
         return Outcome.FINISHED
-    if job.state == JobState.SCHEDULED:
+    if state is JobState.SCHEDULED:
         return Outcome.SCHEDULED
-    return Outcome.LEASED if job.state == JobState.RUNNING else Outcome.QUEUED
+    return Outcome.LEASED if state is JobState.RUNNING else Outcome.QUEUED

@@ -208,3 +208,12 @@ def test_who_is_not_logged_in_sees_the_login(client: Client) -> None:
     answer = client.get(reverse("admin:jobs_job_changelist"))
     assert answer.status_code == 302
     assert "login" in answer["Location"]
+
+
+def test_the_log_in_page_opened_by_itself_leads_to_the_overview(
+    client: Client, django_user_model: Any
+) -> None:
+    django_user_model.objects.create_superuser("ada", password="secret")
+    page = reverse("admin:login")
+    answer = client.post(page, {"username": "ada", "password": "secret"})
+    assert (answer.status_code, answer["Location"]) == (302, reverse("admin:index"))

@@ -12,6 +12,20 @@ class OutOfMemoryError(RuntimeError):
     """Named as torch's."""
 
 
+class AcceleratorError(RuntimeError):
+    """Named as torch's."""
+
+
+def raised_upon(error: Exception) -> Exception:
+    try:
+        try:
+            raise error
+        except Exception:
+            raise LookupError("no image")  # noqa: B904
+    except LookupError as wrapped:
+        return wrapped
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sticky"),
     [
@@ -25,6 +39,12 @@ class OutOfMemoryError(RuntimeError):
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "gpu_fault", True),
         (RuntimeError("CUDA error: device-side assert triggered"), "gpu_fault", True),
         (ValueError("shape"), "run_failed", False),
+        (AcceleratorError("whatever it says"), "gpu_fault", True),
+        (raised_upon(RuntimeError("CUDA error: unknown")), "gpu_fault", True),
+        (ValueError("the prompt quotes 'CUDA error: x'"), "run_failed", False),
+        (ValueError("CUDA error: is the whole prompt"), "run_failed", False),
+        (RuntimeError("the caption 'CUDA error' is too short"), "run_failed", False),
+        (KeyError("out of memory"), "run_failed", False),
     ],
 )
 def test_every_exception_has_a_class(error, code, sticky):

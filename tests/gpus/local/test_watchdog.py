@@ -87,13 +87,15 @@ class Patient:
 
 
 class Ward:
-    def __init__(self, read: Callable[[], GpuReading] | None) -> None:
+    def __init__(self, read: Callable[[], GpuReading] | None, cpu: float | None = 0.0) -> None:
+        self.cpu = cpu
         self.patient, self.now = Patient(), 1000.0
         gpu: Any = self.patient
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.doctor = Doctor(
             gpu,
             read,
+            cpu=lambda: self.cpu,
             happened=lambda event, **fields: self.events.append((event, fields)),
             clock=lambda: self.now,
         )
@@ -228,3 +230,16 @@ def test_without_a_gpu_nothing_is_asked_of_one():
     assert (ward.patient.probes, ward.patient.sick) == (0, "")
     ward.look(61.0)
     assert len(ward.patient.stopped) == 1
+    assert "its process used no CPU" in str(ward.patient.stopped[0][1])
+
+
+def test_without_a_gpu_a_busy_cpu_works_however_silent_it_is():
+    ward = Ward(None, cpu=100.0)
+    ward.patient.going = [run(last_sign=900.0)]
+    for _ in range(20):
+        ward.look(30.0)
+    assert ward.patient.stopped == []
+    ward.cpu = None
+    for _ in range(20):
+        ward.look(30.0)
+    assert ward.patient.stopped == [], "nobody can say"

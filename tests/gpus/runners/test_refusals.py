@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpus.errors import BadInput, GpuBusy, GpuFault, LeaseLost, ServerFailed, ServerLost
+from gpus.errors import BadInput, GpuBusy, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
 from gpus.runners.base import Response
-from gpus.runners.refusals import error_of, message_of, retry_after_seconds
+from gpus.runners.refusals import error_of, failure_of, message_of, retry_after_seconds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -46,6 +46,42 @@ def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():
 
 @pytest.mark.parametrize("body", [b'{"detail": "CUDA error: sticky"}', b'{"error_code": "gpu_fault"}'])
 def test_a_500_of_a_broken_gpu_is_a_gpu_fault(body):
+    assert isinstance(error_of(Response(500, {}, body), now=NOW), GpuFault)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.AcceleratorError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
+        "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS",
+        "NVRM: Xid (PCI:0000:01:00): 79",
+    ],
+)
+def test_a_text_that_is_a_gpu_librarys_own_is_believed(text):
+    body = json.dumps({"detail": text}).encode()
+    assert isinstance(error_of(Response(500, {}, body), now=NOW), GpuFault)
+    assert isinstance(failure_of({"status": "failed", "error": text}), GpuFault)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the prompt 'CUDA error: x' has no image",
+        "ValueError: CUDA error: is no caption",
+        "could not parse: out of memory",
+        "KeyError: 'Xid'",
+        "CUDA errors are explained in the manual",
+    ],
+)
+def test_a_text_that_only_quotes_such_words_is_no_gpu_fault(text):
+    body = json.dumps({"detail": text}).encode()
+    assert type(error_of(Response(500, {}, body), now=NOW)) is ServerFailed
+    assert type(failure_of({"status": "failed", "error": text})) is RunFailed
+
+
+def test_the_exceptions_name_is_believed_beside_any_text():
+    body = json.dumps({"error": {"type": "torch.AcceleratorError", "message": "oh"}}).encode()
     assert isinstance(error_of(Response(500, {}, body), now=NOW), GpuFault)
 
 

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from jobs.services.keys import create_key
+from tests.builders import make_running
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import end_job, new_job
 from tests.jobs.events.test_stream import until
@@ -98,6 +99,32 @@ def test_a_submit_that_waited_in_vain_is_accepted(web: Web, tenant: Account, set
     headers = bearer(tenant) | {"Prefer": "wait=1000"}
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+
+
+def test_a_submit_that_waited_in_vain_tells_how_its_job_stands(
+    web: Web, tenant: Account, settings: Any
+) -> None:
+    from django.db import connections
+
+    from jobs.models import Job
+
+    settings.DISPATCHER = settings.DISPATCHER.__class__(max_wait_seconds=4.0)
+
+    def run() -> None:
+        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        make_running(Job.objects.get())
+        connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    headers = bearer(tenant) | {"Prefer": "wait=1000"}
+    answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
+    thread.join()
+    told = answer.json()
+    assert (answer.status_code, told["status"], told["outcome"]) == (202, "running", "leased")
+    assert [attempt["state"] for attempt in told["attempts"]] == ["sent"]
+    assert (told["position"], told["wait_reason"], told["starts_in"]) == (None, None, None)
+    assert answer.headers["Location"].endswith(told["job_id"])
 
 
 def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> None:
