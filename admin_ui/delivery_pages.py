@@ -6,15 +6,18 @@ import json
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import reverse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.callbacks.deliver import replay
-from jobs.models import Callback, CallbackTry
+from jobs.callbacks.report import delivery_report
+from jobs.models import Callback, CallbackTry, ReceiverCircuit
 from jobs.services import ports
 
 from .filters import MessageCreatedFilter
@@ -42,6 +45,7 @@ class CallbackPages(SamplePage):
     sortable_by = ()
     heavy = ("body",)
     actions = ("replay_callbacks",)
+    list_before_template = "admin_ui/callbacks/top.html"
     actions_list = ("send_test",)
     actions_detail = ("replay_one",)
     inlines = (TriesOfCallback,)
@@ -54,6 +58,17 @@ class CallbackPages(SamplePage):
         "body_json",
     )
     readonly_fields = ("state_label", "job_page", "body_json")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.deliveries)
+        return [path("deliveries/", view, name="jobs_callback_deliveries"), *super().get_urls()]
+
+    def deliveries(self, request: HttpRequest) -> HttpResponse:
+        """How they stand, for the top of the list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        report = delivery_report(ports.production_ports().clock.now())
+        return TemplateResponse(request, "admin_ui/callbacks/deliveries.html", {"deliveries": report})
 
     @operation("Send a test", permissions=["operate"], icon="outgoing_mail")
     def send_test(self, request: HttpRequest) -> HttpResponse:
@@ -91,6 +106,16 @@ class CallbackPages(SamplePage):
     @column("body")
     def body_json(self, callback: Callback) -> SafeString | str:
         return json_block(json.loads(callback.body))
+
+
+@admin.register(ReceiverCircuit)
+class ReceiverPages(HistoryAdmin):
+    """Receivers that did not answer, by tenant."""
+
+    list_display = ("receiver", "tenant", "failures", "failed_at", "resting_until", "last_error")
+    list_select_related = ("tenant",)
+    ordering = ("-id",)
+    sortable_by = ()
 
 
 @admin.register(CallbackTry)

@@ -48,6 +48,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Audit", "policy", "gpus", "auditentry"),
             ("Model versions", "history_edu", "gpus", "configversion"),
             ("Delivery log", "outgoing_mail", "jobs", "callbacktry"),
+            ("Receivers", "link_off", "jobs", "receivercircuit"),
             ("Pushed results", "move_to_inbox", "jobs", "pushedresult"),
             ("Idempotency keys", "content_copy", "jobs", "idempotencykey"),
             ("Tags", "sell", "jobs", "jobtag"),

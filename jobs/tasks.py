@@ -39,12 +39,11 @@ def sweep(name: str) -> dict[str, Any]:
 
 
 @shared_task(name=wake.DELIVER, ignore_result=True)
-def deliver(callback_id: str) -> str:
-    """Sends one callback if it is due. Returns what became of it."""
-    from jobs.callbacks.deliver import deliver as deliver_callback
-    from jobs.services.ports import production_ports
+def deliver(callback_id: str) -> None:
+    """Says that there are callbacks to send; which ones are next, their worker decides."""
+    from jobs.services.callback_delivery import current_delivery_worker
 
-    return deliver_callback(callback_id, now=production_ports().clock.now())
+    current_delivery_worker().nudge(callback_id)
 
 
 def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:

@@ -76,6 +76,23 @@ class DispatcherSettings:
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
     callback_timeout_seconds: float = 15.0
+    callbacks_in_flight: int = 1000
+    """Callbacks that one callbacks worker sends at once; each is a socket, none is a thread."""
+    callbacks_in_flight_per_tenant: int = 500
+    """Of one tenant; and no more than are free, so that several tenants can't fill all of them."""
+    callbacks_in_flight_per_receiver: int = 16
+    """Of one tenant to one host and port."""
+    callback_bytes_in_flight: int = 64_000_000
+    """Bodies in memory; a tenant may hold as many bytes as are free, and one message in any case."""
+    callback_circuit_failures: int = 3
+    """Tries without an answer that open a receiver's circuit: one try at a time then; 0: none opens."""
+    callback_circuit_rest_seconds: float = 5.0
+    """The pause between two tries of an open circuit the first time; twice as long after each that fails."""
+    callback_circuit_rest_cap_seconds: float = 60.0
+    callback_lookups: int = 16
+    """Names of receivers that are looked up at once; each is a thread as long as the resolver takes."""
+    callback_lookup_seconds: float = 5.0
+    """After so long without an answer of the resolver a try counts as failed."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     public_url: str = "http://127.0.0.1:8000"
@@ -102,13 +119,19 @@ class DispatcherSettings:
             raise ImproperlyConfigured(
                 "DISPATCHER_CIRCUIT_REST_CAP_SECONDS must not be less than DISPATCHER_CIRCUIT_REST_SECONDS"
             )
-        if self.worker_threads < 1:
-            raise ImproperlyConfigured("DISPATCHER_WORKER_THREADS must be at least 1")
         if self.health_port:
             try:
                 split_address(self.health_port)
             except ValueError as error:
                 raise ImproperlyConfigured(f"DISPATCHER_HEALTH_PORT: {error}") from None
+        if self.callback_circuit_rest_cap_seconds < self.callback_circuit_rest_seconds:
+            raise ImproperlyConfigured(
+                "DISPATCHER_CALLBACK_CIRCUIT_REST_CAP_SECONDS must not be less than "
+                "DISPATCHER_CALLBACK_CIRCUIT_REST_SECONDS"
+            )
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
@@ -117,6 +140,16 @@ class DispatcherSettings:
                 ip_network(network.strip(), strict=False)
             except ValueError as error:
                 raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_NETWORKS: {error}") from None
+
+
+_AT_LEAST_ONE = (
+    "worker_threads",
+    "callbacks_in_flight",
+    "callbacks_in_flight_per_tenant",
+    "callbacks_in_flight_per_receiver",
+    "callback_bytes_in_flight",
+    "callback_lookups",
+)
 
 
 def read_settings(env: environ.Env) -> DispatcherSettings:

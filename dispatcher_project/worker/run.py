@@ -29,9 +29,10 @@ from dispatcher_project.worker.shown import ShownRuns, show_run
 from dispatcher_project.worker.successor import Predecessor, can_have_successor
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
-from jobs.wake import SWEEPS_QUEUE
+from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE
 
 if TYPE_CHECKING:
+    from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.services.presence import Presence
 
 log = structlog.get_logger(__name__)
@@ -110,7 +111,15 @@ def run_queue_worker(
 
     keep_connections()
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
+    callbacks: DeliveryWorker | None = None
     stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
+    if CALLBACKS_QUEUE in queues:
+        from jobs.services.callback_delivery import current_delivery_worker
+
+        callbacks = current_delivery_worker()
+        stop = OrderedStop(
+            grace_seconds=QUEUE_WORKER_GRACE_SECONDS, drain=callbacks.drain, busy=callbacks.busy
+        )
     presence = presence_of(queues)
     presence.start()
     try:
@@ -125,6 +134,8 @@ def run_queue_worker(
             any_of=fleets.redis if SWEEPS_QUEUE in queues else dict,
         )
     finally:
+        if callbacks is not None:
+            callbacks.stop(QUEUE_WORKER_GRACE_SECONDS)
         presence.stop()
         stop.ended()
 

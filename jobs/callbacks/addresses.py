@@ -42,7 +42,7 @@ def addresses_of(host: str, port: int, *, within_seconds: float) -> list[Address
 
     def look_up() -> None:
         try:
-            answers.put(_resolve(host, port))
+            answers.put(resolve(host, port))
         except OSError as error:
             answers.put(error)
 
@@ -88,7 +88,7 @@ def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
     return tuple(ip_network(text.strip(), strict=False) for text in texts)
 
 
-def _resolve(host: str, port: int) -> list[Address]:
+def resolve(host: str, port: int) -> list[Address]:
     """The one place that asks the system; a literal address is its own answer."""
     try:
         return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))

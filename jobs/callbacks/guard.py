@@ -1,7 +1,7 @@
 """Which addresses a callback may reach: the dispatcher must not become anybody's way into a private network.
 
 A URL is checked when a job is submitted and its name is resolved again at each delivery; only addresses that
-`resolve_allowed` returned are connected to, so that a name that changes its mind in between (DNS rebinding)
+`allowed` returned are connected to, so that a name that changes its mind in between (DNS rebinding)
 gains nothing.
 """
 
@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from time import monotonic
 from urllib.parse import quote, urlsplit
 
 from gpus.remember import Remembered
 from jobs.errors import CallbackUrlRefused
+from jobs.models.callback import MAX_RECEIVER_LENGTH
 
 from .addresses import Address, addresses_of, is_allowed, literal_addresses
 
 MAX_URL_LENGTH = 2000
+UNREADABLE = "unreadable"
 SUBMIT_LOOKUP_SECONDS = 2.0
 REMEMBER_SECONDS = 10.0
 _POINTER = "/callback_url"
@@ -98,14 +101,8 @@ def needs_look_up(url: str) -> bool:
     return not known and not _lately.knows((target.host, target.port))
 
 
-def resolve_allowed(host: str, port: int, *, within_seconds: float = 10.0) -> list[Address]:
-    """The addresses of `host` that may be connected to, best first; none if all are refused.
-
-    Raises OSError (`socket.gaierror`, `TimeoutError`) when the name can't be resolved.
-    """
-    found = literal_addresses(host, port)
-    if found is None:
-        found = addresses_of(host, port, within_seconds=within_seconds)
+def allowed(found: list[Address]) -> list[Address]:
+    """Those that may be connected to, in the same order."""
     return [address for address in found if is_allowed(address)]
 
 
@@ -129,6 +126,17 @@ def read_url(url: str) -> Target:
         raise _refused("The callback URL must not hold credentials.")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port or _PORTS[parts.scheme], _ascii_path(path))
+
+
+@lru_cache(maxsize=4096)
+def receiver_of(url: str) -> str:
+    """Host and port of a callback URL, by which its messages share a queue. Never raises: a URL that can't be
+    read is found out by its delivery."""
+    try:
+        target = read_url(url)
+    except CallbackUrlRefused:
+        return UNREADABLE
+    return f"{target.host}:{target.port}"[:MAX_RECEIVER_LENGTH]
 
 
 def _ascii_host(host: str) -> str:

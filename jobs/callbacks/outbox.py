@@ -11,6 +11,8 @@ from jobs.ids import new_id
 from jobs.models import Callback, Job
 from jobs.states import JobState
 
+from .guard import receiver_of
+
 
 def callback_for(job: Job, *, now: datetime) -> Callback | None:
     """The unsaved message for a job that carries its final values; None if nobody asked to be told.
@@ -24,6 +26,8 @@ def callback_for(job: Job, *, now: datetime) -> Callback | None:
         id=f"msg_{new_id(now.timestamp())}",
         job_id=job.id,
         round=job.round,
+        tenant_id=job.tenant_id,
+        receiver=receiver_of(job.callback_url),
         url=job.callback_url,
         body=_body(job),
         state=Callback.State.PENDING,

@@ -1,30 +1,35 @@
-"""One POST to an address that was checked: no second look-up, no redirect, one deadline over everything.
+"""One POST to an address that was checked: no second look-up, no redirect, no proxy of the environment.
 
-Not `requests`: it resolves names itself, follows proxies of the environment, and its time limit starts anew
-with every byte that a slow receiver sends.
+On an event loop and by non-blocking sockets: a receiver that does not answer costs a socket, and no thread.
+Not by asyncio's own streams, whose TLS keeps a quarter of a megabyte for each connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import socket
 import ssl
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from .addresses import Address
 from .guard import Target
 
 CONNECT_SECONDS = 5.0
 """For one address, so that a dead one leaves time for the next."""
+MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
-_SEND_CHUNK_BYTES = 64 * 1024
+DRAIN_SECONDS = 1.0
+"""For what follows the answer's head, which counts already."""
+_CHUNK_BYTES = 64 * 1024
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,90 +50,182 @@ class Answer:
             return None
 
 
-def post(
-    target: Target, addresses: list[Address], *, body: bytes, headers: Mapping[str, str], until: float
+async def post(
+    target: Target,
+    addresses: list[Address],
+    *,
+    body: bytes,
+    headers: Mapping[str, str],
+    limit: asyncio.Timeout,
 ) -> Answer:
-    """Sends once. until: on the monotonic clock, seconds. Raises OSError or http.client.HTTPException."""
-    with _connect(target, addresses, until) as sock:
-        connection = http.client.HTTPConnection(target.host, target.port)
-        connection.auto_open = 0  # it would connect by name
-        connection.sock = _BoundedSocket(sock, until)
-        connection.request("POST", target.path, body=body, headers={"Host": target.authority, **headers})
-        response = connection.getresponse()
-        _drain(response)
+    """Send once. limit: around this call; ends with the answer's head. Raises OSError or
+    http.client.HTTPException."""
+    sock = await _connect(target, addresses)
+    try:
+        wire = _Wire(sock)
+        if isinstance(sock, ssl.SSLSocket):
+            await wire.run(sock.do_handshake)
+        await wire.send(_head(target, headers, len(body)))
+        await wire.send(body)
+        response = await _response(wire)
+        limit.reschedule(None)  # the answer counts, however its end comes
+        with suppress(OSError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await _drain(wire, response.length)
         return Answer(response.status, response.headers.get("Retry-After"))
+    finally:
+        sock.close()
 
 
-class _BoundedSocket:
-    """As much of a socket as http.client uses, with one deadline for all of it."""
+class _Wire:
+    """A non-blocking socket, with or without TLS, as this event loop waits for it."""
 
-    def __init__(self, sock: socket.socket, until: float) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._until = until
+        self._loop = asyncio.get_running_loop()
+        self.buffer = bytearray()
 
-    def sendall(self, data: bytes) -> None:
+    async def run(self, step: Callable[[], _T], *, writes: bool = False) -> _T:
+        """Repeat `step` until the socket is ready for it. writes: what a plain socket waits for."""
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                writes = False
+            except ssl.SSLWantWriteError:
+                writes = True
+            except BlockingIOError:
+                pass
+            await self._ready(writes=writes)
+
+    async def send(self, data: bytes) -> None:
         view = memoryview(data)
-        for start in range(0, len(view), _SEND_CHUNK_BYTES):  # TLS counts its time limit per write
-            self._sock.settimeout(_left(self._until))
-            self._sock.sendall(view[start : start + _SEND_CHUNK_BYTES])
+        while view:
+            chunk = view[:_CHUNK_BYTES]  # after a wait, TLS wants the same bytes again
+            view = view[await self.run(partial(self._sock.send, chunk), writes=True) :]
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_BoundedReader(self._sock, self._until))
+    async def receive(self) -> bool:
+        """Add what arrives to the buffer; False at the end."""
+        try:
+            chunk = await self.run(partial(self._sock.recv, _CHUNK_BYTES))
+        except ssl.SSLEOFError:  # many servers end TLS without saying so
+            return False
+        self.buffer += chunk
+        return bool(chunk)
 
-    def close(self) -> None:
-        """Nothing: http.client lets go of the socket before the answer is read; `post` closes it."""
+    async def _ready(self, *, writes: bool) -> None:
+        add, remove = (
+            (self._loop.add_writer, self._loop.remove_writer)
+            if writes
+            else (self._loop.add_reader, self._loop.remove_reader)
+        )
+        ready = self._loop.create_future()
+        add(self._sock.fileno(), _set, ready)
+        try:
+            await ready
+        finally:
+            remove(self._sock.fileno())
 
 
-class _BoundedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, until: float) -> None:
-        self._sock = sock
-        self._until = until
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left(self._until))
-        return self._sock.recv_into(buffer)
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
-def _connect(target: Target, addresses: list[Address], until: float) -> socket.socket:
+class _Head:
+    """As much of a socket as http.client reads an answer's head from."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._head)
+
+
+async def _connect(target: Target, addresses: list[Address]) -> socket.socket:
     failure: OSError = OSError("no address to connect to")
     for address in addresses:
         try:
-            sock = socket.create_connection((str(address), target.port), min(_left(until), CONNECT_SECONDS))
+            async with asyncio.timeout(CONNECT_SECONDS):
+                sock = await _open(address, target.port)
         except OSError as error:
-            failure = error
+            late = TimeoutError(f"no connection to {address} in {CONNECT_SECONDS:g} s")
+            failure = error if str(error) else late
             continue
         if target.scheme == "http":
             return sock
         try:
-            sock.settimeout(_left(until))
-            return _tls().wrap_socket(sock, server_hostname=target.host)  # the name is what is verified
-        except OSError:
+            # the name is what is verified
+            return _tls().wrap_socket(sock, server_hostname=target.host, do_handshake_on_connect=False)
+        except BaseException:
             sock.close()
             raise
     raise failure
 
 
-@lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
-def _drain(response: http.client.HTTPResponse) -> None:
-    """Lets a polite receiver finish its answer. Its status counts already, so a bad end of it does not."""
-    left = MAX_ANSWER_BYTES
+async def _open(address: Address, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
-        while left > 0 and (chunk := response.read1(min(left, 8192))):
-            left -= len(chunk)
-    except (OSError, http.client.HTTPException):
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (str(address), port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _head(target: Target, headers: Mapping[str, str], length: int) -> bytes:
+    lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.authority}", "Accept-Encoding: identity"]
+    lines += [f"Content-Length: {length}", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _response(wire: _Wire) -> http.client.HTTPResponse:
+    """The first answer that is not an interim one, its body unread."""
+    left = MAX_HEAD_BYTES
+    while True:
+        head = await _read_head(wire, left)
+        left -= len(head)
+        response = http.client.HTTPResponse(_Head(head), method="POST")  # type: ignore[arg-type]
+        if not _is_interim(head):
+            response.begin()
+            return response
+
+
+def _is_interim(head: bytes) -> bool:
+    words = head.split(None, 2)
+    return len(words) > 1 and len(words[1]) == 3 and words[1].startswith(b"1") and words[1] != b"101"
+
+
+async def _read_head(wire: _Wire, most: int) -> bytes:
+    """All lines up to the empty one; less when the receiver hangs up before, or does not talk HTTP."""
+    start = 0
+    while True:
+        end = wire.buffer.find(b"\n", start)
+        if max(start, end, len(wire.buffer) if end < 0 else 0) > most:
+            raise http.client.LineTooLong("answer's head")
+        if end < 0:
+            if not await wire.receive():
+                return _cut(wire, len(wire.buffer))
+            continue
+        if not wire.buffer[start : end + 1].strip(b"\r\n") or not wire.buffer.startswith(b"HTTP/"):
+            return _cut(wire, end + 1)
+        start = end + 1
+
+
+def _cut(wire: _Wire, length: int) -> bytes:
+    head = bytes(wire.buffer[:length])
+    del wire.buffer[:length]
+    return head
+
+
+async def _drain(wire: _Wire, length: Any) -> None:
+    """Let a polite receiver finish its answer, up to a limit."""
+    left = MAX_ANSWER_BYTES if length is None else min(length, MAX_ANSWER_BYTES)
+    while len(wire.buffer) < left and await wire.receive():
         pass
 
 
-def _left(until: float) -> float:
-    """Seconds left; raises TimeoutError at the end."""
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the receiver took too long")
-    return left
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -9,11 +9,13 @@ from datetime import datetime
 from django.db import transaction
 
 from gpus.services.audit import record
+from gpus.services.secrets import SecretUnreadable
 from jobs.ids import new_id
 from jobs.models import Tenant
 
 from .guard import check_callback_url
-from .sending import Outcome, send_once
+from .sending import Message, Outcome, failure_text, send_now
+from .tenant_secret import secrets_of
 
 
 def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
@@ -26,4 +28,8 @@ def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
     )
     with transaction.atomic():  # before it leaves: what was done is known even if this process ends here
         record(by, "send_sample_callback", f"tenant:{tenant.name}", url=url, message_id=message_id)
-    return send_once(url, tenant, message_id=message_id, body=body, now=now)
+    try:
+        secrets = secrets_of(tenant, now)
+    except SecretUnreadable as failure:
+        return Outcome(None, failure_text(failure), 0)
+    return send_now(Message(message_id, tenant.pk, url, body, secrets), now=now)

@@ -1,6 +1,6 @@
 from .api_key import ApiKey
 from .attempt import Attempt
-from .callback import Callback, CallbackTry
+from .callback import Callback, CallbackTry, ReceiverCircuit
 from .event import Event
 from .idempotency import IdempotencyKey
 from .job import DEAD_LETTER, Job, JobTag
@@ -24,6 +24,7 @@ __all__ = [
     "JobTag",
     "PurgeLedger",
     "PushedResult",
+    "ReceiverCircuit",
     "Rollup",
     "SweepRun",
     "Tally",

@@ -3,11 +3,15 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+MAX_RECEIVER_LENGTH = 300
+
 
 class Callback(models.Model):
     """The outbox: one message per finished round of a job, written in the finishing transaction.
 
-    id is the `webhook-id`. body is fixed at finish: a later round has its own message.
+    id is the `webhook-id`. body is fixed at finish: a later round has its own message. tenant, receiver: the
+    queue in which it waits; empty where an older version wrote the row, until the callbacks worker fills them
+    in. next_at: also the lease of a try that is under way. sending_until: that lease, while there is one.
     """
 
     class State(models.TextChoices):
@@ -18,12 +22,18 @@ class Callback(models.Model):
 
     id = models.CharField(max_length=40, primary_key=True, editable=False)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="callbacks")
+    tenant = models.ForeignKey(
+        "jobs.Tenant", on_delete=models.DO_NOTHING, null=True, editable=False, related_name="+",
+        db_constraint=False, db_index=False,
+    )  # fmt: skip
+    receiver = models.CharField(max_length=MAX_RECEIVER_LENGTH, null=True, editable=False)
     round = models.PositiveIntegerField(default=1)
     url = models.CharField(max_length=2000)
     body = models.TextField()
     state = models.CharField(max_length=10, choices=State.choices, default=State.PENDING)
     tries = models.PositiveIntegerField(default=0)
     next_at = models.DateTimeField(null=True, blank=True)
+    sending_until = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField()
     delivered_at = models.DateTimeField(null=True, blank=True)
 
@@ -32,6 +42,21 @@ class Callback(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "round"], name="one_callback_per_round")]
         indexes = [
             models.Index(fields=["next_at"], name="callback_due_idx", condition=Q(state="pending")),
+            models.Index(
+                fields=["tenant", "receiver", "next_at"],
+                name="callback_queue_idx",
+                condition=Q(state="pending"),
+            ),
+            models.Index(
+                fields=["next_at"],
+                name="callback_no_queue_idx",
+                condition=Q(state="pending", receiver=None),
+            ),
+            models.Index(
+                fields=["sending_until"],
+                name="callback_sending_idx",
+                condition=Q(sending_until__isnull=False),
+            ),
             models.Index(
                 fields=["state", "-id"],
                 name="callback_undelivered_idx",
@@ -58,3 +83,32 @@ class CallbackTry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.callback_id} #{self.number}"
+
+
+class ReceiverCircuit(models.Model):
+    """A tenant's receiver that did not answer lately; the first answer deletes the row.
+
+    receiver: host:port. failures: tries without an answer since then. resting_until: no try before; None
+    while the circuit is closed. rest_seconds: the present rest, the next one is longer.
+    """
+
+    tenant = models.ForeignKey(
+        "jobs.Tenant", on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    receiver = models.CharField(max_length=MAX_RECEIVER_LENGTH)
+    failures = models.PositiveIntegerField(default=0)
+    failed_at = models.DateTimeField()
+    resting_until = models.DateTimeField(null=True, blank=True)
+    rest_seconds = models.FloatField(default=0.0)
+    last_error = models.CharField(max_length=500, blank=True, default="")
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name = "receiver without an answer"
+        verbose_name_plural = "receivers without an answer"
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "receiver"], name="one_circuit_per_receiver")
+        ]
+
+    def __str__(self) -> str:
+        return self.receiver

@@ -1,26 +1,31 @@
-"""Callbacks whose time has come: due again by their schedule, or the wake after the commit was lost."""
+"""Callbacks whose time has come: due again by their schedule, or the wake after the commit was lost.
+
+The callbacks worker finds them by itself; workers of older versions send what they are named.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from jobs.callbacks.deliver import due_callbacks
+from jobs.callbacks.delivery_worker import limits
+from jobs.callbacks.pick import Pick
+from jobs.callbacks.shares import Shares
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount
 
-LIMIT = 200
 GRACE_SECONDS = 1.0
 """The wake that followed the commit is given this long."""
 AGAIN_SECONDS = 10.0
 """A message still waiting for its worker gets no second wake sooner: they would pile up."""
 
 _woken: dict[str, float] = {}
+_pick = Pick()
 
 
 def sweep(ports: Ports) -> SweepCount:
     """A doubled wake is harmless: a delivery takes its row by compare-and-set. repaired: wakes sent."""
     monotonic = ports.clock.monotonic()
-    due = due_callbacks(ports.clock.now() - timedelta(seconds=GRACE_SECONDS), LIMIT)
+    due, _ = _pick.ids(Shares(limits()), ports.clock.now() - timedelta(seconds=GRACE_SECONDS))
     for callback_id, woken_at in list(_woken.items()):
         if not 0 <= monotonic - woken_at < AGAIN_SECONDS:
             del _woken[callback_id]

@@ -13,10 +13,19 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from jobs.ids import ID_LENGTH, new_id
-from jobs.models import DEAD_LETTER, Attempt, Event, Job, PurgeLedger, PushedResult
+from jobs.models import (
+    DEAD_LETTER,
+    Attempt,
+    Callback,
+    Event,
+    Job,
+    PurgeLedger,
+    PushedResult,
+    ReceiverCircuit,
+)
 from jobs.services.ports import Ports
 from jobs.services.signs import drop_old_signs
 from jobs.states import FINAL_JOB_STATES
@@ -25,10 +34,13 @@ from jobs.sweeps.rollups import summed_up_to
 
 DEAD_LETTERS_KEPT = 3
 BATCH = 200
+_PENDING = Callback.objects.filter(state=Callback.State.PENDING)
 BUDGET_SECONDS = 1800.0
 """Of one run, which has a thread of its own: half of the time between two of them. A count of batches would
 be a limit on how many jobs a day the table can bear."""
 PUSHED_KEPT = timedelta(days=1)
+CIRCUITS_KEPT = timedelta(days=7)
+"""Twice as long as a callback is tried: that receiver is not called any more."""
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -44,6 +56,7 @@ def sweep(ports: Ports) -> SweepCount:
         return True
 
     count = sweep_rows("retention", _old_jobs(now, ports), purge)
+    ReceiverCircuit.objects.filter(failed_at__lt=now - CIRCUITS_KEPT).delete()
     return SweepCount(
         count.looked, removed + _drop_pushed(now) + drop_old_signs(now), count.failed, count.notes
     )
@@ -69,7 +82,8 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
 
 
 def _purge(ids: list[str]) -> int:
-    """A dead letter retried meanwhile stays; so does a job whose end no sum knows yet."""
+    """A dead letter retried meanwhile stays; so does a job whose end no sum knows yet, or whose client is not
+    told yet: the message would go with it."""
     final = [state.value for state in FINAL_JOB_STATES]
     uncounted = Event.objects.filter(job_id__in=ids, id__gt=summed_up_to()).values_list("job_id", flat=True)
     ids = sorted(set(ids) - set(uncounted))
@@ -77,6 +91,7 @@ def _purge(ids: list[str]) -> int:
         rows = list(
             Job.objects.select_for_update()
             .filter(id__in=ids, state__in=final)
+            .exclude(Exists(_PENDING.filter(job_id=OuterRef("id"))))
             .values_list("id", "tenant_id", "state")
         )
         for (tenant, state), number in Counter((tenant, state) for _, tenant, state in rows).items():

@@ -26,6 +26,7 @@ from jobs.models import (
     JobTag,
     PurgeLedger,
     PushedResult,
+    ReceiverCircuit,
     Rollup,
     SweepRun,
     Tally,
@@ -102,6 +103,9 @@ def fill(*, jobs: int) -> None:
     Callback.objects.bulk_create(callbacks)
     CallbackTry.objects.bulk_create(
         CallbackTry(callback=row, number=1, at=NOW, status_code=500, error="HTTP 500") for row in callbacks
+    )
+    ReceiverCircuit.objects.create(
+        tenant=tenants[0], receiver="hooks.example.com:443", failures=3, failed_at=NOW, last_error="silent"
     )
     JobTag.objects.bulk_create(JobTag(job=row, tag="night") for row in rows[:50])
     IdempotencyKey.objects.create(tenant=tenants[0], key="order-7", fingerprint="f" * 64, job=rows[0])

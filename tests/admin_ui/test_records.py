@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
 from gpus.services.audit import record
 from gpus.services.registry import configure_model
 from jobs.callbacks.sending import Outcome
-from jobs.models import Job, Tenant
+from jobs.models import Callback, Job, ReceiverCircuit, Tenant
 
 from .conftest import World
 from .rows import NOW, fill
@@ -172,3 +173,17 @@ def test_names_that_look_quoted_lead_to_their_pages(operator: Client, world: Wor
         assert link, path
         pages.append(link[1])
     assert [operator.get(page).status_code for page in pages] == [200] * 5
+
+
+def test_the_callbacks_page_says_how_deliveries_stand(viewer: Client) -> None:
+    fill(jobs=14)
+    circuit = ReceiverCircuit.objects.get()
+    due = {"next_at": NOW - timedelta(days=9999), "receiver": circuit.receiver, "tenant": circuit.tenant}
+    Callback.objects.update(state="pending", **due)
+    page = viewer.get(reverse("admin:jobs_callback_changelist")).content.decode()
+    assert reverse("admin:jobs_callback_deliveries") in page
+    told = viewer.get(reverse("admin:jobs_callback_deliveries")).content.decode()
+    assert f"0 in flight · 0 due · {Callback.objects.count()} held by" in told
+    assert ">1 open circuit<" in told
+    receivers = viewer.get(reverse("admin:jobs_receivercircuit_changelist")).content.decode()
+    assert circuit.receiver in receivers

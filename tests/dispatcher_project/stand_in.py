@@ -105,12 +105,14 @@ def main() -> None:
 
     django.setup()
     from dispatcher_project.worker import ordered_stop, run
+    from gpus.protocol import SystemClock
     from jobs.services import ports
 
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):
         ordered_stop.LAST_SECONDS = float(last)
-    ports.production_ports = lambda: None  # type: ignore[assignment,return-value]
+    nothing: Any = types.SimpleNamespace(clock=SystemClock())
+    ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
     run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 
     signal.signal(signal.SIGUSR2, lambda *_: threading.Event().wait())  # the main thread hangs

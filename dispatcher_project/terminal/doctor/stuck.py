@@ -14,8 +14,10 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
+from dispatcher_project.terminal.paint import age, plain
 from gpus.errors import LeasingUnavailable
-from jobs.models import DEAD_LETTER, Attempt, Callback, Job
+from jobs.callbacks.report import delivery_report, open_circuits
+from jobs.models import DEAD_LETTER, Attempt, Job
 from jobs.states import JobState
 
 LOOKED_AT = 500
@@ -109,14 +111,33 @@ def overdue(view: View) -> Iterator[Finding]:
 
 
 def callbacks(view: View) -> Iterator[Finding]:
-    pending = Callback.objects.filter(state=Callback.State.PENDING)
-    yield from _told(
-        _ids(pending.filter(next_at__lt=view.now - OVERDUE)),
-        "callbacks",
-        "are due and were not sent",
-        "Clients are not told that their jobs are over.",
-        "see that `manage.py queue_worker --queues callbacks` runs and keeps up",
-    )
+    report = delivery_report(view.now)
+    figures = f"{report.in_flight} in flight, {report.due} due, {report.held} held by open circuits"
+    if report.oldest_due_seconds > OVERDUE.total_seconds():
+        yield Finding(
+            Level.ERROR,
+            "callbacks",
+            f"the first that is due was not sent for {age(report.oldest_due_seconds)} ({figures})",
+            "Clients are not told that their jobs are over.",
+            "see that `manage.py queue_worker --queues callbacks` runs and keeps up",
+        )
+    circuits = open_circuits().order_by("-failed_at").select_related("tenant")
+    for one in circuits[:_NAMED]:
+        yield Finding(
+            Level.WARNING,
+            f"callbacks to {plain(one.receiver, 80)} of {plain(one.tenant.name)}",
+            f"no answer {one.failures} times, its circuit is open ({plain(one.last_error, 80)}; {figures})",
+            "One message at a time is tried; the others stay due. Other receivers lose nothing by it.",
+            "tell the tenant; the first answer closes the circuit",
+        )
+    if report.open_circuits > _NAMED:
+        yield Finding(
+            Level.WARNING,
+            "callback circuits",
+            f"{report.open_circuits} receivers did not answer and have an open circuit",
+            "One message at a time is tried of each; the others stay due.",
+            "see Records, Receivers in the admin",
+        )
 
 
 def dead_letters(view: View) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from jobs import tallies
+from jobs.callbacks.report import delivery_report
 from jobs.models import Callback
 from jobs.sweeps.ages import sweep_ages
 
@@ -44,11 +45,17 @@ def _callbacks(now: datetime) -> Iterator[Metric]:
     pending = GaugeMetricFamily(
         "dispatcher_callbacks_pending", f"Callbacks to be sent, counted up to {MOST_CALLBACKS}."
     )
-    overdue = GaugeMetricFamily(
-        "dispatcher_callbacks_overdue_seconds", "How late the first of them is; 0 if none is."
-    )
-    rows = Callback.objects.filter(state=Callback.State.PENDING, next_at__isnull=False).order_by("next_at")
-    first = rows.values_list("next_at", flat=True).first()
+    rows = Callback.objects.filter(state=Callback.State.PENDING, next_at__isnull=False)
     pending.add_metric([], rows[:MOST_CALLBACKS].count())
-    overdue.add_metric([], max(0.0, (now - first).total_seconds()) if first else 0.0)
-    yield from (pending, overdue)
+    yield pending
+    report = delivery_report(now)
+    for name, what, number in (
+        ("in_flight", "Callbacks that are being sent.", report.in_flight),
+        ("due", "Callbacks that may be sent now.", report.due),
+        ("held", "Callbacks that are due, behind the open circuit of their receiver.", report.held),
+        ("overdue_seconds", "How late the first that may be sent is; 0: none.", report.oldest_due_seconds),
+        ("circuits_open", "Receivers that did not answer: one try at a time.", report.open_circuits),
+    ):
+        gauge = GaugeMetricFamily(f"dispatcher_callbacks_{name}", what)
+        gauge.add_metric([], number)
+        yield gauge

@@ -165,7 +165,7 @@ def test_names_that_are_not_found_hold_up_a_batch_once(
         go_on.wait(30)
         return []
 
-    monkeypatch.setattr(addresses, "_resolve", hang)
+    monkeypatch.setattr(addresses, "resolve", hang)
     monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.3)
     jobs = [JOB | {"callback_url": f"https://hangs{n}.example.com/"} for n in range(200)]
     jobs.append(JOB | {"callback_url": "http://10.0.0.1/"})

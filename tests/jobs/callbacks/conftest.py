@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 
@@ -13,8 +13,10 @@ import pytest
 from django.conf import LazySettings
 
 from jobs.callbacks import addresses, guard
+from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.outbox import callback_for
-from jobs.callbacks.tenant_secret import renew_secret
+from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
+from jobs.callbacks.tenant_secret import renew_secret, secrets_of
 from jobs.models import Callback, Job, Tenant
 from jobs.states import JobState
 
@@ -95,12 +97,28 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
         answers = table[host]
         return [ip_address(text) for text in (answers.pop(0) if len(answers) > 1 else answers[0])]
 
-    monkeypatch.setattr(addresses, "_resolve", resolve)
+    monkeypatch.setattr(addresses, "resolve", resolve)
     guard._lately.forget()
     return table
 
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def deliver(callback_id: str, *, now: datetime) -> str:
+    """The three steps of a delivery, one after the other in this thread; ``not_due`` if nothing was taken."""
+    taken, _ = take([callback_id], now, lambda *_: True)
+    if not taken:
+        return "not_due"
+    [one] = taken
+    try:
+        secrets = secrets_of(one.tenant, now)
+    except Exception as failure:
+        outcome = Outcome(None, failure_text(failure), 0)
+    else:
+        outcome = send_now(Message(one.id, one.tenant.pk, one.url, one.body, secrets), now=now)
+    [end] = settle([(one, outcome)], now + timedelta(milliseconds=outcome.duration_ms))
+    return end
 
 
 @dataclass

@@ -11,10 +11,9 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 from django.conf import LazySettings
 
-from jobs.callbacks.deliver import deliver
 from jobs.models import Callback
 
-from .conftest import NOW, Receiver, Sent
+from .conftest import NOW, Receiver, Sent, deliver
 
 Send = Callable[..., Sent]
 
@@ -99,3 +98,35 @@ def test_an_answer_that_is_not_http_is_a_failed_try(receiver: Receiver, send: Se
     sent = send(receiver.url)
     assert deliver(sent.callback.id, now=NOW) == "failed"
     assert http.client.BadStatusLine.__name__ in sent.callback.log.get().error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.0 200\n\n",
+    ],
+)
+def test_interim_answers_and_bare_line_ends_are_understood(
+    receiver: Receiver, send: Send, *, said: bytes
+) -> None:
+    receiver.answer = lambda handler: handler.wfile.write(said) and None
+    assert deliver(send(receiver.url).callback.id, now=NOW) == "delivered"
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, b"HTTP/1.1 100 Continue\r\n\r\n" * 9000]
+)
+def test_an_endless_head_is_cut_off(receiver: Receiver, send: Send, *, said: bytes) -> None:
+    receiver.answer = lambda handler: handler.wfile.write(said) and None
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    assert "LineTooLong" in sent.callback.log.get().error
+
+
+def test_what_a_receiver_says_is_stored_without_control_characters(receiver: Receiver, send: Send) -> None:
+    """PostgreSQL takes no NUL: the try could not be written down."""
+    receiver.answer = lambda handler: handler.wfile.write(b"SSH\x00\x1b[31m\r\n") and None
+    sent = send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
+    assert sent.callback.log.get().error.isprintable()

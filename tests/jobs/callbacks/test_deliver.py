@@ -15,11 +15,12 @@ from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
 from jobs.callbacks import deliver as delivering
-from jobs.callbacks.deliver import deliver, due_callbacks, replay
+from jobs.callbacks.deliver import due_callbacks, replay
 from jobs.callbacks.schedule import DELAYS_SECONDS
 from jobs.models import Callback
 
-from .conftest import NOW, Receiver, Sent, say
+from . import conftest
+from .conftest import NOW, Receiver, Sent, deliver, say
 
 Send = Callable[..., Sent]
 PENDING = Callback.State.PENDING
@@ -146,7 +147,7 @@ def test_a_crash_after_sending_repeats_and_never_loses(
 ) -> None:
     sent = send(receiver.url)
     with monkeypatch.context() as crash:
-        crash.setattr(delivering, "_settle", lambda *args, **kwargs: (_ for _ in ()).throw(SystemExit))
+        crash.setattr(conftest, "settle", lambda *args, **kwargs: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             deliver(sent.callback.id, now=NOW)
     assert [line.error for line in sent.callback.log.all()] == ["sent; its end was not recorded"]
@@ -245,7 +246,7 @@ def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Sen
     """Its tenant's submits, and whoever ends its job's attempt, must not wait for it."""
     sent = send(receiver.url)
     with transaction.atomic():
-        assert delivering._read_due.first(id=sent.callback.id, next_at=NOW) is not None
+        assert delivering._read_due([sent.callback.id], next_at=NOW)
         done = []
 
         def somebody_else() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +11,8 @@ from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs.callbacks import addresses, guard
-from jobs.callbacks.guard import LookUps, check_callback_url, resolve_allowed
+from jobs.callbacks.guard import LookUps, check_callback_url
+from jobs.callbacks.resolver import Resolver
 from jobs.errors import CallbackUrlRefused
 
 PRIVATE = [
@@ -21,6 +23,13 @@ PRIVATE = [
     "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::10.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1",
     "2002:7f00:1::1", "2001:0:7f00:1::1",
 ]  # fmt: skip
+
+
+def resolve_allowed(host: str, port: int) -> list[addresses.Address]:
+    async def ask() -> list[addresses.Address]:
+        return await Resolver().allowed_addresses(host, port, tenant_id=1)
+
+    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize("address", PRIVATE)
@@ -103,7 +112,7 @@ def test_a_resolver_that_hangs_does_not_hold_up_submit(monkeypatch: pytest.Monke
         go_on.wait(30)
         return []
 
-    monkeypatch.setattr(addresses, "_resolve", hang)
+    monkeypatch.setattr(addresses, "resolve", hang)
     monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.01)
     check_callback_url("https://hangs.example.com/hook")
     assert asked.wait(30), "by this test's resolver, and not by the next one's"
@@ -119,7 +128,7 @@ def test_a_name_that_is_not_found_is_asked_for_once(
         asked.append(host)
         raise OSError("no such name")
 
-    monkeypatch.setattr(addresses, "_resolve", resolve)
+    monkeypatch.setattr(addresses, "resolve", resolve)
     for _ in range(3):
         check_callback_url("https://soon.example.com/hook")
     assert asked == ["soon.example.com"]
@@ -136,7 +145,7 @@ def test_all_look_ups_of_a_request_share_their_time(
         go_on.wait(30)
         return []
 
-    monkeypatch.setattr(addresses, "_resolve", hang)
+    monkeypatch.setattr(addresses, "resolve", hang)
     monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 0.2)
     look_ups, began = LookUps(), time.monotonic()
     for number in range(100):
@@ -147,7 +156,7 @@ def test_all_look_ups_of_a_request_share_their_time(
         check_callback_url("http://0x7f000001/hook", look_ups)
     go_on.set()
     names["late.example.com"] = [["10.0.0.1"]]
-    monkeypatch.setattr(addresses, "_resolve", lambda host, port: [ip_address("10.0.0.1")])
+    monkeypatch.setattr(addresses, "resolve", lambda host, port: [ip_address("10.0.0.1")])
     check_callback_url("https://late.example.com/hook", look_ups)
     monkeypatch.setattr(guard, "SUBMIT_LOOKUP_SECONDS", 60.0)
     with pytest.raises(CallbackUrlRefused):

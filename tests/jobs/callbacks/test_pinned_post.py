@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from jobs.callbacks import pinned_post
-from jobs.callbacks.deliver import deliver
+from jobs.callbacks.addresses import Address
 from jobs.callbacks.pinned_post import Answer
 
-from .conftest import NOW, Receiver, Sent
+from .conftest import NOW, Receiver, Sent, deliver
 
 Send = Callable[..., Sent]
 
@@ -31,11 +31,11 @@ def test_a_name_that_changes_its_mind_is_connected_at_the_checked_address(
     sent = send(f"http://rebinds.example.com:{receiver.port}/hook")
     asked: list[tuple[str, int]] = []
 
-    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
-        asked.append(address)
+    async def connect(address: Address, port: int) -> socket.socket:
+        asked.append((str(address), port))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(pinned_post, "_open", connect)
     assert deliver(sent.callback.id, now=NOW) == "failed"
     assert asked == [("8.8.8.8", receiver.port)]
     assert deliver(sent.callback.id, now=NOW + timedelta(minutes=1)) == "failed"  # now it says 127.0.0.1

@@ -11,7 +11,17 @@ import pytest
 from jobs import transitions
 from jobs.closings import CURSOR
 from jobs.ids import new_id
-from jobs.models import Event, IdempotencyKey, Job, PurgeLedger, PushedResult, SweepRun, Tenant
+from jobs.models import (
+    Callback,
+    Event,
+    IdempotencyKey,
+    Job,
+    PurgeLedger,
+    PushedResult,
+    ReceiverCircuit,
+    SweepRun,
+    Tenant,
+)
 from jobs.services.ports import Ports
 from jobs.states import JobState
 from jobs.sweeps import retention
@@ -80,6 +90,31 @@ def test_old_jobs_go_with_all_that_is_theirs_and_are_counted(
     ended(tenant, old)
     retention.sweep(ports)
     assert PurgeLedger.objects.get().count == 4
+
+
+def test_a_job_whose_client_was_not_told_yet_stays(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
+    """Its message is a row of the job's, and would go with it."""
+    old = clock.now() - timedelta(days=31)
+    job, told = ended(tenant, old), ended(tenant, old)
+    for one, state in ((job, "pending"), (told, "delivered")):
+        Callback.objects.create(
+            id=one.id, job=one, url="u", body="{}", state=state, created_at=old, next_at=old
+        )
+    assert retention.sweep(ports).repaired == 1
+    assert Callback.objects.get().job_id == job.id
+    Callback.objects.update(state="gave_up")
+    assert retention.sweep(ports).repaired == 1
+    assert not Job.objects.exists()
+
+
+def test_receivers_that_nobody_calls_any_more_are_forgotten(
+    ports: Ports, clock: VirtualClock, tenant: Tenant
+) -> None:
+    for receiver, days in (("old:80", 8), ("new:80", 6)):
+        failed_at = clock.now() - timedelta(days=days)
+        ReceiverCircuit.objects.create(tenant=tenant, receiver=receiver, failures=3, failed_at=failed_at)
+    retention.sweep(ports)
+    assert ReceiverCircuit.objects.get().receiver == "new:80"
 
 
 def test_dead_letters_stay_three_times_as_long_unless_dismissed(

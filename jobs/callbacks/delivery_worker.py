@@ -1,0 +1,264 @@
+"""Delivers callbacks: one thread for the database, one event loop for the receivers, no thread per receiver.
+
+A Celery message is only a nudge. The worker looks for itself, too: every second, and when a try has ended. So
+neither a broker that is away nor a lost message holds a callback back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from gpus.protocol import Clock
+
+from .deliver import Taken, settle, take
+from .pick import Pick
+from .resolver import Resolver
+from .sending import Message, Outcome, failure_text, send
+from .shares import Circuit, Limits, Queue, Shares
+from .tenant_secret import secrets_of
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+NUDGES_KEPT = 1000
+"""More are found by looking."""
+_AT_ONCE = 128
+_AFTER_ERROR_SECONDS = 1.0
+_SPARE_FILES = 256
+"""For the database, the broker and the rest of the process."""
+
+
+class DeliveryWorker:
+    """One per process. clock: by which messages are due, the same for all processes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._shares = Shares(_within_open_files(limits()))
+        self._pick = Pick()
+        self._changed = threading.Condition()
+        self._nudged: dict[str, None] = {}
+        self._sent: list[tuple[Taken, Outcome]] = []
+        self._stopping = self._draining = False
+        self._look_at = 0.0
+        self._is_more = False
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = [
+            threading.Thread(target=self._run_loop, name="callback-sockets", daemon=True),
+            threading.Thread(target=self._run, name="callbacks", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def nudge(self, callback_id: str) -> None:
+        """This message may be due. Returns at once."""
+        with self._changed:
+            if self._draining:
+                return
+            if len(self._nudged) < NUDGES_KEPT:
+                self._nudged[callback_id] = None
+            else:
+                self._is_more = True
+            self._changed.notify()
+
+    def busy(self) -> int:
+        """Messages taken and not yet settled."""
+        return self._shares.in_flight
+
+    def drain(self) -> None:
+        """Take no more."""
+        with self._changed:
+            self._draining = True
+            self._nudged.clear()
+
+    def stop(self, within_seconds: float) -> None:
+        """End. What is still in flight then is due again when its lease runs out."""
+        self.drain()
+        until = time.monotonic() + within_seconds
+        with self._changed:
+            while self.busy() and time.monotonic() < until:
+                self._changed.wait(0.1)
+            self._stopping = True
+            self._changed.notify_all()
+        sockets, database = self._threads
+        database.join(5.0)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_loop)
+        sockets.join(5.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                with self._changed:
+                    left = self._look_at - time.monotonic()
+                    self._changed.wait_for(self._has_work, max(left, 0.0))
+                try:
+                    self._step()
+                except (OperationalError, InterfaceError) as error:
+                    log.warning("callbacks_wait_for_database", error=str(error), kind=type(error).__name__)
+                    self._rest()
+                except Exception:
+                    log.exception("callbacks_step_failed")
+                    self._rest()
+        finally:
+            connection.close()
+
+    def _has_work(self) -> bool:
+        return bool(self._nudged or self._sent or self._stopping)
+
+    def _rest(self) -> None:
+        connection.close()
+        time.sleep(_AFTER_ERROR_SECONDS)
+
+    def _step(self) -> None:
+        ended = self._settle()
+        if self._draining:
+            self._look_at = time.monotonic() + LOOK_SECONDS
+            return
+        self._take(self._take_nudges())
+        if time.monotonic() >= self._look_at:
+            close_old_connections()
+            self._look()
+        elif ended and self._is_more:
+            self._look()
+
+    def _take_nudges(self) -> list[str]:
+        with self._changed:
+            nudged = list(self._nudged)[:_AT_ONCE]
+            for one in nudged:
+                del self._nudged[one]
+        return nudged
+
+    def _look(self) -> None:
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        ids, self._is_more = self._pick.ids(self._shares, self._clock.now())
+        self._take(ids)
+
+    def _take(self, ids: Sequence[str]) -> None:
+        now = self._clock.now()
+        planned = self._shares.copy()
+
+        def may_start(queue: Queue, circuit: Circuit, size: int) -> bool:
+            may = planned.may_start(queue, circuit, now, size=size)
+            if may:
+                planned.start(queue, size)
+            return may
+
+        taken, refused = take(ids, now, may_start)
+        self._is_more |= bool(refused)
+        for one in taken:
+            self._shares.start(one.queue, one.size)
+            self._begin(one)
+
+    def _begin(self, taken: Taken) -> None:
+        try:
+            secrets = secrets_of(taken.tenant, taken.at)
+        except Exception as failure:
+            self._ended(taken, Outcome(None, failure_text(failure), 0))
+            return
+        message = Message(taken.id, taken.tenant.pk, taken.url, taken.body, secrets)
+        self._loop.call_soon_threadsafe(self._send, message, replace(taken, body=""))
+
+    def _send(self, message: Message, taken: Taken) -> None:
+        """In the loop's thread."""
+        task = self._loop.create_task(self._deliver(message, taken))
+        self._tasks.add(task)  # the loop itself keeps only weak references
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, message: Message, taken: Taken) -> None:
+        self._ended(taken, await send(message, self._resolver, now=taken.at))
+
+    def _ended(self, taken: Taken, outcome: Outcome) -> None:
+        with self._changed:
+            self._sent.append((taken, outcome))
+            self._changed.notify()
+
+    def _settle(self) -> bool:
+        """Whether a try has ended. What can't be written now is kept until its lease runs out."""
+        with self._changed:
+            sent, self._sent = self._sent[:_AT_ONCE], self._sent[_AT_ONCE:]
+        if not sent:
+            return False
+        try:
+            settle(sent, self._clock.now())
+        except (OperationalError, InterfaceError):
+            self._keep(sent)
+            raise
+        except Exception:
+            self._settle_apart(sent)
+        else:
+            self._end(sent)
+        return True
+
+    def _settle_apart(self, sent: Sequence[tuple[Taken, Outcome]]) -> None:
+        """One that can't be written holds up no other: its row is due again when its lease runs out."""
+        for at, one in enumerate(sent):
+            try:
+                settle([one], self._clock.now())
+            except (OperationalError, InterfaceError):
+                self._keep(sent[at:])
+                raise
+            except Exception:
+                log.exception("callback_not_settled", callback_id=one[0].id)
+            self._end([one])
+
+    def _keep(self, sent: Sequence[tuple[Taken, Outcome]]) -> None:
+        now = self._clock.now()
+        with self._changed:
+            self._sent[:0] = [one for one in sent if one[0].held_until > now]
+        self._end([one for one in sent if one[0].held_until <= now])
+
+    def _end(self, sent: Sequence[tuple[Taken, Outcome]]) -> None:
+        for taken, _ in sent:
+            self._shares.end(taken.queue, taken.size)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._resolver = Resolver()
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _end_loop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._loop.call_soon(self._loop.stop)
+
+
+def limits() -> Limits:
+    """As the settings say."""
+    knobs = settings.DISPATCHER
+    return Limits(
+        total=knobs.callbacks_in_flight,
+        per_tenant=knobs.callbacks_in_flight_per_tenant,
+        per_receiver=knobs.callbacks_in_flight_per_receiver,
+        bytes=knobs.callback_bytes_in_flight,
+        circuit_failures=knobs.callback_circuit_failures,
+    )
+
+
+def _within_open_files(wanted: Limits) -> Limits:
+    files = _open_files(wanted.total + settings.DISPATCHER.callback_lookups)
+    return replace(wanted, total=min(wanted.total, max(files - _SPARE_FILES, 8)))
+
+
+def _open_files(wanted: int) -> int:
+    """How many this process may open, after asking for enough."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted += _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        log.warning("callbacks_bounded_by_open_files", wanted=wanted, allowed=soft)
+    return wanted if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,183 @@
+"""Which due callbacks are next: by tenant and receiver with the fewest in flight, then the longest due.
+
+The queues are found by jumping along the index `callback_queue_idx` from one tenant, or receiver, to the
+next: what a pick costs follows from the number of queues, not from how many messages wait in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from django.db import connection
+
+from gpus.models.columns import saved
+from jobs.models import Callback, ReceiverCircuit
+
+from .guard import receiver_of
+from .shares import CLOSED, Circuit, Queue, Shares
+
+TENANTS_LOOKED_AT = 50
+QUEUES_LOOKED_AT = 500
+"""Of one tenant and one pick; the next one goes on behind them."""
+PICKED_AT_ONCE = 200
+_FILLED_IN = 500
+_QUEUES_PER_STATEMENT = 50
+
+_TENANTS = """
+WITH RECURSIVE found(tenant_id) AS (
+    SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending'
+    UNION ALL
+    SELECT (SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending' AND tenant_id > found.tenant_id)
+    FROM found WHERE found.tenant_id IS NOT NULL
+)
+SELECT tenant_id FROM found WHERE tenant_id IS NOT NULL
+"""
+_QUEUES = """
+WITH RECURSIVE found(receiver) AS (
+    SELECT MIN(receiver) FROM jobs_callback WHERE state = 'pending' AND tenant_id = %s AND receiver > %s
+    UNION ALL
+    SELECT (
+        SELECT MIN(receiver) FROM jobs_callback
+        WHERE state = 'pending' AND tenant_id = %s AND receiver > found.receiver
+    )
+    FROM found WHERE found.receiver IS NOT NULL
+)
+SELECT receiver, (
+    SELECT MIN(next_at) FROM jobs_callback
+    WHERE state = 'pending' AND tenant_id = %s AND receiver = page.receiver
+)
+FROM (SELECT receiver FROM found WHERE receiver IS NOT NULL LIMIT %s) AS page
+"""
+_MESSAGES = """
+SELECT * FROM (
+    SELECT id, tenant_id, receiver FROM jobs_callback
+    WHERE state = 'pending' AND tenant_id = %s AND receiver = %s AND next_at <= %s
+    ORDER BY next_at LIMIT %s
+) AS part
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DueQueue:
+    """A queue with at least one message that is due, since `due_at`."""
+
+    queue: Queue
+    due_at: datetime
+    circuit: Circuit
+
+
+class Pick:
+    """Remembers how far it looked, so that each queue has its turn however many there are."""
+
+    def __init__(self) -> None:
+        self._receiver_before: dict[int, str] = {}
+        self._tenant_before = 0
+
+    def ids(self, shares: Shares, now: datetime) -> tuple[list[str], bool]:
+        """What may start now, and whether more would be due that may not. Never inside a transaction."""
+        if not is_any_due(now):
+            return [], False
+        fill_in_queues()
+        tenants = self._next_tenants(shares)
+        due = {tenant_id: list(self._due_queues(tenant_id, now)) for tenant_id in tenants}
+        chosen = _plan(due, shares.copy(), now)
+        found = _messages(chosen, now)
+        got = Counter((tenant_id, receiver) for _, tenant_id, receiver in found)
+        queues = [one for queues in due.values() for one in queues]
+        is_more = any(got[one.queue] == chosen[one.queue] and not one.circuit.rests(now) for one in queues)
+        return [pk for pk, _, _ in found], is_more
+
+    def _next_tenants(self, shares: Shares) -> list[int]:
+        tenants = [tenant_id for tenant_id in tenants_with_pending() if shares.tenant_may_start(tenant_id)]
+        turned = [one for one in tenants if one > self._tenant_before]
+        turned += [one for one in tenants if one <= self._tenant_before]
+        chosen = turned[:TENANTS_LOOKED_AT]
+        self._tenant_before = chosen[-1] if len(turned) > len(chosen) else 0
+        return sorted(chosen, key=shares.of_tenant)
+
+    def _due_queues(self, tenant_id: int, now: datetime) -> Iterator[DueQueue]:
+        queues = read_queues(tenant_id, self._receiver_before.pop(tenant_id, ""))
+        if len(queues) == QUEUES_LOOKED_AT:
+            self._receiver_before[tenant_id] = queues[-1].queue[1]
+        return (one for one in queues if one.due_at <= now)
+
+
+def is_any_due(now: datetime) -> bool:
+    due = Callback.objects.filter(state=Callback.State.PENDING, next_at__lte=now)
+    return due.order_by("next_at").values_list("id").first() is not None
+
+
+def fill_in_queues() -> None:
+    """Rows that older processes wrote know neither tenant nor receiver."""
+    rows = Callback.objects.filter(state=Callback.State.PENDING, receiver=None)
+    missing = rows.order_by("next_at").values_list("id", "url", "job__tenant_id")[:_FILLED_IN]
+    for pk, url, tenant_id in missing:
+        Callback.objects.filter(id=pk).update(tenant_id=tenant_id, receiver=receiver_of(url))
+
+
+def tenants_with_pending() -> list[int]:
+    return [row[0] for row in _rows(_TENANTS, [])]
+
+
+def read_queues(tenant_id: int, receiver_before: str = "") -> list[DueQueue]:
+    """A tenant's next queues with pending messages, also of those that are due later; by receiver."""
+    rows = _rows(_QUEUES, [tenant_id, receiver_before, tenant_id, tenant_id, QUEUES_LOOKED_AT])
+    circuits = ReceiverCircuit.objects.filter(tenant_id=tenant_id, receiver__in=[row[0] for row in rows])
+    known = {
+        receiver: Circuit(failures, resting_until)
+        for receiver, failures, resting_until in circuits.values_list("receiver", "failures", "resting_until")
+    }
+    return [
+        DueQueue((tenant_id, receiver), _moment(due_at), known.get(receiver, CLOSED))
+        for receiver, due_at in rows
+        if due_at is not None
+    ]
+
+
+def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime) -> Counter[Queue]:
+    """How many messages of which queue: each tenant in turn, its queue with the fewest in flight."""
+    chosen: Counter[Queue] = Counter()
+    heaps = []
+    for queues in due.values():
+        heap = [(plan.of_queue(one.queue), one.due_at, one.queue, one.circuit) for one in queues]
+        heapify(heap)
+        heaps.append(heap)
+    while heaps and chosen.total() < PICKED_AT_ONCE:
+        for heap in heaps:
+            while heap:
+                in_flight, due_at, queue, circuit = heappop(heap)
+                if plan.may_start(queue, circuit, now):
+                    plan.start(queue, 0)
+                    chosen[queue] += 1
+                    heappush(heap, (in_flight + 1, due_at, queue, circuit))
+                    break
+        heaps = [heap for heap in heaps if heap]
+    return chosen
+
+
+def _messages(chosen: Counter[Queue], now: datetime) -> list[tuple[str, int, str]]:
+    """Ids with their queues; fewer of a queue than chosen if no more are due."""
+    field = Callback._meta.get_field("next_at")
+    at = saved(field, now, connection)
+    found, items = list[tuple[str, int, str]](), list(chosen.items())
+    for first in range(0, len(items), _QUEUES_PER_STATEMENT):
+        queues = items[first : first + _QUEUES_PER_STATEMENT]
+        values = [one for (tenant_id, receiver), many in queues for one in (tenant_id, receiver, at, many)]
+        found += _rows(" UNION ALL ".join([_MESSAGES] * len(queues)), values)
+    return found
+
+
+def _rows(sql: str, values: Sequence[Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return list(cursor.fetchall())
+
+
+def _moment(value: Any) -> datetime:
+    """SQLite's driver does not read times of expressions."""
+    return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value

@@ -1,0 +1,102 @@
+"""Which due messages are next, and what a pick reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.callbacks import pick
+from jobs.callbacks.pick import Pick
+from jobs.callbacks.report import delivery_report
+from jobs.callbacks.shares import Limits, Shares
+from jobs.models import Callback, ReceiverCircuit
+
+from .conftest import NOW, Sent
+from .test_delivery_worker import outbox, tenant_named
+
+pytestmark = pytest.mark.django_db
+
+LIMITS = Limits(total=40, per_tenant=40, per_receiver=8, bytes=10**9, circuit_failures=3)
+LATER = NOW + timedelta(seconds=1)
+
+
+def picked(ids: list[str]) -> Counter[tuple[str, str]]:
+    rows = Callback.objects.filter(id__in=ids).values_list("tenant__name", "receiver")
+    return Counter((tenant, receiver.partition(":")[0]) for tenant, receiver in rows)
+
+
+def test_of_each_tenant_in_turn_one_and_of_each_receiver_the_fewest_first() -> None:
+    many, few = tenant_named("many"), tenant_named("few")
+    outbox(many, ["http://a.example.com/"] * 100 + ["http://b.example.com/"], at=NOW)
+    outbox(few, ["http://c.example.com/"] * 2, at=NOW + timedelta(milliseconds=1))
+    ids, is_more = Pick().ids(Shares(LIMITS), LATER)
+    found = picked(ids)
+    assert found.pop(("many", "a.example.com")) in (7, 8)
+    assert found == {("many", "b.example.com"): 1, ("few", "c.example.com"): 2}
+    assert is_more
+    shares = Shares(LIMITS)
+    for _ in range(8):
+        shares.start((many.pk, "a.example.com:80"), 0)
+    ids, is_more = Pick().ids(shares, LATER)
+    assert picked(ids) == {("many", "b.example.com"): 1, ("few", "c.example.com"): 2}
+    assert is_more, "the others go on as soon as one of them has ended"
+
+
+def test_a_receiver_with_fewer_in_flight_goes_before_one_that_is_due_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pick, "PICKED_AT_ONCE", 1)
+    tenant, shares = tenant_named("one"), Shares(LIMITS)
+    outbox(tenant, ["http://a.example.com/"], at=NOW - timedelta(seconds=60))
+    [second] = outbox(tenant, ["http://b.example.com/"], at=NOW)
+    shares.start((tenant.pk, "a.example.com:80"), 0)
+    assert Pick().ids(shares, LATER) == ([second], True)
+
+
+def test_the_longest_due_of_a_queue_goes_first(send: Callable[..., Sent]) -> None:
+    ids = outbox(tenant_named("one"), ["http://a.example.com/"] * 20, at=NOW)
+    for at, pk in enumerate(ids):
+        Callback.objects.filter(id=pk).update(next_at=NOW - timedelta(seconds=at))
+    assert set(Pick().ids(Shares(LIMITS), NOW)[0]) == set(ids[-8:])
+
+
+def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pick, "QUEUES_LOOKED_AT", 10)
+    monkeypatch.setattr(pick, "TENANTS_LOOKED_AT", 1)
+    for name in ("one", "two"):
+        outbox(tenant_named(name), [f"http://h{at:02}.example.com/" for at in range(25)], at=NOW)
+    seen, chooser = set[str](), Pick()
+    for _ in range(20):
+        seen |= set(chooser.ids(Shares(LIMITS), LATER)[0])
+    assert len(seen) == 50
+
+
+def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
+    outbox(tenant_named("one"), ["http://a.example.com/"] * 300, at=NOW)
+    with CaptureQueriesContext(connection) as asked:
+        Pick().ids(Shares(LIMITS), LATER)
+    assert len(asked) <= 6, [one["sql"] for one in asked.captured_queries]
+    with CaptureQueriesContext(connection) as asked:
+        Pick().ids(Shares(LIMITS), NOW - timedelta(seconds=1))
+    assert len(asked) == 1, "nothing is due"
+
+
+def test_the_report_tells_what_is_due_from_what_an_open_circuit_holds() -> None:
+    tenant = tenant_named("one")
+    outbox(tenant, ["http://a.example.com/"] * 3 + ["http://b.example.com/"] * 2, at=NOW)
+    ReceiverCircuit.objects.create(tenant=tenant, receiver="a.example.com:80", failures=3, failed_at=NOW)
+    Callback.objects.filter(id=outbox(tenant, ["http://c.example.com/"], at=NOW)[0]).update(
+        next_at=NOW + timedelta(seconds=60), sending_until=NOW + timedelta(seconds=60)
+    )
+    report = delivery_report(NOW + timedelta(seconds=30))
+    assert (report.in_flight, report.due, report.held, report.open_circuits) == (1, 2, 3, 1)
+    assert report.oldest_due_seconds == 30
+    Callback.objects.filter(receiver="b.example.com:80").update(receiver=None, tenant=None)
+    assert delivery_report(NOW + timedelta(seconds=30)).oldest_due_seconds == 30, "older rows too"
+    Callback.objects.filter(receiver=None).delete()
+    assert delivery_report(NOW + timedelta(seconds=30)).oldest_due_seconds == 0
