@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db.models import F
+from django.db.models import Count, F, Max, Min, Q
 
 from gpus import queries
 from gpus.errors import LeasingUnavailable
@@ -31,6 +32,10 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 log = structlog.get_logger(__name__)
 
 LIMIT = 200
+PARALLEL_PROBES = 64
+"""More than elsewhere: hundreds of servers may have fallen silent together, and each takes its time-out."""
+PROBING_SECONDS = 4.0
+"""Then the rest waits for the next sweep: servers that answer are asked again within 10 s."""
 UNREACHABLE_AGAIN_SECONDS = 10.0
 """A server that does not answer is asked less and less often: the others' slots should not wait for its
 time-out. At first it is asked at every sweep: it may just have been restarting."""
@@ -70,31 +75,93 @@ def is_needed(_ports: Ports) -> bool:
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: slots freed."""
+    """repaired: slots freed. Servers that answered last time are asked first, silent ones as long as there is
+    time: each of these takes a time-out."""
     now = ports.clock.now()
-    groups, count = _groups(_open_rows(), ports)
+    answering, silent = _due_servers(now)
+    groups, count = _groups(_open_rows([*answering, *silent], now), ports)
     for group in groups:
         count += _free(group, outlived(group.suspects(), now), ports)
-    asked = [group for group in groups if group.rows and _is_due(group, now)]
     began = ports.clock.monotonic()
+    at_once = PARALLEL_PROBES if ports.parallel_probes > 1 else 1
+    for lane in (answering, silent):
+        lane_groups = [group for group in groups if group.rows and group.server.pk in lane]
+        lane_groups.sort(key=lambda group: lane[group.server.pk])
+        for first in range(0, len(lane_groups), at_once):
+            if first and ports.clock.monotonic() - began > PROBING_SECONDS:
+                break
+            count += _ask(lane_groups[first : first + at_once], at_once, ports)
+    return count
+
+
+def _ask(groups: Sequence[_Group], at_once: int, ports: Ports) -> SweepCount:
+    now, began = ports.clock.now(), ports.clock.monotonic()
     answers = ask_all(
-        ((group.server, group.model) for group in asked),
+        ((group.server, group.model) for group in groups),
         leases=ports.leases,
         now=now,
         transport=ports.transport,
-        at_once=ports.parallel_probes,
+        at_once=at_once,
     )
     took = ports.clock.monotonic() - began
-    for group, health in zip(asked, answers, strict=True):
+    count = SweepCount()
+    for group, health in zip(groups, answers, strict=True):
         count += _judge(group, health, now, took, ports)
     return count
 
 
-_oldest = prepared.Read(
+_servers = prepared.Read(
     lambda: (
         QuarantinedSlot.objects.filter(freed_at=None)
-        .select_related("server__pool")
-        .order_by(F("probed_at").asc(nulls_first=True))[:LIMIT]
+        .order_by()
+        .values("server_id", "server__healthy")
+        .annotate(
+            rows=Count("pk"),
+            first=Min("probed_at"),
+            probed=Max("probed_at"),
+            refused=Max("refused_at"),
+            began=Max("since"),
+        )
+    )
+)
+
+
+def _due_servers(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
+    """Servers to be asked now, by id, with their turn: those that answered last, and those that did not. The
+    longest not asked go first; of each kind about `LIMIT` slots."""
+    lanes: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+    for one in _servers():
+        if one["server__healthy"] is not False:
+            lanes[0].append(one)
+        elif _is_silent_due(one, now):
+            lanes[1].append(one)
+    return _first_rows(lanes[0]), _first_rows(lanes[1])
+
+
+def _first_rows(servers: list[dict[str, Any]]) -> dict[str, int]:
+    servers.sort(key=lambda one: (one["first"] is not None, one["first"] or one["began"], one["server_id"]))
+    chosen: dict[str, int] = {}
+    rows = 0
+    for turn, one in enumerate(servers):
+        if rows >= LIMIT:
+            break
+        rows += one["rows"]
+        chosen[one["server_id"]] = turn
+    return chosen
+
+
+def _is_silent_due(one: Mapping[str, Any], now: datetime) -> bool:
+    if one["probed"] is None or one["refused"] == one["probed"]:
+        return True  # a refusal costs no time-out, and it may be back any moment
+    since_asked, trouble = now - one["probed"], now - one["began"]
+    return bool(since_asked >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2))
+
+
+_outlived = prepared.Read(
+    lambda: (
+        QuarantinedSlot.objects.filter(freed_at=None, until__lte=value(QuarantinedSlot, "until"))
+        .order_by("until")
+        .values_list("pk", flat=True)[:LIMIT]
     )
 )
 _sent_by = prepared.Read(
@@ -104,8 +171,14 @@ _sent_by = prepared.Read(
 )
 
 
-def _open_rows() -> list[QuarantinedSlot]:
-    rows = _oldest()
+def _open_rows(server_ids: Sequence[str], now: datetime) -> list[QuarantinedSlot]:
+    """All of these servers, because some proofs count them; and those whose run limit has passed."""
+    among = Q(server_id__in=server_ids) | Q(pk__in=_outlived(until=now))
+    rows = list(
+        QuarantinedSlot.objects.filter(among, freed_at=None)
+        .select_related("server__pool")
+        .order_by(F("probed_at").asc(nulls_first=True))
+    )
     queries.read_placements(row.server for row in rows)
     return rows
 
@@ -139,16 +212,6 @@ def _is_told_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
     the server, or what followed it ran at another origin."""
     urls = health_urls(server)
     return row.model in urls and (not row.follower_attempt_id or len(set(urls.values())) == 1)
-
-
-def _is_due(group: _Group, now: datetime) -> bool:
-    if group.server.healthy is not False:
-        return True
-    last = max((row.probed_at for row in group.rows.values() if row.probed_at), default=None)
-    if last is not None and any(row.refused_at == last for row in group.rows.values()):
-        return True  # a refusal costs no time-out, and it may be back any moment
-    trouble = now - max(row.since for row in group.rows.values())
-    return last is None or now - last >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2)
 
 
 def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:

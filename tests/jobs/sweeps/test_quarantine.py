@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
 from gpus.protocol import Lease, ReleaseMode
+from gpus.services.evidence import Health
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import quarantine
@@ -192,7 +194,7 @@ def test_without_redis_no_row_is_freed(world: World, gpu: HealthServer, lease: L
 
 def test_two_sweeps_at_once_free_a_slot_once(world: World, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs()
-    groups, _ = quarantine._groups(quarantine._open_rows(), world.ports)
+    groups, _ = quarantine._groups(quarantine._open_rows(["gpu-1"], world.clock.now()), world.ports)
     assert sweep(world).repaired == 1
     world.job()
     following = world.claim()
@@ -275,3 +277,72 @@ def test_the_reference_node_gives_the_proofs(world: World) -> None:
         assert sweep(world).repaired == 1
         assert row().evidence == "the server restarted"
         assert world.slot() == "free"
+
+
+def silent_servers(world: World, count: int, *, rows: int = 1) -> None:
+    """In quarantine since long, asked a moment ago, without an answer."""
+    now, pool = world.clock.now(), Server.objects.get().pool
+    servers = Server.objects.bulk_create(
+        Server(name=f"silent-{at:03}", pool=pool, slots=rows, healthy=False) for at in range(count)
+    )
+    QuarantinedSlot.objects.bulk_create(
+        QuarantinedSlot(
+            server=server,
+            slot=slot,
+            attempt_id=f"a{server.pk}-{slot}",
+            since=now - timedelta(hours=1),
+            until=now + timedelta(hours=1),
+            probed_at=now - timedelta(seconds=1),
+        )
+        for server in servers
+        for slot in range(rows)
+    )
+
+
+def seconds_until_free(world: World) -> float:
+    """With a sweep every two seconds."""
+    began = world.clock.now()
+    while world.slot() != "free":
+        assert (world.clock.now() - began).total_seconds() < 60, "it is never asked again"
+        world.clock.advance(2)
+        sweep(world)
+    return (world.clock.now() - began).total_seconds()
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_slot_that_is_proven_free_waits_for_no_silent_server(
+    world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch, *, rows: int
+) -> None:
+    monkeypatch.setattr(quarantine, "LIMIT", 20)
+    gpu.runs(lease.attempt_id)
+    silent_servers(world, 60, rows=rows)
+    sweep(world)
+    gpu.runs("another")
+    assert seconds_until_free(world) <= 4
+
+
+def test_silent_servers_are_asked_in_turn_as_long_as_there_is_time(
+    world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes its time-out; the one that answers is asked in each sweep, all others have their turn."""
+    silent_servers(world, 30)
+    asked: list[list[str]] = []
+    running = frozenset({("j", lease.attempt_id)})
+
+    def ask_all(pairs: Iterable[tuple[Server, str]], **_: object) -> list[Health]:
+        names = [server.name for server, _ in pairs]
+        asked.append(names)
+        world.clock.advance(0.1 if "gpu-1" in names else 3.0)
+        return [Health(name == "gpu-1", jobs=running) for name in names]
+
+    monkeypatch.setattr(quarantine, "ask_all", ask_all)
+    monkeypatch.setattr(quarantine, "PARALLEL_PROBES", 4)
+    world.clock.advance(60)
+    began = world.clock.now()
+    for _ in range(5):
+        asked.clear()
+        before = world.clock.now()
+        sweep(world)
+        assert asked[0] == ["gpu-1"], "it comes first"
+        assert (world.clock.now() - before).total_seconds() < 8
+    assert {row.probed_at >= began for row in QuarantinedSlot.objects.all() if row.probed_at} == {True}
