@@ -8,6 +8,7 @@ from typing import Any
 
 from .contenders import DISPATCHER, RAW
 from .figures import ratio
+from .newcomer import APART, FIRST, LATER, TOGETHER
 from .submit import DEPLOYED
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -159,6 +160,17 @@ def _startup(found: Mapping[str, Any]) -> Iterator[Goal]:
     )  # fmt: skip
 
 
+def _newcomer(found: Mapping[str, Any]) -> Iterator[Goal]:
+    def of(name: str) -> Any:
+        return _get(found, "rows", name, "median", "utilisation")
+
+    share = ratio(of(FIRST), of(LATER))
+    yield _at_least("newcomer", "utilisation right after `up` / later, jobs of 20 ms,", 0.97, share)
+    share = ratio(of(APART), of(TOGETHER))
+    what = "utilisation of a server that writes head and body apart / together, jobs of 100 ms,"
+    yield _at_least("newcomer", what, 0.97, share)
+
+
 def _idle(found: Mapping[str, Any]) -> Iterator[Goal]:
     yield _at_most("idle", "`up` and its demo fleet at rest: memory", 700, found.get("mb"), " MB")
     yield _at_most("idle", "the same: CPU of one core", 5, found.get("core_percent"), " %")
@@ -196,6 +208,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
     "polling": _polling,
     "memory": _memory,
     "startup": _startup,
+    "newcomer": _newcomer,
     "idle": _idle,
     "pinned": _pinned,
 }

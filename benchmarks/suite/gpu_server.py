@@ -4,6 +4,7 @@ Its log is the judge, so it must cost little and say exactly when a slot was tak
 event loop, nothing written while jobs run. (The node of `gpus/node` serves people: a thread per connection.)
 
     POST /run…       {"job": 7, "seconds": 0.02}: takes a slot, answers when the time is over
+    POST /apart      as /run, the answer's head and body in two pieces, as Python's `http.server` sends them
     POST /async…     the same, answers at once; GET /status/<job> says how it stands
     POST /callback   what a dispatcher calls back, with the time it came
     GET  /health     as docs/gpu_protocol.md has it
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 import time
 from collections import deque
@@ -79,7 +81,9 @@ class GpuServer:
     def answer(self, conversation: _Conversation, head: bytes, body: bytes) -> None:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0]
-        if method == b"POST" and path.startswith((b"/run", b"/async")):
+        if method == b"POST" and path.startswith((b"/run", b"/apart", b"/async")):
+            if path.startswith(b"/apart"):
+                conversation.write_apart()
             self._run(conversation, head, body, at_once=path.startswith(b"/async"))
         elif method == b"POST" and path.startswith(b"/callback"):
             self._callbacks.append((json.loads(body).get("job_id", ""), time.monotonic()))
@@ -149,6 +153,7 @@ class _Conversation(asyncio.Protocol):
     def __init__(self, server: GpuServer) -> None:
         self._server = server
         self._heard = b""
+        self._apart = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -168,12 +173,25 @@ class _Conversation(asyncio.Protocol):
             body, self._heard = self._heard[end + 4 : whole], self._heard[whole:]
             self._server.answer(self, head, body)
 
-    def send(self, status: bytes, body: bytes) -> None:
+    def write_apart(self) -> None:
+        """From now on; with Nagle's algorithm, which asyncio turns off."""
         if self._transport is not None:
-            self._transport.write(
-                b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-                % (status, len(body), body)
-            )
+            self._apart = True
+            open_socket: socket.socket = self._transport.get_extra_info("socket")
+            open_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+
+    def send(self, status: bytes, body: bytes) -> None:
+        if self._transport is None:
+            return
+        head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (
+            status,
+            len(body),
+        )
+        if self._apart:
+            self._transport.write(head)
+            self._transport.write(body)
+        else:
+            self._transport.write(head + body)
 
 
 def _header(head: bytes, name: bytes) -> str:

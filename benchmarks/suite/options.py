@@ -24,6 +24,7 @@ BENCHMARKS = {
     "startup": "`up` until it is ready, and commands",
     "idle": "memory and CPU of `up`, its demo fleet included, while nothing is asked of it",
     "pinned": "a killed pinned worker's job on another one; a pinned worker that is switched on",
+    "newcomer": "jobs right after `up`, and a GPU server that writes head and body apart",
     "fleet": "1,000 slots with long jobs, two worker processes",
     "polling": "200 async jobs polled by one worker process",
     "cost": "what one job costs: Redis commands, transactions, bytes, CPU by process",

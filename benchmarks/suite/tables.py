@@ -146,6 +146,12 @@ def _startup(found: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("Seconds", ("", "seconds"), rows)
 
 
+def _newcomer(found: Mapping[str, Any]) -> Iterator[Table]:
+    names = ("utilisation", "gap_p50_ms", "gap_p99_ms")
+    rows = [[name, *(f"{one['median'][what]}" for what in names)] for name, one in found["rows"].items()]
+    yield Table("Eight slots", ("", "utilisation", "gap p50, ms", "gap p99, ms"), rows)
+
+
 def _idle(found: Mapping[str, Any]) -> Iterator[Table]:
     rows = [
         [f"`{name}`", f"{pss:.1f}", f"{rss:.1f}", f"{share:.2%}"]
@@ -188,6 +194,7 @@ _READ: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     ),
     "memory": _one("A worker with 64 threads", "idle_mb", "first_mb", "last_mb", "most_mb", "jobs", "flat"),
     "startup": _startup,
+    "newcomer": _newcomer,
     "idle": _idle,
     "pinned": _pinned,
     "cost": _cost,

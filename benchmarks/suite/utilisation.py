@@ -49,9 +49,9 @@ def length_name(seconds: float) -> str:
     return f"{seconds * 1000:g} ms"
 
 
-def how_many(suite: Suite, seconds: float) -> int:
-    """Jobs of that length: enough for the time that was asked for."""
-    wanted = suite.options.jobs or int((suite.options.seconds or SECONDS) * SLOTS / seconds)
+def how_many(suite: Suite, seconds: float, default: float = SECONDS) -> int:
+    """Jobs of that length: enough for the time that was asked for. default: where none was."""
+    wanted = suite.options.jobs or int((suite.options.seconds or default) * SLOTS / seconds)
     return max(_FEWEST_JOBS, wanted)
 
 

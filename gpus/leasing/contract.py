@@ -236,6 +236,10 @@ class Leases(Protocol):
 
     def generation_age_seconds(self) -> float | None: ...
 
+    def unsure_age_seconds(self) -> float | None:
+        """As `generation_age_seconds`; infinite where no lease could exist when the index was made."""
+        ...
+
     def begin_rebuild(self, owner: str) -> str:
         """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
         lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call
@@ -256,7 +260,9 @@ class Leases(Protocol):
         the one that got least). Counts once per tenant and index."""
         ...
 
-    def open_generation(self, owner: str) -> str: ...
+    def open_generation(self, owner: str, *, none_held: bool = False) -> str:
+        """none_held: no lease could exist when the rebuild began, also none that nobody told of."""
+        ...
 
     # -- looking -------------------------------------------------------------------------------------
     def slots(self, server: str) -> list[SlotView]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Sequence
 
@@ -26,6 +27,12 @@ class Generations:
         found = self._run("generation")
         return None if found is None else float(found[1])
 
+    def unsure_age_seconds(self) -> float | None:
+        found = self._run("generation")
+        if found is None:
+            return None
+        return math.inf if found[2] else float(found[1])
+
     def begin_rebuild(self, owner: str) -> str:
         silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
         return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex))
@@ -43,8 +50,8 @@ class Generations:
                 args += (priority, tenant, seconds)
             self._run("restore_shares", pool, *args)
 
-    def open_generation(self, owner: str) -> str:
-        return str(self._run("open_generation", owner, uuid.uuid4().hex))
+    def open_generation(self, owner: str, *, none_held: bool = False) -> str:
+        return str(self._run("open_generation", owner, uuid.uuid4().hex, "1" if none_held else ""))
 
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         raise NotImplementedError

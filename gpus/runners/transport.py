@@ -160,6 +160,7 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
             sent += connection.send(view[sent:])
     except OSError as error:
         return sent, error
+    connection.acknowledge_at_once()
     return sent, None
 
 

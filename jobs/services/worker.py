@@ -190,13 +190,14 @@ class GpuWorker:
         self._paused_until = self.ports.clock.monotonic() + seconds
 
     def must_await_starts(self, fleet_name: str, leases: Leases) -> bool:
-        """For one lease time after a new generation, starts are durable before anything is sent."""
+        """For one lease time after a new generation, starts are durable before anything is sent: a run that
+        the index does not know of may still be written. Not where no job was held when it was made."""
         now = self.ports.clock.monotonic()
         checked_at, young = self._generation_seen.get(fleet_name, (-1e9, True))
         if now - checked_at < 1.0:
             return young
         try:
-            age = leases.generation_age_seconds()
+            age = leases.unsure_age_seconds()
         except LeasingUnavailable:
             age = None
         young = age is None or age < settings.DISPATCHER.lease_seconds

@@ -76,6 +76,7 @@ class Rebuild:
     """That Redis knows it by."""
     listening_since: float | None = None
     seen_at: float = 0.0
+    none_held: bool = False
 
     @classmethod
     def of(cls, fleet: str, leases: Leases, ports: Ports) -> Rebuild:
@@ -92,7 +93,8 @@ class Rebuild:
             mirror_fleet(self.fleet, self.leases, self.ports)
             park_exhausted(self.fleet, self.leases, exhausted(self.ports.clock.now()))
             self.listening_since = monotonic
-            if _somebody_may_hold(self.fleet):
+            self.none_held = not _somebody_may_hold(self.fleet)
+            if not self.none_held:
                 return Progress.LISTENING
         elif monotonic - self.listening_since < announced_seconds(len(fleet_queries.fleets())):
             return Progress.LISTENING
@@ -123,7 +125,7 @@ class Rebuild:
             shares = recent_shares(pool.name, self.ports.clock.now())
             self.leases.restore_shares(pool.name, [(one.priority, one.tenant, one.seconds) for one in shares])
             pushed += self._push(pool.name)
-        generation = self.leases.open_generation(self.owner)
+        generation = self.leases.open_generation(self.owner, none_held=self.none_held)
         log.info(
             "index_rebuilt",
             fleet=self.fleet,

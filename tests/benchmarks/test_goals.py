@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.suite.goals import Goal, goals, wrongs
+from benchmarks.suite.newcomer import APART, FIRST, LATER, TOGETHER
 from benchmarks.suite.pinned import summary
 from tests.benchmarks.made import measured, results
 
@@ -19,7 +20,7 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
     assert {goal.met for goal in found} == {None}
     assert {goal.benchmark for goal in found} == {
         "utilisation", "submit", "end-to-end", "claim", "fleet", "polling", "memory", "startup", "idle",
-        "pinned",
+        "pinned", "newcomer",
     }  # fmt: skip
 
 
@@ -50,6 +51,13 @@ def test_fewer_jobs_than_the_goal_speaks_of_can_miss_it_and_not_meet_it(jobs, sh
     assert of({"polling": {"jobs": jobs, "core_share": share}}, "200 async jobs").met is met
     few = {"memory": {"jobs": 500, "first_mb": 80.0, "last_mb": 99.0, "most_mb": 99.0, "flat": False}}
     assert of(few, "flat over 100,000 jobs").met is False
+
+
+def test_first_jobs_and_plain_servers_are_measured_beside_their_like():
+    rows = {FIRST: 0.94, LATER: 0.95, APART: 0.7, TOGETHER: 0.98}
+    found = {"newcomer": {"rows": {name: {"median": {"utilisation": one}} for name, one in rows.items()}}}
+    assert of(found, "right after `up` / later").met is True
+    assert of(found, "head and body apart / together").met is False
 
 
 def test_what_rest_and_a_pinned_worker_may_cost():

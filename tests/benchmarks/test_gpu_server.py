@@ -54,6 +54,17 @@ def test_a_run_takes_a_slot_for_its_time_and_is_in_the_log(gpu: Gpu, ask: Ask):
     assert 0.05 <= run.ended - run.began < 5.0
 
 
+def test_an_answer_in_two_pieces_is_the_same(gpu: Gpu):
+    gpu.begin(1, gate=False)
+    body = json.dumps({"job": 7, "seconds": 0.0}).encode()
+    with socket.create_connection(("127.0.0.1", urlsplit(gpu.url).port or 0), timeout=20) as connection:
+        connection.sendall(b"POST /apart HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += connection.recv(65536)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["result"] == {"job": 7}
+
+
 def test_a_full_server_refuses_and_counts_it(gpu: Gpu, ask: Ask):
     gpu.begin(1)
     with ThreadPoolExecutor(1) as thread:

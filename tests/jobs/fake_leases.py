@@ -142,6 +142,9 @@ class FakeLeases:
         self._answer()
         return 60.0
 
+    def unsure_age_seconds(self) -> float | None:
+        return self.generation_age_seconds()
+
     def depth(self, pool: str) -> PoolDepth:
         self._answer()
         waiting: dict[str, int] = {}

@@ -1,9 +1,9 @@
 -- Why: the index is whole: the marker names the run of the server that holds it, and leasing begins.
 -- Keys: KEYS[1] prefix
--- Args: clock, owner, the new generation's id
+-- Args: clock, owner, the new generation's id, whether no lease could exist when it was begun: '1' or ''
 -- Returns: the generation's id
 -- include: gate
-local owner, id = ARGV[2], ARGV[3]
+local owner, id, none_held = ARGV[2], ARGV[3], ARGV[4]
 
 local marker = redis.call('HMGET', key('generation'), 'run_id', 'replication', 'owner', 'id')
 if is_of_this_run(marker) and marker[3] == owner then return marker[4] end
@@ -13,6 +13,6 @@ if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
 end
 if rebuild[4] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
 redis.call('HSET', key('generation'), 'id', id, 'run_id', run_id, 'replication', replication, 'owner', owner,
-  'opened_us', now)
+  'opened_us', now, 'none_held', none_held)
 redis.call('DEL', key('rebuild'))
 return id

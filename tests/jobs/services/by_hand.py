@@ -112,7 +112,7 @@ class WatchedLeases:
     def __init__(self, leases: Leases, generation_age: float | None) -> None:
         self.real = leases
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        self.instead: dict[str, Callable[..., Any]] = {"generation_age_seconds": lambda real: generation_age}
+        self.instead: dict[str, Callable[..., Any]] = {"unsure_age_seconds": lambda real: generation_age}
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.real, name)

@@ -131,7 +131,7 @@ def test_where_redis_is_away_the_start_is_durable_before_it_is_sent(shop):
         raise LeasingUnavailable("Redis is away")
 
     hands = by_hand(shop)
-    hands.leases.instead["generation_age_seconds"] = away
+    hands.leases.instead["unsure_age_seconds"] = away
     hands.submit()
     hands.writer.at_once = False
     seen = started_rows(hands)
@@ -152,7 +152,7 @@ def test_in_an_older_generation_nobody_waits_for_the_commit(shop, age):
 def test_a_new_generation_is_noticed_within_a_second(shop):
     hands = by_hand(shop)
     assert not hands.worker.must_await_starts("main", hands.leases)
-    hands.leases.instead["generation_age_seconds"] = lambda real: 0.5
+    hands.leases.instead["unsure_age_seconds"] = lambda real: 0.5
     hands.clock.move(1.0)
     assert hands.worker.must_await_starts("main", hands.leases)
 

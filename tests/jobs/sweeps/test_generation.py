@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from unittest.mock import patch
 
 import pytest
@@ -242,3 +243,26 @@ def test_a_line_that_redis_has_no_room_for_does_not_keep_the_index_shut(world: W
         rebuild(world)
     assert world.leases.generation() is not None
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
+
+
+def test_after_a_rebuild_without_jobs_nobody_is_unsure_of_what_runs(world: World) -> None:
+    """As after the first start: the first jobs are as fast as later ones."""
+    world.server()
+    world.flush()
+    rebuild(world)
+    world.job()  # accepted since: no lease is older than the index
+    assert world.leases.unsure_age_seconds() == math.inf
+
+
+@pytest.mark.parametrize("state", ["waiting", "running"])
+def test_after_a_rebuild_with_a_job_that_somebody_may_hold_everybody_is(world: World, state: str) -> None:
+    """A worker that nobody heard of may have sent it, and its start may still be written."""
+    world.server()
+    world.job()
+    if state == "running":
+        world.accept(world.claim())
+    world.flush()
+    rebuild(world)
+    age = world.leases.unsure_age_seconds()
+    assert age is not None
+    assert age < 15
