@@ -10,15 +10,19 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
-from gpus.protocol import CircuitKind
+from gpus.protocol import CircuitKind, slot_name
 from gpus.services.config_history import fields_before, models_before, note_change, note_changes
+from gpus.services.model_fields import RegistryRefused
+from gpus.services.quarantine import free_slot
+from jobs.services import ports
 
+from .asking import asks_first
 from .circuit_column import circuit_text, close_circuits
 from .filters import OpenQuarantineFilter
 from .fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from .live_admin import LiveAdmin
 from .marks import column, operation
-from .operating import actor
+from .operating import actor, for_each
 from .read_only import ReadOnlyAdmin
 from .shapes import job_link
 
@@ -143,6 +147,30 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
     search_help_text = "Exactly: a server's name, a job's id, an attempt's id."
     ordering = ("-id",)
     sortable_by = ()
+    actions = ("free",)
+
+    def has_free_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("gpus.change_server")  # type: ignore[no-any-return]
+
+    @operation("It is free: nothing runs there", permissions=["free"])
+    @asks_first(
+        "Are these slots free?",
+        "Their GPUs may still be busy with lost runs; then two runs would share one.",
+        "Yes, nothing runs there",
+    )
+    def free(self, request: HttpRequest, queryset: QuerySet[QuarantinedSlot]) -> None:
+        real = ports.production_ports()
+        by, at = actor(request), real.clock.now()
+
+        def free(slot: str) -> str:
+            try:
+                done = free_slot(slot, by=by, leases=real.leases, at=at)
+            except RegistryRefused:
+                return "free already"
+            real.send_wakes(done.wakes)
+            return "free"
+
+        for_each(request, [slot_name(row.server_id, row.slot) for row in queryset], free)
 
     @column("slot")
     def where(self, row: QuarantinedSlot) -> str:

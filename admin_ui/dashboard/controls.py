@@ -14,8 +14,8 @@ from django.views.decorators.http import require_POST
 
 from admin_ui.operating import LATER, actor
 from gpus.models import Pause
-from gpus.protocol import DesiredState
-from gpus.services import controls
+from gpus.protocol import DesiredState, slot_name
+from gpus.services import controls, quarantine
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.registry import Registered
 from jobs.models import Tenant
@@ -56,6 +56,20 @@ def set_slots(request: HttpRequest, name: str) -> HttpResponse:
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
     return _told_of_server(name, done, f"{name}: {wanted} slot{'' if wanted == '1' else 's'}.")
+
+
+@require_POST
+def free_slot(request: HttpRequest, name: str, index: int) -> HttpResponse:
+    """An operator's word that nothing runs on a slot in quarantine."""
+    require(request, "gpus.change_server")
+    real = ports.production_ports()
+    slot = slot_name(name, index)
+    try:
+        done = quarantine.free_slot(slot, by=actor(request), leases=real.leases, at=real.clock.now())
+    except RegistryRefused as refusal:
+        return _refuse(str(refusal))
+    real.send_wakes(done.wakes)
+    return _say(f"{slot} is free.", mirrored=done.mirrored)
 
 
 @require_POST

@@ -15,6 +15,7 @@ _pages = [
     path("fleet/", _staff(pages.fleet_page), name="fleet"),
     path("fleet/<str:name>/switch/", _staff(controls.switch_server), name="switch_server"),
     path("fleet/<str:name>/slots/", _staff(controls.set_slots), name="set_slots"),
+    path("fleet/<str:name>/free/<int:index>/", _staff(controls.free_slot), name="free_slot"),
     path("queues/", _staff(pages.queues_page), name="queues"),
     path("pause/", _staff(controls.pause), name="pause"),
     path("resume/", _staff(controls.resume), name="resume"),

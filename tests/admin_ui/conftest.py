@@ -36,6 +36,7 @@ class LeasesOnPaper:
     pools: list[PoolSpec] = field(default_factory=list)
     servers: list[ServerSpec] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    freed: list[str] = field(default_factory=list)
     tenants: dict[str, TenantSpec] = field(default_factory=dict)
     views: list[SlotView] = field(default_factory=list)
     depths: dict[str, PoolDepth] = field(default_factory=dict)
@@ -64,6 +65,15 @@ class LeasesOnPaper:
         was_open = name in {**self.broken.models, **self.broken.servers}
         self.broken = Circuits()
         return was_open, (Wakes(pool, None, 1),)
+
+    def slots(self, server: str) -> list[SlotView]:
+        self._answer()
+        return [view for view in self.views if view.slot.startswith(f"{server}/")]
+
+    def free_slot(self, slot: str) -> tuple[Wakes, ...]:
+        self._answer()
+        self.freed.append(slot)
+        return ()
 
     def forget_server(self, server: str) -> None:
         self._answer()

@@ -56,6 +56,7 @@ def works(desk: Desk, fleet: str) -> Works:
     make_server("drains", model=others, desired="draining")
     make_server("ill", model=others, healthy=False, last_error="HTTP 500", checked_at=now)
     make_server("off", model=others, desired="off")
+    make_server("plain", model=others, healthy=True, tells_health=False, checked_at=now)
     make_server("rests", model=others)
     suspect = make_server("suspect", model=others)
     QuarantinedSlot.objects.create(
@@ -102,6 +103,26 @@ def test_a_job_that_starts_appears_without_reload_and_a_server_is_drained(desk: 
         visit.assert_quiet()
     assert Server.objects.get(name="box-1").desired == "draining"
     assert AuditEntry.objects.get().actor == "user:boss"
+
+
+def test_a_plain_server_is_no_sick_one_and_a_suspect_slot_is_said_to_be_free(
+    desk: Desk, works: Works
+) -> None:
+    with desk.visit(works.boss) as visit:
+        page = visit.go("/admin/fleet/")
+        page.wait_for_selector("#sign[data-state=live]")
+        plain = page.locator("[aria-labelledby=server-plain]")
+        assert "No health endpoint: a lost run holds its slot for up to 10 m." in plain.inner_text()
+        assert plain.locator(".bad, .cell-sick").count() == 0
+        page.click("#free-suspect-0")
+        page.wait_for_selector("#ask[open]")
+        assert "two runs would share it" in page.inner_text("#ask")
+        visit.assert_sound()
+        page.click("#ask-yes")
+        page.wait_for_selector("#said :text('suspect/0 is free.')")
+        page.wait_for_selector("[aria-labelledby=server-suspect] .cell-free")
+        visit.assert_quiet()
+    assert AuditEntry.objects.get().target == "slot:suspect/0"
 
 
 def test_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:

@@ -9,9 +9,10 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from gpus.leasing.values import Wakes
-from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, Server
+from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server
 from jobs.models import Tenant
 from tests.admin_ui.conftest import World
 
@@ -63,6 +64,48 @@ def test_slots_are_set_and_not_counted_up(operator: Client, world: World, box: S
         assert said(press(operator, "set_slots", "box", slots="3"))["text"] == "box: 3 slots."
     box.refresh_from_db()
     assert (box.slots, len(entries())) == (3, 1)
+
+
+def suspect(box: Server) -> QuarantinedSlot:
+    now = timezone.now()
+    return QuarantinedSlot.objects.create(
+        server=box, slot=1, attempt_id="a" * 26, reason="server_lost", since=now, until=now
+    )
+
+
+def test_a_slot_in_quarantine_is_said_to_be_free(operator: Client, world: World, box: Server) -> None:
+    row = suspect(box)
+    assert said(press(operator, "free_slot", "box", "1")) == {"text": "box/1 is free.", "bad": False}
+    row.refresh_from_db()
+    assert (row.freed_at is not None, row.evidence) == (True, "freed by user:operators")
+    assert entries() == [("user:operators", "free_slot", "slot:box/1")]
+    assert world.leases.freed == ["box/1"]
+    again = said(press(operator, "free_slot", "box", "1"))
+    assert again == {"text": "Slot box/1 is not in quarantine.", "bad": True}
+
+
+def test_who_may_only_look_frees_no_slot(viewer: Client, box: Server) -> None:
+    row = suspect(box)
+    assert press(viewer, "free_slot", "box", "1").status_code == 403
+    row.refresh_from_db()
+    assert row.freed_at is None
+
+
+def test_slots_are_freed_from_the_list_after_a_question(
+    operator: Client, viewer: Client, world: World, box: Server
+) -> None:
+    row = suspect(box)
+    page = reverse("admin:gpus_quarantinedslot_changelist")
+    ticked = {"action": "free", "_selected_action": str(row.pk)}
+    viewer.post(page, {**ticked, "post": "yes"})
+    asked = operator.post(page, ticked)
+    assert "Are these slots free?" in asked.content.decode()
+    row.refresh_from_db()
+    assert row.freed_at is None
+    operator.post(page, {**ticked, "post": "yes"})
+    row.refresh_from_db()
+    assert row.freed_at is not None
+    assert world.leases.freed == ["box/1"]
 
 
 @pytest.mark.usefixtures("world", "box")
