@@ -54,12 +54,13 @@ def main() -> None:
     if command == "simulate":  # never on a real database, whatever the environment says
         os.environ["DJANGO_SETTINGS_MODULE"] = "dispatcher_project.settings.simulation"
     else:
-        from dispatcher_project.supervisor.data_folder import NotRunning, adopt_running_environment
+        from dispatcher_project.supervisor import data_folder
 
         try:
-            adopt_running_environment(sys.argv[2:])
-        except NotRunning as error:
+            data_folder.adopt_running_environment(sys.argv[2:])
+        except data_folder.NotRunning as error:
             sys.exit(f"manage.py: {error}")
+        sys.argv[2:] = data_folder.without_data_dir(sys.argv[2:])  # Django's own commands don't know it
     if command in WITHOUT_PAGES:
         os.environ.setdefault("DISPATCHER_PAGES", "0")
     settings = "base" if command in WITHOUT_SECRETS else "production"

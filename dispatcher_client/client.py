@@ -19,6 +19,7 @@ from .transport import Answer, Http
 from .waiting import wait_until_over
 
 SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
+_SMALL_REQUEST = "/queue/jobs?limit=1"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _POLL_MARGIN_SECONDS = 15.0
 
@@ -126,10 +127,11 @@ class Client:
         return self._insist(lambda: str(self._ask("POST", f"{_job_path(job_id)}/cancel").get("outcome")))
 
     def flush_spool(self) -> Flushed:
-        """Sends what lies in the spool, oldest first, and stops where nothing answers."""
+        """Sends what lies in the spool, oldest first. A line that alone gets no answer stays and stops no
+        other; where the dispatcher answers nothing at all, it ends."""
         if self._spool is None:
             return Flushed(0, 0, 0)
-        return self._spool.flush(self._resend)
+        return self._spool.flush(self._resend, self._answers)
 
     # -- how it is sent ------------------------------------------------------------------------------------
 
@@ -150,6 +152,14 @@ class Client:
     def _resend(self, entry: Entry) -> list[Problem]:
         items = self._insist(lambda: _read_items(entry, self._post(entry)))
         return [item for item in items if isinstance(item, Problem)]
+
+    def _answers(self) -> bool:
+        """Whether a small request gets an answer that is no gateway's."""
+        try:
+            answer = self._http.ask("GET", _SMALL_REQUEST, timeout_seconds=self._timeout_seconds)
+        except NoAnswer:
+            return False
+        return answer.status not in (502, 503, 504)
 
     def _post(self, entry: Entry) -> dict[str, Any]:
         headers = {"Idempotency-Key": entry.idempotency_key}

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import DispatcherError, Problem
+from .errors import DispatcherError, NoAnswer, Problem
 
 LINES_AT_ONCE = 100
 _FINAL = frozenset({400, 409, 410, 413, 415, 422})
@@ -72,10 +72,11 @@ class Spool:
         with self._locked(".lock"):
             _append(self.path, line)
 
-    def flush(self, send: Send) -> Flushed:
-        """In order; another one who flushes is waited for."""
+    def flush(self, send: Send, answers: Callable[[], bool]) -> Flushed:
+        """In order; another one who flushes is waited for. answers: whether the dispatcher answers anything;
+        asked after a line that got no answer."""
         with self._locked(".flushing"):
-            flushing = _Flushing(self, send)
+            flushing = _Flushing(self, send, answers)
             flushing.run()
             return Flushed(flushing.sent, flushing.refused, self._count(), flushing.stopped_by)
 
@@ -127,9 +128,10 @@ class Spool:
 
 
 class _Flushing:
-    def __init__(self, spool: Spool, send: Send) -> None:
+    def __init__(self, spool: Spool, send: Send, answers: Callable[[], bool]) -> None:
         self._spool = spool
         self._send = send
+        self._answers = answers
         self.sent = self.refused = 0
         self.stopped_by: DispatcherError | None = None
 
@@ -159,6 +161,8 @@ class _Flushing:
             refused_items = self._send(entry)
         except DispatcherError as error:
             verdict = _verdict(error)
+            if isinstance(error, NoAnswer) and self._answers():
+                verdict = _Verdict.KEPT  # the dispatcher lives: only this line gets no answer
             if verdict is _Verdict.STOP:
                 self.stopped_by = error
             elif verdict is _Verdict.REFUSED and isinstance(error, Problem):

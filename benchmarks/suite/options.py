@@ -61,9 +61,17 @@ def parser() -> argparse.ArgumentParser:
         "whose own log is the judge.\n\n"
         + "\n".join(f"  {name:<12} {what}" for name, what in BENCHMARKS.items()),
     )
-    arguments.add_argument("benchmarks", nargs="*", metavar="BENCHMARK", help="which of them (default: all)")
     arguments.add_argument(
-        "--against", metavar="PEERS", help=f"with commas, of {', '.join(PEERS)}; `none` (default: as set up)"
+        "benchmarks",
+        nargs="*",
+        metavar="BENCHMARK",
+        help="which of them, with commas or spaces (default: all)",
+    )
+    arguments.add_argument(
+        "--against",
+        nargs="+",
+        metavar="PEERS",
+        help=f"of {', '.join(PEERS)}, with commas or spaces; `none` (default: as set up)",
     )
     arguments.add_argument("--rounds", help=f"each contender so often, in turn (default {ROUNDS})")
     arguments.add_argument("--jobs", help="per measurement (default: what the seconds need)")
@@ -88,15 +96,20 @@ def read_options(arguments: Sequence[str]) -> Options:
     database = given.database or (OWN if _has_postgresql() else SQLITE)
     if database not in (OWN, SQLITE) and not database.startswith(("postgresql://", "postgres://")):
         _refuse("--database is a postgresql:// URL, `own` or `sqlite`")
+    against = None if given.against is None else _split(given.against)
+    # `--against huey submit`: the parser takes every word that follows
+    late = [name for name in against or () if name in BENCHMARKS]
     return Options(
-        benchmarks=_names("benchmark", given.benchmarks, BENCHMARKS) or tuple(BENCHMARKS),
-        against=_against(given.against),
+        benchmarks=_names("benchmark", [*_split(given.benchmarks), *late], BENCHMARKS) or tuple(BENCHMARKS),
+        against=None if against is None else _against([name for name in against if name not in late]),
         rounds=int(_number("--rounds", given.rounds, ROUNDS, _MOST_ROUNDS, whole=True)),
         jobs=int(_number("--jobs", given.jobs, 0, _MOST_JOBS, whole=True)),
         seconds=_number("--seconds", given.seconds, 0.0, _MOST_SECONDS),
         database=database,
         report=(given.report or default_folder() / "bench" / "report").resolve(),
-        setup=None if given.setup is None else _names("peer", given.setup, everybody()) or tuple(everybody()),
+        setup=None
+        if given.setup is None
+        else _names("peer", _split(given.setup), everybody()) or tuple(everybody()),
         page=given.page,
         check=given.check,
     )
@@ -106,12 +119,15 @@ def _has_postgresql() -> bool:
     return bool(shutil.which("postgres") or any(Path("/usr/lib/postgresql").glob("*/bin/postgres")))
 
 
-def _against(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    if text == "none":
+def _split(words: Sequence[str]) -> list[str]:
+    """``["a,b", "c"]`` → ``["a", "b", "c"]``"""
+    return " ".join(words).replace(",", " ").split()
+
+
+def _against(given: Sequence[str]) -> tuple[str, ...]:
+    if list(given) == ["none"]:
         return ()
-    names = _names("peer", [part.strip() for part in text.split(",") if part.strip()], PEERS)
+    names = _names("peer", given, PEERS)
     return names or _refuse("--against names no peer; `none` measures us and the raw limit alone")
 
 

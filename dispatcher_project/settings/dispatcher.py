@@ -44,6 +44,9 @@ class DispatcherSettings:
     """A client that sends nothing of its request's body for so long is told 408."""
     upload_seconds: float = 120.0
     """So is one whose body is not whole by then: 32 MB at 2 Mbit/s."""
+    refused_body_bytes: int = 64 * 1024 * 1024
+    """Of a body that is refused unread so much is read and dropped, so that its client gets to read why; of a
+    longer one the connection is reset."""
     retry_base_seconds: float = 1.0
     retry_cap_seconds: float = 30.0
     retry_jitter: float = 0.1

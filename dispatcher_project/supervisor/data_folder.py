@@ -132,6 +132,19 @@ def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
         os.environ.setdefault(name, value)
 
 
+def without_data_dir(arguments: Sequence[str]) -> list[str]:
+    """The arguments for a command's own parser, which need not know the option."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name != "--data-dir":
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return kept
+
+
 def default_folder() -> Path:
     return Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var")
 

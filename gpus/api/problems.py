@@ -11,6 +11,8 @@ from typing import Any
 
 MEDIA_TYPE = "application/problem+json"
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+COME_AGAIN_STATUSES = frozenset({429, 503})
+RETRY_AFTER_SECONDS = 5.0
 MAX_ERRORS = 20
 _MAX_DETAIL = 300
 
@@ -39,7 +41,7 @@ class FieldError:
 
 class Problem(Exception):
     """The request ends here, with this answer. retry_after_seconds: also the `Retry-After` header, in whole
-    seconds."""
+    seconds; a 429 or 503 without one says `RETRY_AFTER_SECONDS`."""
 
     def __init__(
         self,
@@ -59,6 +61,8 @@ class Problem(Exception):
         self.errors = tuple(errors[:MAX_ERRORS])
         self.headers = dict(headers or {})
         self.retry_after_seconds = None
+        if retry_after_seconds is None and status in COME_AGAIN_STATUSES:
+            retry_after_seconds = RETRY_AFTER_SECONDS
         if retry_after_seconds is not None:
             self.retry_after_seconds = max(1, math.ceil(retry_after_seconds))
             self.headers["Retry-After"] = str(self.retry_after_seconds)

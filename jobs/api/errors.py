@@ -19,7 +19,6 @@ from jobs.errors import Refused
 log = structlog.get_logger()
 
 API_PREFIX = "/api/"
-_RETRY_AFTER_SECONDS = "5"
 _READ_ONLY = "25006"
 """PostgreSQL's read_only_sql_transaction."""
 _CODES: dict[type[exceptions.APIException], str] = {
@@ -52,15 +51,9 @@ def problem_of(error: Exception) -> Problem:
             503,
             "database_unavailable",
             "The database does not answer. Try again, under the same Idempotency-Key.",
-            headers={"Retry-After": _RETRY_AFTER_SECONDS},
         )
     if isinstance(error, LeasingUnavailable):
-        return Problem(
-            503,
-            "leasing_unavailable",
-            "Redis does not answer.",
-            headers={"Retry-After": _RETRY_AFTER_SECONDS},
-        )
+        return Problem(503, "leasing_unavailable", "Redis does not answer.")
     if isinstance(error, Http404):
         return Problem(404, "not_found", "There is no such thing.")
     if isinstance(error, exceptions.APIException):
@@ -102,9 +95,8 @@ def _from_framework(error: exceptions.APIException) -> Problem:
     headers = {}
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = str(header)
-    if seconds := getattr(error, "wait", None):
-        headers["Retry-After"] = str(int(seconds))
-    return Problem(error.status_code, code, detail, headers=headers)
+    wait = getattr(error, "wait", None)
+    return Problem(error.status_code, code, detail, headers=headers, retry_after_seconds=wait)
 
 
 # -- what Django answers before or beside a view ---------------------------------------------------

@@ -113,7 +113,8 @@ class AsyncFront:
             elif answer.wait is not None:
                 await self._wait(scope, answer, body, send)
         except BodyTooLong:
-            await send_problem(send, Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE))
+            problem = Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE)
+            await send_problem(_ends_after(body, send), problem)
         except BodyTooSlow:
             await send_problem(send, Problem(408, "upload_too_slow", _TOO_SLOW, headers=_CLOSE))
         except ClientGone:
@@ -125,10 +126,12 @@ class AsyncFront:
         """What the site says once it has the body, or without it. Raises what `RequestBody.take_in` does."""
         answer = _Answer(send)
         if body.is_long and scope["path"].startswith(API_PREFIX):
-            await self._site({**scope, LATER_KEY: True}, _nothing, answer.take)
-            if answer.status != GO_ON:
-                return answer
-            answer = _Answer(send)
+            refused = _Answer(None)
+            await self._site({**scope, LATER_KEY: True}, _nothing, refused.take)
+            if refused.status != GO_ON:
+                if not refused.is_handed_over:
+                    await refused.send_to(_ends_after(body, send))
+                return refused
             await body.take_in()
         else:
             length = await body.take_in(at_most=MAX_UNDECLARED_BYTES)
@@ -192,6 +195,10 @@ class _Answer:
     follow: Follow | None = None
     pulse: bool = False
 
+    @property
+    def is_handed_over(self) -> bool:
+        return self.wait is not None or self.follow is not None or self.pulse
+
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
@@ -204,8 +211,7 @@ class _Answer:
             if self.wait is not None:
                 message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
             self.headers = list(message["headers"])
-        handed_over = self.wait is not None or self.follow is not None or self.pulse
-        if self.to is None or handed_over or self.status == GO_ON:
+        if self.to is None or self.is_handed_over or self.status == GO_ON:
             self.content += message.get("body", b"")
             return
         await self.to(message)
@@ -244,6 +250,20 @@ class _Answer:
 _TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
 _TOO_SLOW = "The body did not arrive in time."
 _CLOSE = {"Connection": "close"}
+
+
+def _ends_after(body: RequestBody, send: Send) -> Send:
+    """The answer is sent at once, and the exchange ends only when the body was dropped."""
+
+    async def sends(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        await body.drop()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return sends
 
 
 async def _say_alive(send: Send) -> None:

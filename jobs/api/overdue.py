@@ -28,7 +28,6 @@ WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 _BOUNDED = f"{API_ROOT}/queue/"
 _GIVEN_UP = "dispatcher.given_up"
-_RETRY_AFTER_SECONDS = "5"
 
 
 class SiteInTime:
@@ -103,10 +102,11 @@ def is_given_up(scope: Scope) -> bool:
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
-    headers = [(b"content-type", MEDIA_TYPE.encode())]
+    content = problem.as_bytes()
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(content)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": problem.as_bytes(), "more_body": False})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
 
 
 def _overdue() -> Problem:
@@ -114,5 +114,4 @@ def _overdue() -> Problem:
         503,
         "no_answer_in_time",
         "It took too long; it is not known what became of it. Try again, under the same Idempotency-Key.",
-        headers={"Retry-After": _RETRY_AFTER_SECONDS},
     )

@@ -2,8 +2,8 @@
 threads. So a body is whole before a thread gets it, and its client has so long to send it.
 
 Anybody may send a small one. A long one for the API is asked for by its view (`gpus.api.late_body`), which
-knows who sends it and how long it may be; until then it is left with the client. What is too long is not
-read at all: uvicorn swallows it, so that a client gets to read its answer.
+knows who sends it and how long it may be; until then it is left with the client. What is refused is read
+after its answer and dropped, so that the client gets to read that.
 """
 
 from __future__ import annotations
@@ -86,6 +86,19 @@ class RequestBody:
         part = self._kept.read(_PART_BYTES)
         self._left = self._left - len(part) or None
         return {"type": "http.request", "body": part, "more_body": self._left is not None}
+
+    async def drop(self) -> None:
+        """Reads what the client still sends, and keeps nothing: a connection that is closed over unread bytes
+        is reset, and its client never reads the answer. Bounded in bytes and time, as an upload is."""
+        limits, dropped = settings.DISPATCHER, 0
+        until = time.monotonic() + limits.upload_seconds
+        while not self._ended and dropped <= limits.refused_body_bytes:
+            try:
+                message = await self._next(until)
+            except BodyTooSlow:
+                return
+            dropped += len(message.get("body", b""))
+            self._ended = message["type"] != "http.request" or not message.get("more_body", False)
 
     def close(self) -> None:
         self._left = None

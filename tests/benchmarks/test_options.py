@@ -76,3 +76,16 @@ def test_a_peer_that_needs_node_says_so_where_there_is_none(tmp_path: Path, monk
     peers = import_module("benchmarks.suite.peers")
     for why in (PEERS["bullmq"].why_not(), peers.set_up(PEERS["bullmq"])):
         assert why == "needs Node.js (node and npm), which this machine does not have"
+
+
+@pytest.mark.parametrize("given", [["huey,rq"], ["huey, rq"], ["huey", "rq"], ["huey,", "rq"]])
+def test_every_list_takes_commas_and_spaces(given: list[str]) -> None:
+    assert read_options(["submit", "--against", *given]).against == ("huey", "rq")
+    assert read_options(["--setup", *given]).setup == ("huey", "rq")
+
+
+@pytest.mark.parametrize(
+    "given", [["submit,fleet"], ["submit", "fleet"], ["--against", "huey", "submit", "fleet"]]
+)
+def test_benchmarks_too_and_behind_a_list_of_peers(given: list[str]) -> None:
+    assert read_options(given).benchmarks == ("submit", "fleet")

@@ -18,7 +18,7 @@ from dispatcher_client import Client, NoAnswer, NotAuthenticated, Spooled
 from dispatcher_client.spool import Entry, Spool
 from dispatcher_project.supervisor.data_folder import ROOT
 
-from .scripted import Asked, Handler, Scripted, behave, commit_and_drop, problem, says
+from .scripted import Asked, Handler, Scripted, behave, commit_and_drop, drop, problem, says
 
 
 @pytest.fixture
@@ -117,6 +117,29 @@ def test_a_flush_stops_where_nobody_answers(server: Scripted, offline: Client, o
     assert flushed.stopped_by is not None
     assert online.flush_spool().sent == 2
     assert server.keys == [keys[0], keys[1], keys[1], keys[2]]
+
+
+def test_lines_that_alone_get_no_answer_stay_and_stop_no_other(
+    server: Scripted, offline: Client, online: Client, spool: Path
+) -> None:
+    keys = [spooled(offline, number) for number in range(4)]
+    server.will(drop, behave, drop, behave)  # after each drop a small request is answered
+    flushed = online.flush_spool()
+    assert (flushed.sent, flushed.refused, flushed.left, flushed.stopped_by) == (2, 0, 2, None)
+    assert [line["idempotency_key"] for line in lines(spool)] == keys[:2]
+    assert online.flush_spool().sent == 2
+
+
+@pytest.mark.parametrize("small", [drop, problem(503, "database_unavailable", retryable=True)])
+def test_a_flush_ends_where_a_small_request_gets_no_answer_either(
+    server: Scripted, offline: Client, online: Client, small: Any
+) -> None:
+    for number in range(3):
+        spooled(offline, number)
+    server.will(drop, small)
+    flushed = online.flush_spool()
+    assert (flushed.sent, flushed.left) == (0, 3)
+    assert isinstance(flushed.stopped_by, NoAnswer)
 
 
 def test_what_is_refused_goes_aside_with_its_problem(

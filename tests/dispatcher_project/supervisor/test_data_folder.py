@@ -10,10 +10,12 @@ import pytest
 
 from dispatcher_project.supervisor import data_folder
 from dispatcher_project.supervisor.data_folder import (
+    ROOT,
     AlreadyRunning,
     DataFolder,
     NotRunning,
     adopt_running_environment,
+    without_data_dir,
 )
 
 
@@ -105,3 +107,33 @@ def test_a_named_folder_goes_before_chosen_settings(
         folder.remove("environment.json")
         with pytest.raises(NotRunning):
             adopt_running_environment(arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (["--data-dir", "x", "-c", "1"], ["-c", "1"]),
+        (["-c", "1", "--data-dir=x"], ["-c", "1"]),
+        (["--data-dir"], []),
+        (["-c", "1"], ["-c", "1"]),
+    ],
+)
+def test_a_commands_parser_never_sees_the_folder(given: list[str], left: list[str]) -> None:
+    assert without_data_dir(given) == left
+
+
+@pytest.mark.parametrize("command", ["create_key --help", "migrate --plan", "check", "shell -c pass"])
+def test_every_command_takes_the_folder(folder: DataFolder, command: str) -> None:
+    environment = {
+        "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.test",
+        "DATABASE_URL": "sqlite://:memory:",
+        "DISPATCHER_TEST_DATABASE_URL": "sqlite://:memory:",
+    }
+    folder.write("environment.json", environment)
+    with folder.locked():
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command.split(), "--data-dir", str(folder.path)],
+            cwd=ROOT, env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1"},
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr

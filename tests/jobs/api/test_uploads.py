@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +29,7 @@ pytestmark = pytest.mark.sqlite_only
 SUBMIT, BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 JOB = {"model": "zimg", "payload": {}}
 LONG = 300_000
+MB = 1024 * 1024
 
 
 def callback() -> str:
@@ -120,17 +123,51 @@ def test_a_trickle_comes_to_an_end(tenant: Account, sockets: Sockets, bounds: Ca
     assert said.split()[1] == b"408"
 
 
-def test_without_a_right_token_a_push_is_refused_unread(sockets: Sockets) -> None:
+def test_without_a_right_token_a_push_is_refused_unread(
+    sockets: Sockets, bounds: Callable[..., None]
+) -> None:
+    bounds(upload_idle_seconds=0.3)
     connection = sockets.begin(callback(), 30_000_000, X_Callback_Token="x.y", Connection="close")
     assert answer_of(connection) == (401, "invalid_push_token")
 
 
-def test_what_is_too_long_is_refused_unread(tenant: Account, sockets: Sockets) -> None:
+def test_what_is_too_long_is_refused_unread(
+    tenant: Account, sockets: Sockets, bounds: Callable[..., None]
+) -> None:
+    bounds(upload_idle_seconds=0.3)
     for path, code in ((SUBMIT, "payload_too_large"), (BATCH, "payload_too_large")):
         connection = sockets.begin(path, 40_000_000, Connection="close", **bearer(tenant))
         assert answer_of(connection) == (413, code)
     form = sockets.begin("/admin/login/", 40_000_000, Content_Type="multipart/form-data; boundary=x")
     assert answer_of(form) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize(("megabytes", "authorized"), [(8, True), (30, True), (8, False)])
+def test_what_is_too_long_gets_its_answer_also_where_the_connection_ends_with_it(
+    web: Web, tenant: Account, megabytes: int, authorized: bool
+) -> None:
+    request = urllib.request.Request(  # sends Connection: close, and reads nothing before it has sent all
+        web.url + SUBMIT,
+        data=b"x" * (megabytes * MB),
+        headers={"Content-Type": "application/json", **(bearer(tenant) if authorized else {})},
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    with refused.value as answer:
+        code = "payload_too_large" if authorized else "not_authenticated"
+        assert (answer.code, json.load(answer)["code"]) == (413 if authorized else 401, code)
+
+
+def test_only_so_much_of_a_refused_body_is_read(
+    tenant: Account, sockets: Sockets, bounds: Callable[..., None]
+) -> None:
+    bounds(refused_body_bytes=MB)
+    connection = sockets.begin(SUBMIT, 1000 * MB, Connection="close", **bearer(tenant))
+    sent = 0
+    with suppress(OSError):
+        while sent < 200 * MB:
+            sent += connection.send(b"x" * MB)
+    assert sent < 100 * MB, "reset"
 
 
 def test_a_client_that_leaves_gets_no_job(web: Web, tenant: Account, sockets: Sockets) -> None:
