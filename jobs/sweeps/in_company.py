@@ -24,6 +24,10 @@ class InCompany:
         if self._at_work.acquire(blocking=False):
             threading.Thread(target=self._sweep, name="sweeps-in-company", daemon=True).start()
 
+    @property
+    def is_at_work(self) -> bool:
+        return self._at_work.locked()
+
     def _sweep(self) -> None:
         try:
             run_sweep(TICK)

@@ -18,7 +18,7 @@ from dispatcher_project.proving.upgrade import (
 )
 from tests.scenarios.running import drop_database, own_database
 
-pytestmark = [pytest.mark.scenario, pytest.mark.database]
+pytestmark = [pytest.mark.scenario]
 
 BEFORE_LAYOUTS_HAD_ROWS = "688dbe0"
 """The last version whose processes know nothing of the row that says which layout is in use."""

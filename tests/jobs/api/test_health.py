@@ -13,7 +13,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
-from gpus.errors import LeasingUnavailable
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health
 from jobs.services import ports as wiring
@@ -71,6 +71,20 @@ def test_while_an_index_is_rebuilt_it_is_degraded(
     monkeypatch.setattr(world.leases, "generation", lambda: None)
     assert anonymous.get("/readyz").json()["status"] == "degraded"
     assert anonymous.get("/readyz?strict=1").status_code == 503
+
+
+def test_a_process_whose_layout_is_not_in_use_is_ready_and_says_so(
+    anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the last host of the old version could never be restarted."""
+
+    def refuse() -> str:
+        raise LayoutNotInUse("the index of main has layout 6")
+
+    monkeypatch.setattr(world.leases, "generation", refuse)
+    answer = anonymous.get("/readyz?strict=1")
+    assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+    assert answer.json()["checks"]["redis"]["fleets"]["main"]["note"] == "the index of main has layout 6"
 
 
 class Fleets:

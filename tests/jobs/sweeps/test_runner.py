@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from gpus.errors import LeasingUnavailable
+from gpus.services.layouts import IndexState, Layouts
 from jobs import sweeps as package
 from jobs.models import SweepRun
 from jobs.services.ports import Ports
@@ -23,7 +24,7 @@ from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 class Stage:
     """A runner over sweeps made of lambdas; `threads` keeps what would run in a thread."""
 
-    def __init__(self, **entries: Entry) -> None:
+    def __init__(self, layouts: Layouts | None = None, /, **entries: Entry) -> None:
         self.clock = VirtualClock()
         self.threads: list[Callable[[], None]] = []
         self.runner = Runner(
@@ -34,6 +35,7 @@ class Stage:
                 wake_callbacks=lambda _: None,
                 announce=lambda _: None,
                 after=lambda seconds, work: None,
+                layouts=layouts or Layouts(),
             ),
             lambda: entries,
             in_thread=self.threads.append,
@@ -66,6 +68,14 @@ def test_a_sweep_that_breaks_does_not_stop_the_others_and_does_not_look_alive() 
     stage = Stage(broken=Entry(fails, 1.0), sound=Entry(counts(2), 1.0))
     assert stage.tick() == ["sound"]
     assert set(ages.sweep_ages(stage.clock.now())) == {"sound", "tick"}
+
+
+@pytest.mark.django_db
+def test_a_process_whose_layout_is_not_in_use_leaves_the_index_to_others() -> None:
+    layouts = Layouts(lambda: {"main": IndexState(6)}, layout=7)
+    entries = {"of_index": Entry(counts(1), 1.0), "other": Entry(counts(1), 1.0, any_layout=True)}
+    stage = Stage(layouts, **entries)
+    assert stage.tick() == ["other"]
 
 
 @pytest.mark.django_db

@@ -1,0 +1,49 @@
+"""A sweeper whose layout is in use ticks by itself beside sweepers of another layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from django.db.models.functions import Now
+
+from gpus.models import Process
+from gpus.services import processes
+from gpus.services.layouts import IndexState, Layouts
+from jobs.services.presence import Presence
+from jobs.sweeps import in_company
+from jobs.sweeps.in_company import RECONCILE_EVERY, InCompany
+from tests.builders import ManualClock, make_ports
+from tests.dispatcher_project.worker_bench import wait_for
+
+
+def test_it_ticks_each_step_and_reconciles_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(in_company, "run_sweep", ran.append)
+    monkeypatch.setattr(in_company.connection, "close", lambda: None)
+    company = InCompany()
+    for step in range(RECONCILE_EVERY):
+        company.step()
+        wait_for(lambda step=step: ran.count("tick") == step + 1 and not company.is_at_work)
+    assert ran == ["tick"] * RECONCILE_EVERY + ["reconcile"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("in_use", "steps"), [(6, 1), (7, 0)])
+def test_only_while_others_know_another_layout_and_ours_is_in_use(in_use: int, steps: int) -> None:
+    clock = ManualClock()
+    layouts = Layouts(lambda: {"main": IndexState(in_use)}, layout=6)
+    called: list[int] = []
+    presence = Presence(
+        replace(make_ports(clock=clock), layouts=layouts),
+        Process.Kind.SWEEPS,
+        name="ours",
+        in_company=lambda: called.append(1),
+    )
+    presence.step()
+    assert not called
+    Process.objects.create(name="theirs", kind="web", layout=7, started_at=Now(), beat_at=Now())
+    clock.move(60)
+    presence.step()
+    assert len(called) == steps
+    assert processes.living().count() == 2
