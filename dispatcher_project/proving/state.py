@@ -153,6 +153,14 @@ class State:
             pass
         return None
 
+    def tickets(self, pools: Collection[str]) -> int:
+        """How many jobs have their ticket; 0 while Redis does not answer."""
+        try:
+            leases = redis_leases(self.redis_url, FLEET)
+            return sum(sum(leases.depth(pool).waiting.values()) for pool in pools)
+        except (LeasingUnavailable, RedisError):
+            return 0
+
     def all_in_line(self) -> bool:
         """Whether the jobs that have waited longest have their tickets."""
         oldest = Job.objects.filter(state=JobState.QUEUED.value).order_by("place_us")

@@ -141,7 +141,8 @@ class FullValkey(RedisFault):
 
     def mend(self, trial: Trial) -> None:
         assert trial.state is not None
-        self.stood_still = not trial.runs_begin_since(self.played_at + 2.0)
+        left = trial.state.tickets({gpu.pool for gpu in trial.fleet.gpus})
+        self.stood_still = left > 0 and not trial.runs_begin_since(self.played_at + 2.0)
         if self.before is not None:
             trial.state.set_max_memory(self.before)
 
