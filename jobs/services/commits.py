@@ -243,10 +243,19 @@ def _write_alone(write: Write) -> BaseException | None:
 
 def is_about_the_write(error: Exception) -> bool:
     """False: the database itself is in trouble (away, full, read-only, locked), whatever it still answers."""
+    if _is_severed(error.__cause__):
+        return False
     state = getattr(error.__cause__, "sqlstate", None) or ""
     if state[:2] in _TROUBLE_STATES or any(text in str(error).lower() for text in _TROUBLE_TEXTS):
         return False
     return _is_there()
+
+
+def _is_severed(cause: BaseException | None) -> bool:
+    """The connection broke, at COMMIT perhaps: PostgreSQL's driver has an answer's code for all that the
+    database itself refused."""
+    is_coded = getattr(cause, "sqlstate", "none of PostgreSQL") is not None
+    return not is_coded and type(cause).__name__ != "PipelineAborted"  # a statement before it was refused
 
 
 def _is_there() -> bool:

@@ -74,7 +74,7 @@ def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claime
         outcome, code = "handed_over", ""
     else:
         now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
-        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now)
+        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
         following = _end(worker, claimed, end, run, turn)
         code = over.ending.error.code if over.ending.error else ""
         outcome = code or "completed"

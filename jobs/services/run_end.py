@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpus.errors import ConnectFailed, GpuBusy
@@ -12,7 +13,7 @@ from gpus.protocol import Lease, ModelSpec, ReleaseMode
 from jobs.retry import verdict_of
 from jobs.services import finish
 from jobs.services.steps import Over
-from jobs.transitions import End
+from jobs.transitions import End, Start, StartOutcome
 
 if TYPE_CHECKING:
     from jobs.services.worker import GpuWorker
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """max_retries: of its job. seconds: that the run took. at: when it was over."""
+    """max_retries: of its job. seconds: that the run took. at: when it was over. started: the commit of its
+    start; None: another worker's."""
 
     leases: Leases
     lease: Lease
@@ -29,12 +31,17 @@ class RunEnd:
     over: Over
     seconds: float
     at: datetime
+    started: Future[StartOutcome] | None = None
 
     @property
     def charge_seconds(self) -> float:
         ending = self.over.ending
         was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
         return 0.0 if was_refused else self.seconds
+
+    @property
+    def _started_at(self) -> datetime:
+        return self.at - timedelta(seconds=self.seconds)
 
     def release(
         self, worker: GpuWorker, *, next_attempt_id: str | None, begun: Lease | None = None
@@ -72,5 +79,8 @@ class RunEnd:
             evidence=self.over.evidence,
             usage=self.over.usage,
             refused=self.over.refused,
+            start=Start(
+                lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, self._started_at
+            ),
         )
-        worker.settlement.write_end(self.leases, lease, end, gather=gather)
+        worker.settlement.write_end(self.leases, lease, end, gather=gather, started=self.started)

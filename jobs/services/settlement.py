@@ -114,15 +114,36 @@ class Settlement:
             Touched(ref.job_id, ref.attempt_id),
         )
 
-    def write_end(self, leases: Leases, lease: Lease, end: End, *, gather: bool = True) -> None:
-        """gather: the slot has a next job, whose start will be written together with this end."""
-        self._submit_end(leases, lease, end, gather=gather).add_done_callback(
+    def write_end(
+        self,
+        leases: Leases,
+        lease: Lease,
+        end: End,
+        *,
+        gather: bool = True,
+        started: Future[StartOutcome] | None = None,
+    ) -> None:
+        """gather: the slot has a next job, whose start will be written together with this end. started: the
+        commit of the end's start; None: another worker's."""
+        self._submit_end(leases, lease, end, started, gather=gather).add_done_callback(
             lambda done: None if done.exception() is None else self._end_unstorable(leases, lease, end)
         )
 
-    def _submit_end(self, leases: Leases, lease: Lease, end: End, *, gather: bool = True) -> Future[Any]:
+    def _submit_end(
+        self,
+        leases: Leases,
+        lease: Lease,
+        end: End,
+        started: Future[StartOutcome] | None = None,
+        *,
+        gather: bool = True,
+    ) -> Future[Any]:
+        def apply() -> EndWritten:
+            known = end if _is_committed(started) else replace(end, start=None)
+            return EndWritten(transitions.end_attempt(known), leases, lease.ref)
+
         return self.writer.submit(
-            lambda: EndWritten(transitions.end_attempt(end), leases, lease.ref),
+            apply,
             Touched(end.job_id, end.attempt_id),
             gather=gather,
         )
@@ -259,6 +280,12 @@ class Settlement:
 
 def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
     return JobTouched(job_id), outcome
+
+
+def _is_committed(started: Future[StartOutcome] | None) -> bool:
+    if started is None or not started.done() or started.exception() is not None:
+        return False
+    return started.result() is StartOutcome.STARTED
 
 
 def _pass_on(done: Future[Any], future: Future[StartOutcome]) -> None:

@@ -53,6 +53,7 @@ class End:
     server counted (tokens).
     gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused: nothing
     listened at the server's address then.
+    start: its start, if the worker saw that committed: a database that failed over may have forgotten it.
     """
 
     job_id: str
@@ -68,6 +69,7 @@ class End:
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
     refused: bool = False
+    start: Start | None = None
 
 
 _ENDED = (
@@ -190,6 +192,9 @@ def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
     job = lock_job(end.job_id)
     attempt = read_attempt(end.attempt_id)
+    if attempt is None and end.start is not None and job is not None and job.state == JobState.QUEUED:
+        start_attempt(end.start)
+        job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")

@@ -14,6 +14,7 @@ from jobs.models import Tenant
 from jobs.services import commits
 from jobs.services.commits import GroupCommitWriter, Write, write_batch
 from tests.builders import make_tenant
+from tests.jobs.services.commit_cutter import cutting_commits
 from tests.jobs.services.shop import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -113,6 +114,36 @@ def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
         with pytest.raises(OperationalError):
             write_batch([write])
     assert write.refusals == 0
+
+
+@pytest.mark.skipif(
+    connections["default"].vendor != "postgresql", reason="SQLite has no connection that could break"
+)
+def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatch):
+    """However often: the database answers the next connection, and the write finds itself."""
+    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    told: list[str] = []
+    writer = GroupCommitWriter(told.extend)
+    with cutting_commits(4 * commits.MAX_REFUSALS) as cutter:
+        writes = [writer.submit(lambda name=name: make_tenant(name).name) for name in ("one", "two")]
+        writer.start()
+        assert [write.result(60) for write in writes] == ["one", "two"]
+        writer.stop(10)
+    assert cutter.left == 0
+    assert told == ["one", "two"]
+    assert Tenant.objects.count() == 2
+
+
+def test_an_error_without_a_code_of_postgresql_is_a_broken_connection():
+    broken = OperationalError("server closed the connection unexpectedly")
+    broken.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
+    assert not commits.is_about_the_write(broken)
+
+
+def test_a_statement_that_others_of_its_journey_were_refused_with_is_no_broken_connection():
+    aborted = OperationalError("pipeline aborted")
+    aborted.__cause__ = psycopg.errors.PipelineAborted("pipeline aborted")
+    assert commits.is_about_the_write(aborted)
 
 
 def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):

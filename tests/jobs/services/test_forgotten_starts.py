@@ -1,0 +1,94 @@
+"""A database that fails over to a copy without the last commits has forgotten starts that it confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.errors import ServerLost
+from gpus.models import ModelConfig, QuarantinedSlot
+from jobs.models import Attempt, Event, Job
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import reconcile
+from tests.jobs.services.by_hand import Hands, by_hand
+from tests.jobs.services.shop import Shop
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def forget_starts(*_: Any) -> None:
+    """As the copy has it: accepted, and nothing since."""
+    Attempt.objects.all().delete()
+    Event.objects.filter(seq__gt=1).delete()
+    Job.objects.update(
+        state=JobState.QUEUED, live_attempt=None, attempts_made=0, started_at=None, event_seq=1
+    )
+
+
+def run_over_a_failover(hands: Hands) -> Job:
+    job = hands.submit()
+    hands.gpu.on_start = forget_starts
+    hands.worker.work("m")
+    hands.writer.commit()
+    return Job.objects.get(id=job.id)
+
+
+@pytest.mark.parametrize("at_most_once", [True, False])
+def test_the_result_of_a_run_whose_start_was_forgotten_is_stored(shop: Shop, at_most_once: bool) -> None:
+    ModelConfig.objects.update(at_most_once=at_most_once)
+    hands = by_hand(shop)
+    job = run_over_a_failover(hands)
+    assert (job.state, job.result, job.attempts_made) == (JobState.COMPLETED, "done", 1)
+    assert list(Event.objects.order_by("seq").values_list("type", flat=True)) == [
+        "queued",
+        "started",
+        "completed",
+    ]
+    attempt = Attempt.objects.get()
+    assert (attempt.state, attempt.worker) == (AttemptState.COMPLETED, "w")
+    assert attempt.finished_at is not None
+    assert (attempt.finished_at - attempt.started_at).total_seconds() == pytest.approx(hands.gpu.seconds)
+    reconcile.sweep(hands.worker.ports)
+    hands.worker.work("m")
+    assert hands.gpu.sent == [job.id], "it ran once"
+
+
+def test_its_failure_counts_and_shuts_the_slot(shop: Shop) -> None:
+    job = run_over_a_failover(by_hand(shop, ServerLost("gone")))
+    assert (job.state, job.tries) == (JobState.RETRYING, 1)
+    assert Attempt.objects.get().state == AttemptState.LOST
+    assert QuarantinedSlot.objects.filter(freed_at=None).exists()
+
+
+def test_who_did_not_see_its_start_committed_can_not_write_it(shop: Shop) -> None:
+    """The job was cancelled, and an operator retried it: it waits for its second round."""
+    hands = by_hand(shop)
+    hands.writer.at_once = False
+    job = hands.submit()
+
+    def moved(*_: Any) -> None:
+        Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=hands.clock.now())
+        hands.writer.commit()
+        Job.objects.filter(id=job.id).update(state=JobState.QUEUED, finished_at=None)
+
+    hands.gpu.on_start = moved
+    hands.worker.work("m")
+    hands.writer.commit()
+    job.refresh_from_db()
+    assert (job.state, Attempt.objects.count()) == (JobState.QUEUED, 0)
+
+
+def test_a_job_that_runs_elsewhere_by_now_keeps_its_run(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    def runs_elsewhere(*_: Any) -> None:
+        forget_starts()
+        Job.objects.filter(id=job.id).update(state=JobState.RUNNING, live_attempt="another")
+
+    hands.gpu.on_start = runs_elsewhere
+    hands.worker.work("m")
+    hands.writer.commit()
+    job.refresh_from_db()
+    assert (job.state, job.live_attempt, Attempt.objects.count()) == (JobState.RUNNING, "another", 0)
