@@ -367,6 +367,7 @@ def test_it_begins_by_itself_once_nobody_works_in_the_old_index(upgrade: Upgrade
 
 
 def test_it_does_not_begin_while_the_old_worker_only_restarts(upgrade: Upgrade) -> None:
+    upgrade.world.server()
     upgrade.old.beat("old-sweeps", SWEEPS)
     upgrade.new.beat("new-gpu")
     for _ in range(3):
@@ -378,8 +379,12 @@ def test_it_does_not_begin_while_the_old_worker_only_restarts(upgrade: Upgrade) 
 
 
 def test_it_does_not_begin_before_one_of_ours_could_run_something(upgrade: Upgrade) -> None:
+    upgrade.world.server()
     look(upgrade, seconds=60)
     assert not FleetIndex.objects.exists()
+    upgrade.new.beat("new-gpu")
+    look(upgrade, seconds=1)
+    assert upgrade.row.layout == NEW
 
 
 def test_processes_that_say_nothing_leave_signs(upgrade: Upgrade) -> None:
