@@ -32,17 +32,19 @@ MASTER_SECONDS = 3.0
 _DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
 
 
-def connect(url: str) -> Client:
+def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
     """Connects lazily, except to a cluster, which is asked for its layout (raises `scripts.FAILURES`).
 
     ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://[:password@]host:port,host:port/master[/db]``,
     ``redis+cluster://[user:password@]host:port,host:port``. Raises ValueError for any other.
+
+    timeout_seconds: of connecting and of each answer, for Sentinel and Cluster; None: `TIMEOUT_SECONDS`.
     """
     parts = urlsplit(url)
     if parts.scheme == "redis+sentinel":
-        return _by_sentinel(parts)
+        return _by_sentinel(parts, timeout_seconds)
     if parts.scheme == "redis+cluster":
-        return _cluster(parts)
+        return _cluster(parts, timeout_seconds)
     if parts.scheme in ("redis", "rediss", "unix"):
         pool: Any = _Pool.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
         pool.connection_class = _BLOCKING.get(pool.connection_class, pool.connection_class)
@@ -127,10 +129,10 @@ def _never() -> Retry:
     return Retry(NoBackoff(), 0)
 
 
-def _options(*, keepalive: bool) -> dict[str, Any]:
+def _options(*, keepalive: bool, timeout_seconds: float | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "socket_timeout": TIMEOUT_SECONDS,
-        "socket_connect_timeout": TIMEOUT_SECONDS,
+        "socket_timeout": timeout_seconds or TIMEOUT_SECONDS,
+        "socket_connect_timeout": timeout_seconds or TIMEOUT_SECONDS,
         "decode_responses": True,
     }
     if keepalive:
@@ -138,11 +140,11 @@ def _options(*, keepalive: bool) -> dict[str, Any]:
     return options
 
 
-def _by_sentinel(parts: SplitResult) -> redis.Redis:
+def _by_sentinel(parts: SplitResult, timeout_seconds: float | None) -> redis.Redis:
     master, _, database = parts.path.strip("/").partition("/")
     if not master:
         raise ValueError("a sentinel URL names its master: redis+sentinel://host:port,host:port/master/0")
-    options = _options(keepalive=True)
+    options = _options(keepalive=True, timeout_seconds=timeout_seconds)
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
         addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
     )
@@ -156,11 +158,14 @@ def _by_sentinel(parts: SplitResult) -> redis.Redis:
     return client
 
 
-def _cluster(parts: SplitResult) -> redis.RedisCluster:
+def _cluster(parts: SplitResult, timeout_seconds: float | None) -> redis.RedisCluster:
     node: Any = ClusterNode  # redis-py has no types for it
     nodes = [node(host, port) for host, port in addresses(parts, _DEFAULT_PORT)]
     return redis.RedisCluster(
-        startup_nodes=nodes, retry=_never(), **_options(keepalive=True), **credentials(parts)
+        startup_nodes=nodes,
+        retry=_never(),
+        **_options(keepalive=True, timeout_seconds=timeout_seconds),
+        **credentials(parts),
     )
 
 

@@ -62,7 +62,7 @@ def announce(job_ids: Sequence[str]) -> None:
 def redis_client(url: str) -> Any:
     """No retries, and short time-outs where the URL leaves them to us."""
     if url.startswith(("redis+sentinel:", "redis+cluster:")):
-        return connect(url)
+        return connect(url, timeout_seconds=TIMEOUT_SECONDS)
     return redis.Redis.from_url(
         url,
         socket_timeout=TIMEOUT_SECONDS,

@@ -44,3 +44,10 @@ def test_without_redis_one_call_tries_and_the_others_go_on(
     monkeypatch.setattr(announcing, "_resting_until", time.monotonic())
     announce(["job"])
     assert len(tries) == 2
+
+
+def test_behind_sentinel_nobody_waits_longer_either() -> None:
+    pool = announcing.redis_client("redis+sentinel://127.0.0.1:1/mymaster/0").connection_pool
+    sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
+    for options in (pool.connection_kwargs, *sentinels):
+        assert options["socket_timeout"] == options["socket_connect_timeout"] == 0.2
