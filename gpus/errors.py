@@ -110,9 +110,10 @@ class OutOfMemory(GpuError):
 
 
 class DoesNotFit(GpuError):
-    """The model needs more memory than this GPU has."""
+    """The model needs more memory than this GPU has: no fault of the job, which waits for a larger one."""
 
     code = "does_not_fit"
+    counts = False
     elsewhere = True
 
 

@@ -11,16 +11,21 @@ from django.db.models.signals import post_delete, post_save
 
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
 from gpus.models.prepared import value
+from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.remember import Remembered
 from gpus.services.secrets import decrypt
 
 REMEMBER_SECONDS = 1.0
 
-FIT = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
+_LIVES = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
     Q(server__healthy=None) | Q(server__healthy=True)
 )
-"""Of a placement: its server is on, has slots, and did not fail its last look at its health."""
+FIT = _LIVES & ~TOO_LARGE
+"""Of a placement: its server is on, has slots and memory for the model, and did not fail its last look at
+its health."""
+TOO_SMALL = _LIVES & TOO_LARGE
+"""The same but for the memory."""
 
 _remembered: Remembered[tuple[str, ...], Any] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
 

@@ -14,6 +14,9 @@ from jobs.errors import CANCELLED, CANCELLED_BY_OPERATOR, DEADLINE_EXCEEDED, LOS
 from jobs.fingerprints import fingerprint_of
 from jobs.states import AttemptState, JobState
 
+_PAUSES_AT_NO_COST = ("connect", "does_not_fit")
+"""The same server might be asked again before the line knows better."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -166,8 +169,8 @@ def decide_end(
     if tries > policy.max_retries:
         return end(JobState.FAILED, message=f"{error.message} (all {policy.max_retries} retries used)")
     delay = 0.0
-    if counted or error.code == "connect":
-        delay = retry_delay_seconds(max(tries, free_connects) - 1, policy, chance=chance)
+    if counted or error.code in _PAUSES_AT_NO_COST:
+        delay = retry_delay_seconds(max(tries, free_connects, 1) - 1, policy, chance=chance)
     if standing.seconds_left is not None and standing.seconds_left <= delay:
         return end(
             JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"

@@ -68,7 +68,7 @@ class Server(models.Model):
     def spec(self, models: Iterable[str] | None = None) -> ServerSpec:
         """models: those it has, where the caller knows; else its placements are read (prefetch them)."""
         if models is None:
-            models = (placement.model_id for placement in self.placements.all())
+            models = (one.model_id for one in self.placements.all() if not one.is_too_large(self))
         return ServerSpec(
             name=self.name,
             pool=self.pool_id,
@@ -85,6 +85,16 @@ class Placement(models.Model):
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="placements")
     model = models.ForeignKey("gpus.ModelConfig", on_delete=models.CASCADE, related_name="placements")
     endpoint = models.CharField(max_length=500)
+    too_large = models.CharField(
+        max_length=500,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Why the model can never run there: it needs more memory than the GPU has.",
+    )
+    too_large_boot = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
+    """The server's process that found it (`Server.boot_id`): the next one may have more memory."""
 
     class Meta:
         constraints = [
@@ -93,3 +103,10 @@ class Placement(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model_id} on {self.server_id}"
+
+    def is_too_large(self, server: Server) -> bool:
+        return bool(self.too_large) and self.too_large_boot == server.boot_id
+
+
+TOO_LARGE = ~models.Q(too_large="") & models.Q(too_large_boot=models.F("server__boot_id"))
+"""Of a placement: `is_too_large`, as a condition."""

@@ -1,7 +1,8 @@
 """The registry as the lease layer is told it: less what is paused.
 
 A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
-has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. All of it
+has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. A model
+that is too large for a server is not on it, as long as the same process drives that server. All of it
 is told again from the rows whenever an index is made anew, so a pause outlives Redis.
 """
 
@@ -18,6 +19,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
 from gpus.models.prepared import value
+from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, ServerSpec
 
 Told = TypeVar("Told")
@@ -138,7 +140,10 @@ _still_there = prepared.ReadAmong(
 _placed_on = prepared.ReadAmong(
     (Server, "name"),
     rows=lambda names: (
-        Placement.objects.filter(server__name__in=names).order_by().values_list("server_id", "model_id")
+        Placement.objects.filter(server__name__in=names)
+        .exclude(TOO_LARGE)
+        .order_by()
+        .values_list("server_id", "model_id")
     ),
 )
 

@@ -143,6 +143,13 @@ def _nowhere(now: Snapshot) -> Iterator[Reason]:
             "An operator gives them slots.",
             evidence,
         )
+    elif not servers.fit and servers.too_small:
+        yield Reason(
+            "too_large",
+            f"No server that is there has enough memory for {now.model}: {servers.too_small_why}",
+            "A worker with a larger GPU joins, or the deadline to start passes.",
+            evidence | {"too_small": servers.too_small},
+        )
     elif not servers.fit:
         yield Reason(
             "no_healthy_server",

@@ -25,6 +25,7 @@ UNKNOWABLE = frozenset(
         "servers_off",
         "no_slots",
         "no_healthy_server",
+        "too_large",
         "no_worker",
         "tenant_cap",
         "quota",

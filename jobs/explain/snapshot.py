@@ -27,13 +27,16 @@ class Index(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Servers:
     """Those that the model is registered on, as the registry has them. slots: of those that are on; unfit: of
-    those, they that have none or failed their last look at their health."""
+    those, they that have none, failed their last look at their health or are too small; too_small: of those
+    that are on and healthy, they whose GPU has less memory than the model needs."""
 
     on: int = 0
     draining: int = 0
     off: int = 0
     slots: int = 0
     unfit: int = 0
+    too_small: int = 0
+    too_small_why: str = ""
 
     @property
     def total(self) -> int:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 from django.db import connection
 
-from gpus.errors import Interrupted
+from gpus.errors import DoesNotFit, Interrupted
 from gpus.protocol import Lease
+from gpus.services.too_large import mark_too_large
 from jobs.ids import new_id
 from jobs.retry import Ending
 from jobs.services.claims import Claimed, drop_follower, open_lease, start
@@ -112,6 +113,8 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
 def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed | None:
     """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
     lease, ending = claimed.lease, end.over.ending
+    if isinstance(ending.error, DoesNotFit):
+        _leave_to_larger_servers(worker, lease, ending.error)
     follower, asked = worker.followers.take(lease.attempt_id)
     refused = claimed.refused
     if refused is not None:
@@ -138,6 +141,15 @@ def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn
         if following is None:
             return None
         return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
+
+
+def _leave_to_larger_servers(worker: GpuWorker, lease: Lease, error: DoesNotFit) -> None:
+    """Before the job is back in the line: this server would take it again."""
+    try:
+        ports = worker.ports
+        ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
+    except Exception as failed:  # the database is away: the job comes back, at no cost
+        log.warning("too_large_not_noted", server=lease.server, model=lease.model, error=str(failed).strip())
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:

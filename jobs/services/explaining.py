@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Max, Q, Sum
 
 from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
@@ -54,7 +54,13 @@ _servers_of = prepared.Read(
         Placement.objects.filter(model=value(ModelConfig, "name", "model"))
         .order_by()
         .values_list("server__desired")
-        .annotate(Count("pk"), Sum("server__slots"), fit=Count("pk", filter=registry.FIT))
+        .annotate(
+            Count("pk"),
+            Sum("server__slots"),
+            fit=Count("pk", filter=registry.FIT),
+            too_small=Count("pk", filter=registry.TOO_SMALL),
+            why=Max("too_large", filter=registry.TOO_SMALL),
+        )
     )
 )
 
@@ -173,12 +179,14 @@ def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
 
 
 def _servers(model: str) -> Servers:
-    found = {desired: (count, slots or 0, fit) for desired, count, slots, fit in _servers_of(model=model)}
-    on, slots, fit = found.get(DesiredState.ON.value, (0, 0, 0))
+    found = {desired: told for desired, *told in _servers_of(model=model)}
+    on, slots, fit, too_small, why = found.get(DesiredState.ON.value, (0, 0, 0, 0, ""))
     return Servers(
         on=on,
-        draining=found.get(DesiredState.DRAINING.value, (0, 0, 0))[0],
-        off=found.get(DesiredState.OFF.value, (0, 0, 0))[0],
-        slots=slots,
+        draining=found.get(DesiredState.DRAINING.value, (0,))[0],
+        off=found.get(DesiredState.OFF.value, (0,))[0],
+        slots=slots or 0,
         unfit=on - fit,
+        too_small=too_small,
+        too_small_why=why or "",
     )

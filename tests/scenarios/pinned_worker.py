@@ -19,15 +19,24 @@ from tests.scenarios.running import System
 class PinnedWorker:
     """name: of its server. Starts at once; `wait` for it."""
 
-    def __init__(self, system: System, name: str, folder: Path, *, slots: int = 1) -> None:
+    def __init__(
+        self,
+        system: System,
+        name: str,
+        folder: Path,
+        *,
+        slots: int = 1,
+        models: str = "tests.scenarios.pinned_models",
+        budget_mb: int = BUDGET_MB,
+    ) -> None:
         self.name = name
         self._ready = folder / f"{name}.ready"
         self._ready.unlink(missing_ok=True)
         shared = json.loads((system.folder / "environment.json").read_text())
         command = [
             sys.executable, "manage.py", "gpu_worker", "--gpu", "none",
-            "--models", "tests.scenarios.pinned_models", "--name", name, "--slots", str(slots),
-            "--budget-mb", str(BUDGET_MB), "--ready-file", str(self._ready),
+            "--models", models, "--name", name, "--slots", str(slots),
+            "--budget-mb", str(budget_mb), "--ready-file", str(self._ready),
         ]  # fmt: skip
         with (system.folder / "log" / f"{name}.log").open("ab") as log:
             self.process = subprocess.Popen(

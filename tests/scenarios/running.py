@@ -119,7 +119,7 @@ class System:
         with contextlib.closing(redis.Redis.from_url(self.facts["redis_url"])) as client:
             yield client
 
-    def manage(self, *arguments: str) -> str:
+    def manage(self, *arguments: str, check: bool = True) -> str:
         """What `manage.py` prints, run beside it."""
         return subprocess.run(
             [sys.executable, "manage.py", *arguments],
@@ -128,7 +128,7 @@ class System:
             capture_output=True,
             text=True,
             timeout=60,
-            check=True,
+            check=check,
         ).stdout
 
     def logs(self) -> Iterator[tuple[str, str]]:

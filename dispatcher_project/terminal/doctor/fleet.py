@@ -10,7 +10,8 @@ from django.db.models import Count, Q
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
 from gpus import queries as registry
-from gpus.models import ModelConfig, QuarantinedSlot, Server
+from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
+from gpus.models.server import TOO_LARGE
 from gpus.protocol import CircuitKind, DesiredState
 from gpus.services.circuits import all_circuits
 from jobs.models import Job
@@ -41,6 +42,7 @@ def models(view: View) -> Iterator[Finding]:
             "Its jobs are accepted and wait.",
             "register a server for it, or `python3 manage.py on SERVER`",
         )
+    yield from _too_large(waiting)
     for name in sorted(waiting - set(ModelConfig.objects.values_list("name", flat=True))):
         yield Finding(
             Level.ERROR,
@@ -48,6 +50,25 @@ def models(view: View) -> Iterator[Finding]:
             "jobs wait and nobody registered it (any more)",
             "They wait for ever, or for their deadlines.",
             "register it again, or cancel them",
+        )
+
+
+def _too_large(waiting: set[str]) -> Iterator[Finding]:
+    """Models that fit on some server are only said of while jobs wait that none could take."""
+    for name in sorted(
+        Placement.objects.filter(TOO_LARGE).order_by().values_list("model", flat=True).distinct()
+    ):
+        placements = Placement.objects.filter(model=name)
+        if placements.filter(registry.FIT).exists():
+            continue
+        why = placements.filter(TOO_LARGE).values_list("too_large", flat=True).first()
+        yield Finding(
+            Level.ERROR if name in waiting else Level.WARNING,
+            f"model {name}",
+            ("jobs wait and " if name in waiting else "")
+            + f"no server is large enough: {plain(why or '', 200)}",
+            "Its jobs are accepted and wait, until their deadline to start.",
+            "start a worker with a larger GPU (or a larger --budget-mb)",
         )
 
 
