@@ -46,3 +46,31 @@ class Remembered(Generic[Key, Found]):
     def forget(self) -> None:
         with self._lock:
             self._found.clear()
+
+
+class Rationed(Generic[Found]):
+    """One answer for all who ask: one that was costly to read is kept for `TIMES` as long as that took, so
+    that no more than that share of the time goes into reading. monotonic: in seconds."""
+
+    TIMES = 10.0
+    CHEAP_SECONDS = 0.1
+    """What took less is read anew each time."""
+    MOST_SECONDS = 30.0
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: tuple[float, Found] | None = None
+
+    def get(self, read: Callable[[], Found]) -> Found:
+        """What `read` says now, or said lately. Who asks during a reading waits for it."""
+        with self._lock:
+            began = self._monotonic()
+            if self._kept is not None and began < self._kept[0]:
+                return self._kept[1]
+            found = read()
+            ended = self._monotonic()
+            took = ended - began
+            kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
+            self._kept = (ended + kept, found)
+            return found

@@ -11,12 +11,17 @@ from django.db.models import Count, Min, Prefetch, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from gpus.models import Pause
-from jobs.job_filter import JobFilter
+from gpus.remember import Rationed
+from jobs.job_filter import JobFilter, created_between
 from jobs.models import Attempt, Job, JobTag, Tenant
 from jobs.scopes import ALL, Scope
 from jobs.states import FINAL_JOB_STATES, JobState
 
 VIEW_PAYLOAD = "jobs.view_payload"
+ATTEMPTS_SHOWN = 50
+"""A server that refuses a job all day long makes an attempt of each time."""
+SHOWN_ATTEMPTS = "shown_attempts"
+"""Where those are kept that were read with their job."""
 UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 
 
@@ -64,9 +69,10 @@ def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
     return Job.objects.filter(tenant=principal.tenant_id)
 
 
-def find_job(principal: Principal, job_id: str) -> Job | None:
-    """The job with its attempts, or None if there is none that this principal may see."""
-    rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts())
+def find_job(principal: Principal, job_id: str, *, attempts_before: int | None = None) -> Job | None:
+    """The job with its last attempts, or None if there is none that this principal may see. attempts_before:
+    a number; those with lower ones."""
+    rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts(attempts_before))
     return rows.filter(id=job_id).first()
 
 
@@ -87,11 +93,7 @@ def list_jobs(
         rows = rows.filter(model=model)
     if tag is not None:
         rows = rows.filter(id__in=JobTag.objects.filter(tag=tag).values("job_id"))
-    if created_after is not None:
-        rows = rows.filter(created_at__gte=created_after)
-    if created_before is not None:
-        rows = rows.filter(created_at__lt=created_before)
-    return rows.order_by("-id")
+    return rows.filter(created_between(created_after, created_before)).order_by("-id")
 
 
 def dead_letters(chosen: JobFilter) -> QuerySet[Job]:
@@ -124,8 +126,17 @@ class Waiting:
     oldest_queued_at: datetime | None
 
 
+_of_all: Rationed[list[Waiting]] = Rationed()
+
+
 def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
-    """Counts of unfinished jobs."""
+    """Counts of unfinished jobs. An operator's read a row of each: with many they may be some seconds old."""
+    if principal.is_operator:
+        return _of_all.get(lambda: _waiting(principal))
+    return _waiting(principal)
+
+
+def _waiting(principal: Principal) -> list[Waiting]:
     queued = Q(state=JobState.QUEUED)
     rows = (
         jobs_visible_to(principal)
@@ -148,5 +159,13 @@ def _count(state: JobState) -> Count:
     return Count("id", filter=Q(state=state))
 
 
-def _attempts() -> Prefetch[Any]:
-    return Prefetch("attempts", queryset=Attempt.objects.order_by("number"))
+def _attempts(before: int | None = None) -> Prefetch[Any]:
+    return Prefetch("attempts", queryset=last_attempts(before), to_attr=SHOWN_ATTEMPTS)
+
+
+def last_attempts(before: int | None = None, *, of: Job | None = None) -> QuerySet[Attempt]:
+    """The newest `ATTEMPTS_SHOWN`, newest first; of those with a lower number than `before`."""
+    rows = Attempt.objects.all() if of is None else Attempt.objects.filter(job=of)
+    if before is not None:
+        rows = rows.filter(number__lt=before)
+    return rows.order_by("-number")[:ATTEMPTS_SHOWN]

@@ -48,9 +48,9 @@ def shown_job(request: Request, job: Job) -> dict[str, Any]:
     return job_json(job, with_result=may_see_payloads(principal_of(request)))
 
 
-def visible_job(request: Request, job_id: str) -> Job:
-    """With its attempts, without its payload. Raises Problem 404, also for another tenant's job."""
-    job = find_job(principal_of(request), job_id_of(job_id))
+def visible_job(request: Request, job_id: str, *, attempts_before: int | None = None) -> Job:
+    """With its last attempts, without its payload. Raises Problem 404, also for another tenant's job."""
+    job = find_job(principal_of(request), job_id_of(job_id), attempts_before=attempts_before)
     if job is None:
         raise unknown_job()
     return job

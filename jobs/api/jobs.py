@@ -16,10 +16,12 @@ from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
 from jobs.api.base import JobView, principal_of, require_visible, shown_job, visible_job
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
+    ATTEMPTS_BEFORE,
     JOB_ID,
     TEXT,
     WAIT,
     allow_only,
+    attempts_before_parameter,
     choice_parameter,
     text_parameter,
     time_parameter,
@@ -79,14 +81,14 @@ class JobDetail(JobView):
         "A job with its attempts and its result",
         answers={200: "Job"},
         refusals=(400, 404),
-        parameters=(JOB_ID, WAIT),
+        parameters=(JOB_ID, WAIT, ATTEMPTS_BEFORE),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        allow_only(request, ("wait",))
-        wait = wait_parameter(request)
-        job = visible_job(request, job_id)
+        allow_only(request, ("wait", "attempts_before"))
+        wait, before = wait_parameter(request), attempts_before_parameter(request)
+        job = visible_job(request, job_id, attempts_before=before)
         headers = {}
-        if wait and not is_final(JobState(job.state)) and offered(request.META):
+        if wait and before is None and not is_final(JobState(job.state)) and offered(request.META):
             headers[WAIT_HEADER] = WaitFor(job.id, wait).as_header()
         return Response(shown_job(request, job), headers=headers)
 

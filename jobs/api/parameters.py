@@ -10,16 +10,24 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from gpus.api.json_body import check, compiled
-from gpus.api.parameters import allow_only, choice_parameter, text_parameter, text_schema
+from gpus.api.parameters import (
+    allow_only,
+    choice_parameter,
+    text_parameter,
+    text_schema,
+    whole_parameter,
+)
 from gpus.api.plain_check import plain
 from gpus.api.problems import FieldError, Problem, parameter_problem
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
 from jobs.ids import ID_LENGTH
+from jobs.queries import ATTEMPTS_SHOWN
 from jobs.services.submit_request import NO_TIME, read_time
 
 __all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
 
+_MOST_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _IS_KEY = plain({"type": "string", **IDEMPOTENCY_KEY})
 _FINGERPRINT = compiled(FINGERPRINT)
@@ -34,6 +42,12 @@ WAIT = OpenApiParameter(
     description="Long poll: answer when the job is over, or after so many seconds (capped). "
     "Needs the ASGI server; plain WSGI answers at once.",
 )
+ATTEMPTS_BEFORE = OpenApiParameter(
+    "attempts_before",
+    {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
+    description=f"The last {ATTEMPTS_SHOWN} attempts with a lower number than this, in place of the last of "
+    "all. Answered at once, whatever `wait` says.",
+)
 IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", **IDEMPOTENCY_KEY},
@@ -46,6 +60,12 @@ PREFER = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="wait=n: answer 200 with the finished job if it is over within n seconds (RFC 7240).",
 )
+
+
+def attempts_before_parameter(request: Request) -> int | None:
+    if "attempts_before" not in request.query_params:
+        return None
+    return whole_parameter(request, "attempts_before", most=_MOST_ATTEMPTS, default=1)
 
 
 def job_id_of(text: str) -> str:

@@ -11,6 +11,7 @@ from gpus.leasing.values import StartsIn
 from gpus.models import Pause
 from jobs.errors import Refused
 from jobs.models import Attempt, Job
+from jobs.queries import SHOWN_ATTEMPTS, last_attempts
 from jobs.services.submitted import Submitted
 
 API_ROOT = "/api/v1"
@@ -26,7 +27,9 @@ def pause_json(pause: Pause, name: str) -> dict[str, Any]:
 
 
 def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[str, Any]:
-    """Without the result, which may be megabytes: for lists. attempts: None reads them: prefetch them."""
+    """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
+    are read unless they came with the job."""
+    shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,
         "model": job.model,
@@ -43,7 +46,8 @@ def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[st
         "queue_deadline_at": _time(job.queue_deadline_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
         "error": _error(job.error_code, job.error_message),
-        "attempts": [_attempt(attempt) for attempt in (job.attempts.all() if attempts is None else attempts)],
+        "attempts": [_attempt(attempt) for attempt in shown],
+        "attempts_count": job.attempts_made,
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),
@@ -97,6 +101,13 @@ def starts_json(starts: StartsIn | None) -> dict[str, Any] | None:
     if starts is None:
         return None
     return {"p50_seconds": starts.p50_seconds, "p90_seconds": starts.p90_seconds, "seen": starts.seen}
+
+
+def _last_attempts(job: Job) -> Iterable[Attempt]:
+    found: list[Attempt] | None = getattr(job, SHOWN_ATTEMPTS, None)
+    if found is None:
+        found = list(last_attempts(of=job))
+    return reversed(found)
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from gpus.api import machine_schemas as machines
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
 from jobs.api import bulk_schemas, key_schemas, tenant_schemas
+from jobs.queries import ATTEMPTS_SHOWN
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 from jobs.services.submitted import Outcome, WaitReason
 from jobs.states import AttemptState, JobState
@@ -167,7 +168,13 @@ def _summary_properties() -> Schema:
         },
         "cancel_requested_at": _TIME_OR_NULL,
         "error": {**_error(), "description": "Of a job that is not over: that of its last attempt."},
-        "attempts": {"type": "array", "items": {"$ref": "#/components/schemas/Attempt"}},
+        "attempts": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/Attempt"},
+            "maxItems": ATTEMPTS_SHOWN,
+            "description": "The last ones, by number; `attempts_before` of the job's URL reads earlier ones.",
+        },
+        "attempts_count": {"type": "integer", "description": "All that were made."},
         "urls": object_of({name: {"type": "string"} for name in ("self", "events", "cancel")}),
     }
 

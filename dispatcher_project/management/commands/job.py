@@ -61,8 +61,8 @@ class Command(TerminalCommand):
 
 
 def _find(job_id: str) -> Job:
-    """With its tenant and attempts, without its payload."""
-    rows = Job.objects.select_related("tenant").defer("payload").prefetch_related("attempts")
+    """With its tenant, without its payload."""
+    rows = Job.objects.select_related("tenant").defer("payload")
     job = rows.filter(id=job_id).first()
     if job is None:
         raise CommandError(f"there is no job {job_id}: never submitted here, or removed after its retention")

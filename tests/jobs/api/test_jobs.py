@@ -18,14 +18,15 @@ from .test_bad_input import problem
 
 URL, STATS = "/api/v1/queue/jobs", "/api/v1/queue/stats"
 NOW = timezone.now()
-_moments = itertools.count(1_700_000_000)
+_moments = itertools.count()
 
 
 def make_job(tenant: Tenant, state: str = "queued", **fields: Any) -> Job:
     final = state in ("completed", "failed", "cancelled")
     tags = fields.pop("tags", [])
+    created_at = fields.pop("created_at", NOW)
     job = Job.objects.create(
-        id=new_id(next(_moments)),
+        id=new_id(created_at.timestamp() + next(_moments) / 1000),
         tenant=tenant,
         model=fields.pop("model", "zimg"),
         pool="zimg",
@@ -33,7 +34,7 @@ def make_job(tenant: Tenant, state: str = "queued", **fields: Any) -> Job:
         state=state,
         tags=tags,
         place_us=1,
-        created_at=fields.pop("created_at", NOW),
+        created_at=created_at,
         finished_at=NOW if final else None,
         live_attempt="0" * 26 if state == "running" else None,
         **fields,
@@ -78,6 +79,26 @@ def test_the_list_is_filtered(acme: Account) -> None:
     assert ids(acme.client.get(URL, {"created_after": since})) == [done.id]
     assert ids(acme.client.get(URL, {"created_before": since})) == [old.id]
     assert ids(acme.client.get(URL, {"tag": "red", "status": "queued"})) == [old.id]
+
+
+def test_a_job_that_was_refused_all_day_shows_its_last_attempts(acme: Account) -> None:
+    job = make_job(acme.tenant, attempts_made=200)
+    refused = {"model": "zimg", "state": "failed", "error_code": "busy", "error_message": "answered 503"}
+    Attempt.objects.bulk_create(
+        Attempt(id=new_id(), job=job, number=number, server="gpu-1", slot=0, started_at=NOW, **refused)
+        for number in range(1, 201)
+    )
+    answer = acme.client.get(f"{URL}/{job.id}")
+    told = answer.json()
+    assert [attempt["number"] for attempt in told["attempts"]] == list(range(151, 201))
+    assert told["attempts_count"] == 200
+    assert len(answer.content) < 20_000
+    (listed,) = acme.client.get(URL).json()["results"]
+    assert listed["attempts"] == told["attempts"]
+    earlier = acme.client.get(f"{URL}/{job.id}", {"attempts_before": 21, "wait": 5}).json()
+    assert [attempt["number"] for attempt in earlier["attempts"]] == list(range(1, 21))
+    assert problem(acme.client.get(f"{URL}/{job.id}", {"attempts_before": 0}), 400, "invalid_parameter")
+    assert acme.client.get(f"{URL}/{job.id}", {"attempts_before": 1}).json()["attempts"] == []
 
 
 def test_pages_go_forth_and_back_and_are_not_shifted_by_new_jobs(acme: Account) -> None:

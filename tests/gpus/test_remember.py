@@ -1,0 +1,42 @@
+"""Answers that are kept for a while."""
+
+from __future__ import annotations
+
+from gpus.remember import Rationed
+
+
+class Reading:
+    """A clock, and a question that takes so long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.seconds, self.times = 0.0, seconds, 0
+        self.answer = Rationed[int](lambda: self.now)
+
+    def ask(self) -> int:
+        def read() -> int:
+            self.now += self.seconds
+            self.times += 1
+            return self.times
+
+        return self.answer.get(read)
+
+
+def test_a_cheap_answer_is_read_each_time() -> None:
+    reading = Reading(0.1)
+    assert [reading.ask() for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_costly_answer_is_kept_for_ten_times_as_long_as_it_took() -> None:
+    reading = Reading(0.5)
+    assert [reading.ask() for _ in range(3)] == [1, 1, 1]
+    reading.now += 4.9
+    assert reading.ask() == 1
+    reading.now += 0.1
+    assert reading.ask() == 2
+
+
+def test_no_answer_is_kept_for_longer_than_half_a_minute() -> None:
+    reading = Reading(20.0)
+    reading.ask()
+    reading.now += 30.0
+    assert reading.ask() == 2
