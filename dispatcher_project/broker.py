@@ -1,4 +1,4 @@
-"""The broker's transport: kombu's for Redis with four cures, and bounded queues.
+"""The broker's transport: kombu's for Redis with cures, and bounded queues.
 
 A message here is a hint (a wake, a tick); losing one costs seconds and doubling one costs nothing. What a
 worker must never do is die or start something twice because Redis went away:
@@ -12,6 +12,7 @@ worker must never do is die or start something twice because Redis went away:
   the leases beside it go on. Here such commands are sent once more, as a script that may exceed the limit:
   what they add is bounded.
 - After a long outage a worker would look for its broker every thirty seconds; here every two.
+- A wait for a message that has begun knows nothing of a queue that is consumed since; here it can be ended.
 - Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
   newest `MAX_WAITING_HINTS` messages.
 
@@ -33,7 +34,7 @@ from kombu.transport import redis as kombu_redis
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.client import Pipeline as RedisPipeline
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from redis.retry import Retry
 
 MAX_WAITING_HINTS = 1_000
@@ -85,6 +86,8 @@ class _CuredChannel:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._remembered: dict[bool, dict[str, Any]] = {}
         self._puts: Counter[str] = Counter()
+        self._waits_on: Any = None
+        self._waits_as: int | None = None
         super().__init__(*args, **kwargs)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -93,6 +96,25 @@ class _CuredChannel:
             for kind in (False, True):
                 self._remembered[kind] = super()._connparams(asynchronous=kind)  # type: ignore[misc]
         return dict(self._remembered[asynchronous])
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        waiting = self.client.connection  # type: ignore[attr-defined]
+        if waiting._sock is not self._waits_on or waiting._sock is None:
+            waiting.send_command("CLIENT", "ID")
+            try:
+                self._waits_as = int(waiting.read_response())
+            except ResponseError:  # not allowed to ask: nobody can end its waits
+                self._waits_as = None
+            self._waits_on = waiting._sock
+        super()._brpop_start(timeout)  # type: ignore[misc]
+
+    def end_wait(self) -> None:
+        """Ends the wait for a message that goes on now: the next one is for all queues that are consumed by
+        then. A hint; never raises."""
+        if self._waits_as is None:
+            return
+        with suppress(RedisError, OSError), self.conn_or_acquire() as client:  # type: ignore[attr-defined]
+            client.client_unblock(self._waits_as)
 
     def _get_client(self) -> Any:
         return Client

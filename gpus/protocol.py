@@ -38,6 +38,10 @@ def standing_band(priority: int, highest_band: str) -> int:
     return max(band_of(priority), BANDS.index(highest_band))
 
 
+REGISTRY_CHANGED = "registry"
+"""Announced in the place of a job's id: servers or models were registered."""
+
+
 class QueueAlgorithm(StrEnum):
     FAIR = "fair"
     FIFO = "fifo"

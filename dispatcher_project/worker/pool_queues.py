@@ -16,8 +16,8 @@ from jobs.wake import queue_of
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
-FOLLOW_SECONDS = 0.25
-"""Together with the second that a waiting BRPOP takes, a new pool's first wake is read within two."""
+FOLLOW_SECONDS = 0.1
+"""A new pool that is announced is consumed after this; one whose announcement was lost after both."""
 
 
 class PoolWatch:
@@ -31,7 +31,7 @@ class PoolWatch:
         self._only = None if pools is None else frozenset(pools)
         self._host = host
         self._known: frozenset[str] = self._only or frozenset()
-        self._stopping = threading.Event()
+        self._stopping, self._nudged = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -54,11 +54,20 @@ class PoolWatch:
             self._thread = threading.Thread(target=self._keep_looking, name="pool-watch", daemon=True)
             self._thread.start()
 
+    def nudge(self) -> None:
+        """The registry changed: look now. From any thread."""
+        self._nudged.set()
+
     def stop(self) -> None:
         self._stopping.set()
+        self._nudged.set()
 
     def _keep_looking(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
+        while True:
+            self._nudged.wait(LOOK_SECONDS)
+            self._nudged.clear()
+            if self._stopping.is_set():
+                break
             self.look()
         connection.close()
 
@@ -95,8 +104,13 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
         if consumer.task_consumer is None or self._queues is None:
             return
         unwanted = _consumed(consumer) - self._queues() - {consumer.app.conf.task_default_queue}
-        for queue in sorted(self._missing(consumer)):
+        missing = sorted(self._missing(consumer))
+        for queue in missing:
             consumer.add_task_queue(queue)
+        if missing:
+            end_wait = getattr(getattr(consumer.task_consumer, "channel", None), "end_wait", None)
+            if end_wait is not None:  # Redis; RabbitMQ delivers at once
+                end_wait()
         for queue in sorted(unwanted):
             consumer.cancel_task_queue(queue)
 

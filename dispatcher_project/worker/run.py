@@ -69,7 +69,7 @@ def run_gpu_worker(
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     threads = concurrency or settings.DISPATCHER.worker_threads
     worker = create_worker(production_ports(), runners=runners, threads=threads)
-    worker.show_run, worker.warm = show_run, warm
+    worker.show_run, worker.warm, worker.on_registry = show_run, warm, watch.nudge
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gpus.models import ModelConfig, Pool
+from gpus.protocol import REGISTRY_CHANGED
 from gpus.services.first_look import look_at_registered
 from gpus.services.model_fields import FIELDS, read_fields
 from gpus.services.registry import Registered, configure_model, register_server, reset_model, unknown_model
@@ -51,6 +52,7 @@ class Register(RegistryView):
                 leases=ports.leases,
             )
         )
+        ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
         ports.send_wakes(found.wakes)
         warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
         said = _registered(found, body["endpoint"]) | {"warnings": [asdict(one) for one in warnings]}

@@ -23,7 +23,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import Process
-from gpus.protocol import Lease, LeaseRef, ModelSpec
+from gpus.protocol import REGISTRY_CHANGED, Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import runner_for
 from jobs.services import claims, dispatch
@@ -80,6 +80,8 @@ class GpuWorker:
         """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
         self.warm: Callable[[], Sequence[str] | None] = lambda: None
         """What this process has loaded: better to claim than others. None: it holds none. Must not wait."""
+        self.on_registry: Callable[[], None] = lambda: None
+        """Told that servers or models were registered. Must not wait or raise."""
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
@@ -246,6 +248,8 @@ class GpuWorker:
     def nudge(self, job_ids: Sequence[str]) -> None:
         """These jobs changed: look now. Called by the listener; costs nothing for jobs run elsewhere, nor for
         what was announced from here."""
+        if REGISTRY_CHANGED in job_ids:
+            self.on_registry()
         asked = self.echoes.without(job_ids)
         with self._lock:
             ours = [*(lease for lease, _ in self._runs.values()), *self.followers.leases()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,26 @@ def test_kombu_s_own_refuses_hints_there(full: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(broker._CuredChannel, "_get_client", kombu_redis.Channel._get_client)
     with Connection(full) as connection, pytest.raises(OutOfMemoryError):
         Producer(connection).publish("hint", routing_key="q")
+
+
+def test_a_wait_is_ended_for_a_queue_that_is_consumed_since(connect: Any) -> None:
+    """Otherwise its first message is read when the wait for the others is over."""
+    connection, got = connect(), []
+    channel = connection.default_channel
+    channel.brpop_timeout = 60.0
+    consumer = connection.Consumer([Queue("known")], callbacks=[lambda body, message: got.append(body)])
+    consumer.consume()
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.2)
+    assert channel._in_poll, "it waits"
+    consumer.add_queue(Queue("new"))
+    consumer.consume()
+    channel.end_wait()
+    with Connection(connection.as_uri(include_password=True)) as other:
+        other.SimpleQueue("new").put("first")
+    until = time.monotonic() + 30
+    while not got and time.monotonic() < until:
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=1.0)
+    assert got == ["first"]
+    channel.end_wait()  # nothing waits: nothing happens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -20,11 +21,16 @@ class RecordingConsumer:
 
     def __init__(self) -> None:
         self.consumed = {"gpu"}
+        self.ended_waits = 0
         self.app = SimpleNamespace(conf=SimpleNamespace(task_default_queue="gpu"))
 
     @property
     def task_consumer(self) -> Any:
-        return SimpleNamespace(queues=[SimpleNamespace(name=name) for name in self.consumed])
+        channel = SimpleNamespace(end_wait=self._end_wait)
+        return SimpleNamespace(queues=[SimpleNamespace(name=name) for name in self.consumed], channel=channel)
+
+    def _end_wait(self) -> None:
+        self.ended_waits += 1
 
     def add_task_queue(self, name: str) -> None:
         self.consumed.add(name)
@@ -100,3 +106,23 @@ def test_pools_known_at_the_start_are_left_to_the_loop_to_consume() -> None:
 
 def test_a_worker_without_pools_has_no_such_step() -> None:
     assert PoolQueues(None).include_if(None) is False
+
+
+@pytest.mark.django_db
+def test_a_registration_that_is_announced_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher_project.worker.pool_queues.LOOK_SECONDS", 3600.0)
+    looked = threading.Event()
+    watch = PoolWatch(None)
+    watch.start()
+    monkeypatch.setattr(watch, "look", looked.set)
+    watch.nudge()
+    assert looked.wait(30)
+    watch.stop()
+
+
+def test_the_wait_for_messages_is_ended_once_a_queue_is_added() -> None:
+    consumer = RecordingConsumer()
+    step = PoolQueues(consumer, pool_queues=lambda: frozenset({"gpu.zimg"}))
+    step.follow(consumer)
+    step.follow(consumer)
+    assert consumer.ended_waits == 1

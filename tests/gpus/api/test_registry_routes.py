@@ -23,6 +23,7 @@ def test_a_server_is_registered_and_live(operator: Account, world: World) -> Non
     assert b"s3cret" not in answer.content
     assert world.leases.servers["s1"].slots == 2
     assert [(wake.pool, wake.count) for wake in world.wakes] == [("flux", 2)]
+    assert world.announced == ["registry"], "workers look for new pools at once"
     assert operator.client.post(REGISTER, SERVER | {"slots": 1}, format="json").status_code == 200
     assert world.leases.servers["s1"].slots == 1
 
