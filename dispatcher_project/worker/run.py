@@ -76,6 +76,8 @@ def run_gpu_worker(
         busy=worker.busy,
         interrupt=worker.interrupt,
     )
+    if worker.presence is not None:
+        worker.presence.queues = lambda: watch.queues
     app.steps["consumer"].update({PoolQueues, ShownRuns})
     watch.start()
     worker.start()
@@ -121,6 +123,7 @@ def run_queue_worker(
             grace_seconds=QUEUE_WORKER_GRACE_SECONDS, drain=callbacks.drain, busy=callbacks.busy
         )
     presence = presence_of(queues)
+    presence.queues = lambda: queues
     presence.start()
     try:
         return _run_celery(

@@ -7,7 +7,8 @@ class Process(models.Model):
     """A process of the dispatcher that says every few seconds that it lives, by the database's clock.
 
     name: of a GPU worker the one that its attempts have. layout: of the keys that its code knows. ready: by
-    fleet, the switch of its index that may go on as far as this process is concerned.
+    fleet, the switch of its index that may go on as far as this process is concerned. queues: that it
+    consumes, one a line; of the web none.
     """
 
     class Kind(models.TextChoices):
@@ -22,6 +23,7 @@ class Process(models.Model):
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField()
     ready = models.JSONField(default=dict)
+    queues = models.TextField(blank=True, default="", db_default="")
 
     class Meta:
         ordering = ["name"]

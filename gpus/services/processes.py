@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from django.conf import settings
@@ -27,9 +27,15 @@ def lives_elsewhere(name: str, layout: int) -> bool:
     return living().filter(name=name).exclude(layout=layout).exists()
 
 
-def beat(name: str, kind: str, layout: int, ready: Mapping[str, str]) -> None:
+def beat(name: str, kind: str, layout: int, ready: Mapping[str, str], queues: Iterable[str] = ()) -> None:
     """ready: by fleet, the switch that this process has nothing against."""
-    said = {"kind": kind, "layout": layout, "ready": dict(ready), "beat_at": Now()}
+    said = {
+        "kind": kind,
+        "layout": layout,
+        "ready": dict(ready),
+        "queues": "\n".join(sorted(queues)),
+        "beat_at": Now(),
+    }
     if not Process.objects.filter(name=name).update(**said):
         Process.objects.create(name=name, started_at=Now(), **said)
 

@@ -8,7 +8,7 @@ from gpus.api import control_schemas as controls
 from gpus.api import machine_schemas as machines
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
-from jobs.api import bulk_schemas, key_schemas, tenant_schemas
+from jobs.api import bulk_schemas, key_schemas, tenant_schemas, worker_schemas
 from jobs.queries import ATTEMPTS_SHOWN
 from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 from jobs.services.submitted import Outcome, WaitReason
@@ -308,4 +308,5 @@ def components() -> dict[str, Schema]:
         **bulk_schemas.components(),
         **key_schemas.components(),
         **tenant_schemas.components(),
+        **worker_schemas.components(),
     }

@@ -15,6 +15,7 @@ from .standing import ChangePriority, RunNext
 from .stats import Stats
 from .submit import Submit, SubmitBatch
 from .tenants import TenantRules, Tenants
+from .workers import Workers
 
 root_urls = [path("livez", livez), path("readyz", readyz), path("metrics", metrics)]
 
@@ -46,6 +47,7 @@ control_urls: list[URLPattern] = [
     path("jobs/<str:job_id>/priority", ChangePriority.as_view()),
     path("jobs/<str:job_id>/run-next", RunNext.as_view()),
     path("pauses", Pauses.as_view()),
+    path("workers", Workers.as_view()),
     path("tenants", Tenants.as_view()),
     path("tenants/<str:tenant>", TenantRules.as_view()),
     path("tenants/<str:tenant>/pause", PauseTenant.as_view()),

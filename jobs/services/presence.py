@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import structlog
@@ -43,6 +43,8 @@ class Presence:
         in_company: Callable[[], None] | None = None,
     ) -> None:
         self.name = name or process_name()
+        self.queues: Callable[[], Collection[str]] = tuple
+        """What the process consumes from; shown to operators."""
         self._ports, self._kind, self._ready, self._in_company = ports, kind, ready, in_company
         self._stopped = threading.Event()
         self._said_at: float | None = None
@@ -67,7 +69,7 @@ class Presence:
         now, ready = self._ports.clock.monotonic(), self._ready()
         every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE
         if self._said_at is None or now - self._said_at >= every or ready != self._said:
-            processes.beat(self.name, self._kind, self._ports.layouts.layout, ready)
+            processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self.queues())
             self._said_at, self._said = now, ready
             self._has_company = (
                 self._in_company is not None

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher_project.terminal.command import TerminalCommand
+from dispatcher_project.terminal.paint import age
+from jobs.api.workers import worker_json
+from jobs.services.workers import workers
+
+
+class Command(TerminalCommand):
+    help = "The dispatcher's processes: which live, what they drive, when they last said so."
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        rows = workers()
+        if self.as_json:
+            self.tell([worker_json(row) for row in rows])
+            return None
+        for row in rows:
+            state = "lives" if row.is_live else "SILENT"
+            what = f"{row.running} running on {len(row.servers)} servers" if row.kind == "gpu" else ""
+            self.say(
+                f"{row.kind:<9} {row.name:<40} {state:<6} {age(row.beat_seconds):>6} ago  layout {row.layout}"
+                f"  {' '.join(row.queues)}  {what}".rstrip()
+            )
+        if not rows:
+            self.say("no process said that it lives")
+        return None
