@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
-from dispatcher_project.simulation.scheduler import Scheduler
+from dispatcher_project.simulation.scheduler import START, Scheduler
 from dispatcher_project.simulation.weather import Weather
 
 connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
@@ -59,6 +59,8 @@ class DatabaseLink:
     def __init__(self, scheduler: Scheduler, weather: Weather) -> None:
         self._scheduler, self._weather = scheduler, weather
         self._commit: Callable[[], None] = connection._commit
+        self.offset_seconds = 0.0
+        """Of its wall clock."""
 
     def open(self) -> None:
         connection.execute_wrappers.append(self._execute)
@@ -67,6 +69,14 @@ class DatabaseLink:
     def close(self) -> None:
         connection.execute_wrappers.remove(self._execute)
         vars(connection).pop("_commit", None)
+
+    def time(self) -> float:
+        """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
+        process = self._scheduler.current()
+        self._scheduler.point("database time")
+        if process is not None and self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        return START.timestamp() + self._scheduler.now + self.offset_seconds
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         process = self._scheduler.current()

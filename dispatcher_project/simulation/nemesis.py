@@ -21,6 +21,7 @@ OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_
 NAMED_ONLY = frozenset(
     {
         "clock_steps",
+        "database_clock_steps",
         "database_forgets",
         "fleet_hangs",
         "placement_removed",
@@ -35,9 +36,13 @@ NAMED_ONLY = frozenset(
     }
 )
 """Faults that are not in the default mix."""
+CLOCKS = frozenset(
+    {"clock_steps", "database_clock_steps", "redis_clock_steps", "redis_fails_over_to_another_clock"}
+)
 CLAIMS_GO_ON = frozenset(
     {
         "clock_steps",
+        "database_clock_steps",
         "deploy",
         "fewer_slots",
         "fleet_hangs",

@@ -56,6 +56,7 @@ class Operators:
         """Under whatever runs there; later it is registered again, as it was."""
         name = self._server()
         self._world.operate(lambda ports: _remove(name, ports), patience_seconds=30.0)
+        self._world.removed.add(name)
         self._sleep(20.0, 80.0)
         self._register(name)
 

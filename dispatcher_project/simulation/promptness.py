@@ -24,7 +24,7 @@ from jobs.states import JobState
 _AT_A_GPU = {JobState.RUNNING.value, JobState.CANCELLING.value}
 LATER_SECONDS = BEAT_SECONDS - 2.0
 CLAIM_SECONDS = 5.0 + LATER_SECONDS
-CANCEL_SECONDS = 10.0 + 2.0 * LATER_SECONDS
+CANCEL_SECONDS = 10.0
 LEASE_SECONDS = 15.0
 RECOVERY_SECONDS = 10.0
 """After the end of what disturbed everybody, as docs/failures.md promises."""
@@ -203,7 +203,7 @@ class Promptness:
             if server is None or self._can_prove(server):
                 yield (
                     ("cancel", job_id, state),
-                    CANCEL_SECONDS,
+                    CANCEL_SECONDS + 3.0 * max(0.0, self._world.beat_seconds - 2.0),
                     f"cancel: job {job_id} is {state}, its cancel was answered",
                 )
 
@@ -216,7 +216,8 @@ class Promptness:
         world, server = self._world, self._world.servers[name]
         weather = world.weather
         return not (
-            server.plain
+            name in world.removed  # then no row of the quarantine says what the slot waits for
+            or server.plain
             or server.deaf
             or not server.up
             or name in weather.hung

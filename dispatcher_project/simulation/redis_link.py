@@ -61,14 +61,15 @@ def connect(url: str) -> redis.Redis:
 class RedisServer:
     """The process that answers now, which changes with a restart and a failover.
 
-    run_id: of that process. term: grows with each change; a greeting counts for one term, because functions
-    are loaded anew by a restart and by a replica's full resync. witness: is called with each script that was
+    run_id: of that process. replication: a name that a process gets anew when it becomes the master. term:
+    grows with each change; a greeting counts for one term, because functions are loaded anew by a restart and
+    by a replica's full resync. witness: is called with each script that was
     carried out, its arguments and its answer (in bytes).
     """
 
     def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
         self.client, self.scheduler, self.weather = client, scheduler, weather
-        self.run_id, self.term = "run-1", 1
+        self.run_id, self.replication, self.term = "run-1", "replication-1", 1
         self.witness: Witness = lambda script, args, answer: None
         self._filled = 0
         self.offset_seconds = 0.0
@@ -89,15 +90,11 @@ class RedisServer:
 
     def is_whole(self, fleet: str) -> bool:
         """The fleet's index, as this run of the server knows it."""
-        made_by = self.client.hget(f"{keys.prefix(fleet)}generation", "run_id")
-        return bool(as_text(made_by) == self._identity())
+        made = self.client.hmget(f"{keys.prefix(fleet)}generation", "run_id", "replication")
+        return bool(as_text(made) == [self.run_id, self.replication])
 
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds
-
-    def _identity(self) -> str:
-        """What the product takes for the name of this term."""
-        return self.run_id
 
     # -- what happens to it ----------------------------------------------------------------------------
 
@@ -147,17 +144,17 @@ class RedisServer:
             self.client.config_set("maxmemory", 1)
 
     def _change_to(self, run_id: str) -> None:
-        self.run_id = run_id
         self.term += 1
+        self.run_id, self.replication = run_id, f"replication-{self.term}"
 
     # -- calls -----------------------------------------------------------------------------------------
 
     def load(self, fleet: str) -> tuple[Loaded, int]:
         """With the term in which that counts."""
         self._answer_at_all("load", fleet)
-        identity = self._identity()
         with self._room():  # a library is there already, on a real server
-            return Loaded(identity, _library(self.client, identity, library_code())), self.term
+            library = _library(self.client, self.run_id, self.replication, library_code())
+        return Loaded(self.run_id, library, self.replication), self.term
 
     def call(self, fleet: str, term: int, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
         self._answer_at_all(name, fleet)
@@ -197,11 +194,11 @@ class RedisServer:
 
 
 @lru_cache(maxsize=64)
-def _library(client: Any, run_id: str, code: str) -> str:
+def _library(client: Any, run_id: str, replication: str, code: str) -> str:
     """One for each run of the server, greeted with it, once per client: the real server lives on."""
-    name = library_name(run_id + code)
+    name = library_name(run_id + replication + code)
     client.function_load(library_text(name, code), replace=True)
-    client.fcall(f"{name}_greet", 0, run_id)
+    client.fcall(f"{name}_greet", 0, run_id, replication)
     return name
 
 

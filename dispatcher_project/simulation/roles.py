@@ -20,8 +20,10 @@ from jobs.sweeps.runner import Runner
 from jobs.transitions import Touched
 
 GRACE_SECONDS = 20.0
-KEEPER_SECONDS = 3.0
-"""Less often than in life, as `BEAT_SECONDS`."""
+KEEPER_SECONDS = 2.5
+"""Less often than in life, as `BEAT_SECONDS`; renewals come as often."""
+SIGN_SECONDS = 4.0
+"""Of a worker that lives, in the database; less often than in life."""
 OLD_ROWS_SECONDS = 30.0
 KEPT_SECONDS = 8.0
 """For a follower: runs are long here, and some are longer than this."""
@@ -77,6 +79,7 @@ class FiberWorker(GpuWorker):
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
         self._scheduler.spawn(self._process, self._look_ahead)
+        self._scheduler.spawn(self._process, self._give_signs)
 
     def running(self, lease: Lease, run: AttemptRun) -> Any:
         run.woken = Event(self._scheduler)  # type: ignore[assignment]
@@ -110,6 +113,11 @@ class FiberWorker(GpuWorker):
         while True:
             self._step("keeper", lambda: keeper.step(clock.monotonic()))
             self._scheduler.sleep(KEEPER_SECONDS)
+
+    def _give_signs(self) -> None:
+        while True:
+            self._scheduler.sleep(2.0 * WATCH_SECONDS)
+            self._step("sign", self.signs.tell)
 
     def _look_ahead(self) -> None:
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher_project.simulation.clients import Clients
 from dispatcher_project.simulation.database import connection
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
-from dispatcher_project.simulation.nemesis import Nemesis, Planned, make_plan
+from dispatcher_project.simulation.nemesis import CLOCKS, Nemesis, Planned, make_plan
 from dispatcher_project.simulation.promptness import Promptness
 from dispatcher_project.simulation.quotas import LOOK_SECONDS, Quotas
 from dispatcher_project.simulation.size import Size
@@ -47,9 +47,10 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
     """client: of a Valkey that holds nothing else."""
     began = time.perf_counter()
     plan = make_plan(seed, size)
-    two_fleets = any(planned.name == "fleet_hangs" for planned in plan)
+    names = {planned.name for planned in plan}
+    two_fleets, skewed = "fleet_hangs" in names, names.isdisjoint(CLOCKS)
     with prepared.over(lambda: connection):  # one thread, one connection: nobody needs to look for it
-        return _simulate(World(seed, client, two_fleets=two_fleets), plan, began, size)
+        return _simulate(World(seed, client, two_fleets=two_fleets, skewed=skewed), plan, began, size)
 
 
 def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Verdict:

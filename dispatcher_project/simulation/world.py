@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.db import connection
 
 from dispatcher_project.simulation.database import (
@@ -19,12 +21,12 @@ from dispatcher_project.simulation.database import (
 from dispatcher_project.simulation.gpu import GpuServer, origin
 from dispatcher_project.simulation.gpu_link import GpuLink
 from dispatcher_project.simulation.redis_link import RedisServer
-from dispatcher_project.simulation.roles import SweepsRole, WebRole, WorkerRole, spread
+from dispatcher_project.simulation.roles import SIGN_SECONDS, SweepsRole, WebRole, WorkerRole, spread
 from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.clock import SharedClock
+from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.node import runs
@@ -33,7 +35,7 @@ from gpus.services.mirror import LeasesOf
 from gpus.services.registry import register_server
 from jobs import ids
 from jobs.models import Tenant
-from jobs.services import late_tickets, limits, quotas, slow_redis, turns
+from jobs.services import late_tickets, limits, quotas, signs, slow_redis, turns
 from jobs.services.attempts import accept_push
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import push_token
@@ -72,10 +74,11 @@ SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
 
 
 class World:
-    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one."""
+    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one. skewed: whether
+    a worker's clock may be half a minute off from the start."""
 
-    def __init__(self, seed: int, client: Any, *, two_fleets: bool = False) -> None:
-        self.seed, self.two_fleets = seed, two_fleets
+    def __init__(self, seed: int, client: Any, *, two_fleets: bool = False, skewed: bool = True) -> None:
+        self.seed, self.two_fleets, self.skewed = seed, two_fleets, skewed
         self.fleets = (FLEET, SECOND_FLEET) if two_fleets else (FLEET,)
         self.pool_of = {**POOL_OF, SECOND_MODEL: SECOND_MODEL} if two_fleets else POOL_OF
         self.models, self.pools = tuple(sorted(self.pool_of)), tuple(sorted(set(self.pool_of.values())))
@@ -90,6 +93,9 @@ class World:
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
+        self.is_a_clock_wrong = False
+        self.removed: set[str] = set()
+        """Servers that were ever unregistered."""
         self.known: dict[str, Process] = {}
         """Every process that ever was, by name."""
         self.disturbed_until = 0.0
@@ -126,25 +132,34 @@ class World:
     def process(self, kind: str) -> Process:
         self._names += 1
         skew = self.chance.uniform(-30.0, 30.0) if kind == "worker" and self.chance.random() < 0.2 else 0.0
+        if not self.skewed:
+            skew = 0.0
         process = Process(f"{kind}-{self._names}", skew)
         self.known[process.name] = process
         return process
 
     def ports(self, process: Process) -> Ports:
         """As in production, also in how a wrong clock is corrected."""
-        clock = SharedClock(VirtualClock(self.scheduler, process), self.redis.time)
+        clock = SharedClock(
+            VirtualClock(self.scheduler, process),
+            self.redis.time,
+            self.database.time,
+            tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
+        )
+        clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread
         clock.keep_asking(partial(self._after, process))
-        return self._ports(process, clock)
+        return self._ports(process, clock, clock)
 
     def true_ports(self) -> Ports:
         """Of who judges: its clock is right, and nothing happens to it."""
         judge = Process("judge")
-        return self._ports(judge, VirtualClock(self.scheduler, judge))
+        return self._ports(judge, VirtualClock(self.scheduler, judge), AgreedClocks())
 
-    def _ports(self, process: Process, clock: Clock) -> Ports:
+    def _ports(self, process: Process, clock: Clock, clocks: ClockWatch) -> Ports:
         fleets: dict[str, Any] = {}
         return Ports(
             clock=clock,
+            clocks=clocks,
             leases=lambda fleet: fleets.get(fleet) or fleets.setdefault(fleet, self.redis.leases(fleet)),
             send_wakes=self._send_wakes,
             wake_callbacks=lambda ids: None,
@@ -305,6 +320,7 @@ class World:
         queries.REMEMBER_SECONDS = limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         quotas.REMEMBER_SECONDS = 0.0
         turns.SHORT_TURNS = SHORT_TURNS
+        signs.SIGN_SECONDS = SIGN_SECONDS
 
     def _fleet(self) -> list[GpuServer]:
         fleet = []
