@@ -42,9 +42,9 @@ class QuarantinedSlot(models.Model):
         ordering = ["-since"]
         constraints = [
             models.UniqueConstraint(
-                fields=["server", "slot"],
+                fields=["server", "slot", "attempt_id"],
                 condition=Q(freed_at__isnull=True),
-                name="one_open_quarantine_per_slot",
+                name="one_open_quarantine_per_suspect",
             )
         ]
         indexes = [models.Index(fields=["freed_at", "probed_at"], name="quarantine_open_idx")]

@@ -92,6 +92,8 @@ def proof(job: Job, now: datetime) -> str | None:
     if attempt is None or attempt.finished_at is None:
         return None
     of_slot = QuarantinedSlot.objects.filter(server=attempt.server, slot=attempt.slot)
+    own = of_slot.filter(attempt_id=attempt.id)
+    of_slot = own if own.exists() else of_slot
     if of_slot.filter(Q(freed_at=None) | Q(freed_at__gt=now)).exists():
         return None
     freed = of_slot.filter(freed_at__gte=attempt.finished_at).order_by("-freed_at").first()

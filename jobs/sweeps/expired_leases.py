@@ -163,7 +163,9 @@ def _name_follower(expired: ExpiredLease) -> None:
         return
     server, slot = split_slot(expired.ref.slot)
     limit = timedelta(seconds=spec_of(expired.follower.model, expired.pool).run_limit_seconds)
-    for row in QuarantinedSlot.objects.filter(server_id=server, slot=slot, freed_at=None):
+    for row in QuarantinedSlot.objects.filter(
+        server_id=server, slot=slot, attempt_id=expired.ref.attempt_id, freed_at=None
+    ):
         row.follower_attempt_id = expired.follower.attempt_id
         row.until = max(row.until, row.since + limit)
         row.save(update_fields=["follower_attempt_id", "until"])

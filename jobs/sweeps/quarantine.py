@@ -251,6 +251,13 @@ def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
     return counted(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
 
 
+_others = prepared.Read(
+    lambda: QuarantinedSlot.objects.filter(
+        server=value(QuarantinedSlot, "server"), slot=value(QuarantinedSlot, "slot"), freed_at=None
+    ).values_list("pk")[:1]
+)
+
+
 def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:
     """looked stays 0: the rows are counted already."""
 
@@ -260,7 +267,8 @@ def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:
         if not open_row.update(freed_at=ports.clock.now(), evidence=proof[:200]):
             return False
         log.info("slot_proven_free", slot=slot, attempt=row.attempt_id, evidence=proof)
-        ports.send_wakes(group.leases.free_slot(slot))
+        if not _others(server=row.server_id, slot=row.slot):
+            ports.send_wakes(group.leases.free_slot(slot))
         return True
 
     proven = [group.rows.pop(key) for key in proofs]

@@ -19,8 +19,8 @@ def quarantine_slot(
     run_limit_seconds: float,
     refused: bool = False,
 ) -> None:
-    """Writes the row that keeps a slot out of use; once per open quarantine. refused: nothing listened at the
-    server's address then."""
+    """Writes the row that keeps a slot out of use until this attempt is proven gone; once per attempt.
+    refused: nothing listened at the server's address then."""
     server, index = split_slot(slot)
     if not Server.objects.filter(name=server).exists():
         return

@@ -61,19 +61,18 @@ def test_its_failure_counts_and_shuts_the_slot(shop: Shop) -> None:
     assert QuarantinedSlot.objects.filter(freed_at=None).exists()
 
 
-def test_who_did_not_see_its_start_committed_can_not_write_it(shop: Shop) -> None:
-    """The job was cancelled, and an operator retried it: it waits for its second round."""
+def test_who_did_not_see_its_start_committed_can_not_store_it(shop: Shop) -> None:
+    """It was refused, because the job had been cancelled; by its end the job waits for a second round."""
     hands = by_hand(shop)
     hands.writer.at_once = False
     job = hands.submit()
-
-    def moved(*_: Any) -> None:
-        Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=hands.clock.now())
-        hands.writer.commit()
-        Job.objects.filter(id=job.id).update(state=JobState.QUEUED, finished_at=None)
-
-    hands.gpu.on_start = moved
     hands.worker.work("m")
+    start, *later = hands.writer._queue
+    Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=hands.clock.now())
+    hands.writer._queue = [start]
+    hands.writer.commit()
+    Job.objects.filter(id=job.id).update(state=JobState.QUEUED, finished_at=None)
+    hands.writer._queue = later
     hands.writer.commit()
     job.refresh_from_db()
     assert (job.state, Attempt.objects.count()) == (JobState.QUEUED, 0)

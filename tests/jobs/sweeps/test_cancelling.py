@@ -74,3 +74,17 @@ def test_a_deadline_does_not_end_it_otherwise(world: World, lost: Lease) -> None
     world.clock.advance(1)
     assert deadlines.sweep(world.ports).looked == 0
     assert job().state == JobState.CANCELLING
+
+
+def test_another_suspect_of_its_slot_does_not_keep_it(world: World, lost: Lease) -> None:
+    QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
+    QuarantinedSlot.objects.create(
+        server=Server.objects.get(),
+        slot=0,
+        attempt_id="another",
+        reason="lost",
+        since=world.clock.now(),
+        until=world.clock.now(),
+    )
+    assert cancelling.sweep(world.ports).repaired == 1
+    assert job().state == JobState.CANCELLED

@@ -346,3 +346,59 @@ def test_silent_servers_are_asked_in_turn_as_long_as_there_is_time(
         assert asked[0] == ["gpu-1"], "it comes first"
         assert (world.clock.now() - before).total_seconds() < 8
     assert {row.probed_at >= began for row in QuarantinedSlot.objects.all() if row.probed_at} == {True}
+
+
+# -- several suspects of one slot -------------------------------------------------------------------------
+
+
+def suspect_again(world: World, lease: Lease, attempt: str = "second") -> None:
+    """The index was wrong about the slot, and a second run was sent to it."""
+    transitions.quarantine_slot(
+        lease.slot,
+        attempt_id=attempt,
+        job_id="another",
+        model="m",
+        reason="start refused: slot_taken",
+        at=world.clock.now(),
+        run_limit_seconds=LIMIT,
+    )
+    world.clock.advance(2)
+
+
+def open_suspects() -> set[str]:
+    return set(QuarantinedSlot.objects.filter(freed_at=None).values_list("attempt_id", flat=True))
+
+
+def test_the_first_suspects_proof_does_not_free_a_slot_that_runs_the_second(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    suspect_again(world, lease)
+    gpu.runs("second")
+    assert sweep(world).repaired == 1
+    assert (open_suspects(), world.slot()) == ({"second"}, "quarantined")
+    gpu.runs("something else")
+    assert sweep(world).repaired == 1
+    assert (open_suspects(), world.slot()) == (set(), "free")
+
+
+def test_both_proven_at_once_free_it(world: World, gpu: HealthServer, lease: Lease) -> None:
+    suspect_again(world, lease)
+    gpu.runs("something else")
+    assert sweep(world).repaired == 2
+    assert world.slot() == "free"
+
+
+def test_a_count_frees_it_once_none_of_them_can_run(world: World, gpu: HealthServer, lease: Lease) -> None:
+    suspect_again(world, lease)
+    world.clock.advance(30)
+    gpu.counts(1)
+    assert sweep(world).repaired == 1
+    assert world.slot() == "quarantined"
+    gpu.counts(0)
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+
+
+def test_one_suspect_has_one_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+    suspect_again(world, lease, lease.attempt_id)
+    assert QuarantinedSlot.objects.count() == 1
