@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import shutil
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     parts.layouts,
     parts.index,
     parts.clocks,
+    processes.web,
     processes.beat,
     processes.workers,
     fleet.models,
@@ -41,6 +46,7 @@ CHECKS: tuple[Check, ...] = (
     stuck.dead_letters,
 )
 _ASK_WORKERS_SECONDS = 1.5
+_ASK_WEB_SECONDS = 5.0
 
 
 def examine(view: View, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
@@ -78,7 +84,30 @@ def real_view() -> View:
         free_bytes=lambda path: shutil.disk_usage(path).free,
         data_folder=Path(settings.DATA_DIR),
         wall_clock=time.time,
+        web=ask_web,
     )
+
+
+def ask_web() -> tuple[int, Mapping[str, Any]]:
+    """Raises OSError."""
+    url = f"{settings.DISPATCHER.public_url.rstrip('/')}/readyz?strict=1"
+    try:
+        with urllib.request.urlopen(url, timeout=_ASK_WEB_SECONDS) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, _object(error.read())
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _object(text: bytes) -> Mapping[str, Any]:
+    """Empty for what is none: a proxy's page."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def redis_facts() -> Mapping[str, Any]:

@@ -35,7 +35,8 @@ class Finding:
 class View:
     """redis_facts: INFO of the Redis at REDIS_URL, with `time` (seconds since the epoch); raises what is in
     `gpus.leasing.scripts.FAILURES`. consumed: queue → workers, None if the broker does not answer.
-    free_bytes: of the disk under a path."""
+    free_bytes: of the disk under a path. web: what the web answers to `/readyz?strict=1`: status and body;
+    raises OSError where it does not."""
 
     ports: Ports
     now: datetime
@@ -44,6 +45,7 @@ class View:
     free_bytes: Callable[[Path], int]
     data_folder: Path
     wall_clock: Callable[[], float]
+    web: Callable[[], tuple[int, Mapping[str, Any]]]
 
 
 Check = Callable[[View], Iterator[Finding]]

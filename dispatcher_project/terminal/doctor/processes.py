@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from django.conf import settings
+
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
-from dispatcher_project.terminal.paint import age
+from dispatcher_project.terminal.paint import age, plain
 from gpus.models import Server
 from jobs.models import Job
 from jobs.states import JobState
@@ -18,6 +20,35 @@ SILENT_SECONDS = 15.0
 LATE_PERIODS = 5
 """A sweep that did not run for so many of its periods, and for a minute more, is stuck."""
 LATE_SECONDS = 60.0
+
+
+def web(view: View) -> Iterator[Finding]:
+    url = settings.DISPATCHER.public_url
+    try:
+        status, body = view.web()
+    except OSError as error:
+        yield Finding(
+            Level.WARNING,
+            "web",
+            f"does not answer at {url}: {plain(error, 120)}",
+            "No job is accepted, and GPU servers can't push results; or only this host does not reach it.",
+            "see that the web runs, and DISPATCHER_PUBLIC_URL",
+        )
+        return
+    if status == 200:
+        yield Finding(Level.OK, "web", f"is ready at {url}")
+        return
+    wrong = [name for name, check in dict(body.get("checks", {})).items() if not check.get("ok")]
+    fleets = dict(body.get("checks", {})).get("redis", {}).get("fleets", {})
+    wrong += [f"fleet {name}: {fleet.get('error')}" for name, fleet in fleets.items() if not fleet.get("ok")]
+    degraded = body.get("status") == "degraded"
+    yield Finding(
+        Level.WARNING if degraded else Level.ERROR,
+        "web",
+        f"is {body.get('status', f'answering {status}')} at {url}: {plain(', '.join(wrong), 200)}",
+        "Jobs are accepted, and none of these fleets starts." if degraded else "No job is accepted.",
+        "see the findings above; each process reaches database and Redis by its own network",
+    )
 
 
 def beat(view: View) -> Iterator[Finding]:

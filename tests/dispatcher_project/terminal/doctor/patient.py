@@ -38,6 +38,12 @@ class Patient:
     redis_error: Exception | None = None
     redis_skew: float = 0.0
     leases: Any = None
+    web: tuple[int, dict[str, Any]] | OSError = (200, {"status": "ready"})
+
+    def ask_web(self) -> tuple[int, dict[str, Any]]:
+        if isinstance(self.web, OSError):
+            raise self.web
+        return self.web
 
     def view(self) -> View:
         world = self.world
@@ -55,6 +61,7 @@ class Patient:
             free_bytes=lambda path: int(self.free),
             data_folder=self.folder,
             wall_clock=lambda: world.clock.now().timestamp(),
+            web=self.ask_web,
         )
 
     def findings(self) -> list[Finding]:

@@ -288,3 +288,28 @@ def test_a_real_redis_is_asked(valkey: EmbeddedValkey, settings: Any) -> None:
     assert facts["maxmemory_policy"] == "noeviction"
     assert facts["time"] > 1.7e9
     assert {"used_memory", "aof_enabled"} <= set(facts)
+
+
+def test_a_web_that_is_degraded_names_its_fleets(patient: Patient) -> None:
+    fleets = {"main": {"ok": True}, "far": {"ok": False, "error": "Redis does not answer"}}
+    checks = {"database": {"ok": True}, "redis": {"ok": False, "fleets": fleets}}
+    patient.web = (503, {"status": "degraded", "checks": checks})
+    found = patient.ill()["web"]
+    assert found.level is Level.WARNING
+    assert "fleet far: Redis does not answer" in found.what
+
+
+@pytest.mark.parametrize(
+    ("web", "level", "says"),
+    [
+        (OSError("Connection refused"), Level.WARNING, "does not answer at"),
+        ((503, {"status": "not ready", "checks": {"database": {"ok": False}}}), Level.ERROR, "database"),
+        ((502, {}), Level.ERROR, "answering 502"),
+    ],
+)
+def test_a_web_that_is_away_or_not_ready_is_found(
+    patient: Patient, web: Any, level: Level, says: str
+) -> None:
+    patient.web = web
+    found = patient.ill()["web"]
+    assert (found.level, says in found.what) == (level, True), found
