@@ -18,27 +18,21 @@ from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
 """How much more often than others."""
-NAMED_ONLY = frozenset(
-    {
-        "clock_steps",
-        "database_clock_steps",
-        "database_forgets",
-        "fleet_hangs",
-        "placement_removed",
-        "redis_clock_steps",
-        "redis_fails_over_and_back",
-        "redis_fails_over_to_another_clock",
-        "redis_full",
-        "secret_unreadable",
-        "server_removed",
-        "slow_sweeper",
-        "tenants_capped",
-    }
-)
+NAMED_ONLY = frozenset({"database_forgets", "redis_clock_steps", "redis_fails_over_to_another_clock"})
 """Faults that are not in the default mix."""
 CLOCKS = frozenset(
     {"clock_steps", "database_clock_steps", "redis_clock_steps", "redis_fails_over_to_another_clock"}
 )
+LASTING = CLOCKS | {
+    "fleet_hangs",
+    "placement_removed",
+    "redis_full",
+    "secret_unreadable",
+    "server_removed",
+    "slow_sweeper",
+    "tenants_capped",
+}
+"""Faults that nothing ends but themselves."""
 CLAIMS_GO_ON = frozenset(
     {
         "clock_steps",
@@ -105,11 +99,14 @@ class Nemesis(ClockFaults, StoreFaults):
         world.scheduler.note("NEMESIS", planned.name)
         disturbs = planned.name not in CLAIMS_GO_ON
         self._disturbing += disturbs
+        lasts = planned.name in LASTING
+        world.lasting += lasts
         if disturbs:
             world.disturbed_until = math.inf
         try:
             FAULTS[planned.name](self)
         finally:
+            world.lasting -= lasts
             self._disturbing -= disturbs
             if disturbs and not self._disturbing:
                 world.disturbed_until = world.scheduler.now

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dispatcher_project.simulation.world import FLEET, World, register
+from dispatcher_project.simulation.world import FLEET, World, models_of, register
 from gpus.models import Pause, Placement, Server, prepared
 from gpus.protocol import BANDS, DesiredState
 from gpus.services import controls
@@ -62,8 +62,8 @@ class Operators:
 
     def placement_removed(self) -> None:
         """One model leaves a server, in the admin."""
-        placed = Placement.objects.order_by("pk").values_list("server_id", "model_id")
-        name, model = self._chance.choice(list(placed))
+        name = self._server()
+        model = self._chance.choice(models_of(name))
         self._world.operate(lambda ports: _take_off(name, model, ports))
         self._sleep(20.0, 80.0)
         self._register(name)

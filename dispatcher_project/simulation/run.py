@@ -66,7 +66,7 @@ def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Ve
         world.heal()
         scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
-        while not broken and scheduler.now < give_up and not _is_drained(clients):
+        while not broken and scheduler.now < give_up and not _is_drained(world, clients):
             _play(world, quotas, promptness, STEP_SECONDS)
             broken = promptness.broken
         drained_at = scheduler.now
@@ -92,5 +92,5 @@ def _play(world: World, quotas: Quotas, promptness: Promptness, seconds: float) 
         quotas.look()
 
 
-def _is_drained(clients: Clients) -> bool:
-    return not (clients.waiting() or _not_over() or _in_quarantine())
+def _is_drained(world: World, clients: Clients) -> bool:
+    return not (world.lasting or clients.waiting() or _not_over() or _in_quarantine())

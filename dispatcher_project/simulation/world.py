@@ -93,6 +93,8 @@ class World:
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
+        self.lasting = 0
+        """Faults that go on although everything was mended: the end is judged after them."""
         self.is_a_clock_wrong = False
         self.removed: set[str] = set()
         """Servers that were ever unregistered."""
@@ -380,14 +382,17 @@ def _register_two_fleets() -> None:
     register(SECOND_SERVER, by="cli:simulate", leases=_no_redis)
 
 
+def models_of(server: str) -> tuple[str, ...]:
+    if server == SECOND_SERVER:
+        return (SECOND_MODEL,)
+    return ("ltx2",) if server.startswith("ltx2") else ("zimg", "once", SHORT_MODEL)
+
+
 def register(server: str, *, by: str, leases: LeasesOf) -> tuple[Wakes, ...]:
     """Puts the server's models on it, as at the beginning; the wakes to send."""
     wakes: list[Wakes] = []
-    models: tuple[str, ...] = ("ltx2",) if server.startswith("ltx2") else ("zimg", "once", SHORT_MODEL)
     slots = SLOTS.get(server, SECOND_SLOTS)
-    if server == SECOND_SERVER:
-        models = (SECOND_MODEL,)
-    for model in models:
+    for model in models_of(server):
         is_second = model == SECOND_MODEL
         wakes += register_server(
             model=model,

@@ -30,7 +30,7 @@ def test_no_law_is_broken(player: Player, part: int) -> None:
     played = player.play(each, first=part * each, jobs=JOBS, faults_each=FAULTS)
     assert played["broken"] == []
     assert played["played"] == each
-    assert played["cost"]["jobs"] == each * JOBS
+    assert played["cost"]["jobs"] >= each * JOBS
 
 
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
