@@ -196,7 +196,7 @@ class Promptness:
 
     def _cancels(self, live: list[_Live]) -> Iterator[_Suspicion]:
         workers = {one[1]: one[2] for one in live}
-        for job_id, state in _asked():
+        for job_id, state in () if self._world.weather.silent_fleets else _asked():
             if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
                 continue  # first its lease must run out
             server = _last_server.first(job=job_id) if state in _AT_A_GPU else None

@@ -34,6 +34,7 @@ class StoreFaults(Operators):
         world.weather.silent_fleets.add(fleet)
         self._sleep(40.0, 90.0)
         world.weather.silent_fleets.discard(fleet)
+        world.disturbed_until = max(world.disturbed_until, world.scheduler.now)  # it needs a while
 
     def database_forgets(self) -> None:
         """An asynchronous standby is promoted, which lacks the last commits."""
