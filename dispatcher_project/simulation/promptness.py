@@ -171,7 +171,7 @@ class Promptness:
             (found,) = self._ports.leases(job.fleet).has_tickets(job.pool, [job.ticket])
         except LeasingUnavailable:
             return False
-        return bool(found)
+        return bool(found) and not self._world.redis.is_held(job.fleet, job.id)
 
     # -- runs of dead workers --------------------------------------------------------------------------
 

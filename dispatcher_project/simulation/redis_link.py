@@ -93,6 +93,10 @@ class RedisServer:
         made = self.client.hmget(f"{keys.prefix(fleet)}generation", "run_id", "replication")
         return bool(as_text(made) == [self.run_id, self.replication])
 
+    def is_held(self, fleet: str, job_id: str) -> bool:
+        """Under a lease, or claimed ahead of one."""
+        return bool(self.client.hexists(f"{keys.prefix(fleet)}held", job_id))
+
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds
 
