@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
+from gpus.models import FleetIndex, Process
 from jobs.events.news import shown_data
 from jobs.ids import ID_LENGTH
 from jobs.models import (
@@ -231,3 +232,17 @@ class WorkerSignPages(ReadOnlyAdmin):
     list_display = ("worker", "at", "cut_off")
     ordering = ("worker",)
     sortable_by = ("worker", "at")
+
+
+@admin.register(Process)
+class ProcessPages(ReadOnlyAdmin):
+    list_display = ("name", "kind", "layout", "started_at", "beat_at")
+    ordering = ("name",)
+    sortable_by = ("name", "beat_at")
+
+
+@admin.register(FleetIndex)
+class FleetIndexPages(ReadOnlyAdmin):
+    list_display = ("fleet", "layout", "next_layout", "changed_at")
+    ordering = ("fleet",)
+    sortable_by = ()

@@ -57,6 +57,8 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Tallies", "tag", "jobs", "tally"),
             ("Sweeps", "cleaning_services", "jobs", "sweeprun"),
             ("Signs of workers", "vital_signs", "jobs", "workersign"),
+            ("Processes", "memory", "gpus", "process"),
+            ("Index layouts", "layers", "gpus", "fleetindex"),
         ),
     ),
     ("Access", (("Users", "person", "auth", "user"), ("Groups", "badge", "auth", "group"))),

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from gpus.models import (
     AuditEntry,
     ConfigVersion,
+    FleetIndex,
     ModelConfig,
     Pause,
     Placement,
     Pool,
+    Process,
     QuarantinedSlot,
     Server,
 )
@@ -116,6 +118,8 @@ def fill(*, jobs: int) -> None:
     Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
     SweepRun.objects.create(name="expired_leases", at=NOW)
     WorkerSign.objects.create(worker="gpu-host:1:abc", at=NOW)
+    Process.objects.create(name="gpu-host:1:abc", kind="gpu", layout=6, started_at=NOW, beat_at=NOW)
+    FleetIndex.objects.create(fleet="main")
     ConfigVersion.objects.create(
         model=config, number=1, at=NOW, actor="user:boss", fields={"max_retries": 50}
     )
