@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from gpus.protocol import ModelSpec, ModelType
@@ -41,7 +41,7 @@ class ModelConfig(models.Model):
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(0.001)],
+        validators=[MinValueValidator(0.001), MaxValueValidator(31_536_000.0)],
         help_text="Seconds that a job may wait for it in all; then it fails (max_queued_exceeded)."
         " Empty: DISPATCHER_MAX_QUEUED_SECONDS.",
     )

@@ -33,6 +33,12 @@ class QuarantinedSlot(models.Model):
     refused_at = models.DateTimeField(
         null=True, blank=True, help_text="When nothing listened at the server's address."
     )
+    refused_url = models.TextField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="Where that was asked; an answer elsewhere proves nothing.",
+    )
     freed_at = models.DateTimeField(null=True, blank=True)
     evidence = models.CharField(
         max_length=200, blank=True, default="", help_text="What proved the slot free."

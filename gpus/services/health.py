@@ -193,12 +193,14 @@ def evidence_for(
     return proofs[0] if proofs and all(proofs) else None
 
 
-def is_refused(server: str, model: str, *, transport: Transport) -> bool:
-    """Whether nothing listens where the server runs the model, asked once within a second."""
+def refused_url(server: str, model: str, *, transport: Transport) -> str:
+    """Where nothing listens of the server that runs the model, asked once within a second; else empty."""
     machine = Server.objects.prefetch_related("placements__model").filter(name=server, host=None).first()
-    if machine is None or model not in health_urls(machine):
-        return False
-    return probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS).refused
+    url = health_urls(machine).get(model) if machine is not None else None
+    if machine is None or url is None:
+        return ""
+    health = probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS)
+    return url if health.refused else ""
 
 
 def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from gpus.protocol import Lease
 from gpus.runners.base import RunRequest
-from gpus.services.health import evidence_for, is_refused
+from gpus.services.health import evidence_for, refused_url
 from jobs.services.attempts import pushed_body
 from jobs.services.claims import Claimed
 from jobs.services.push_tokens import push_token
@@ -65,7 +65,7 @@ def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] 
             leases=claimed.leases,
             clock=worker.ports.clock,
         ),
-        is_refused=lambda: is_refused(lease.server, lease.model, transport=worker.ports.transport),
+        refused_url=lambda: refused_url(lease.server, lease.model, transport=worker.ports.transport),
         in_background=worker.in_background,
         remote_id=claimed.remote_id,
         news=news,

@@ -78,7 +78,7 @@ class RunEnd:
             run_limit_seconds=self.spec.run_limit_seconds,
             evidence=self.over.evidence,
             usage=self.over.usage,
-            refused=self.over.refused,
+            refused_url=self.over.refused_url,
             start=Start(
                 lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, self._started_at
             ),

@@ -43,7 +43,7 @@ class AttemptRun:
 
     is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
     for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
-    is_refused: whether nothing listens at the server's address. in_background: does a piece of work in a
+    refused_url: where nothing listens of its server, or empty. in_background: does a piece of work in a
     thread of its own.
     """
 
@@ -58,7 +58,7 @@ class AttemptRun:
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
         prove_free: Callable[[], str | None],
-        is_refused: Callable[[], bool] = lambda: False,
+        refused_url: Callable[[], str] = lambda: "",
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
         news: RunNews | None = None,
@@ -75,7 +75,7 @@ class AttemptRun:
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
         self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
-        self._is_refused = is_refused
+        self._refused_url = refused_url
         self._orders: set[Order] = set()
         self._abort = Abort()
         # holds nothing of this run: a reference back would leave both to the garbage collector
@@ -261,9 +261,10 @@ class AttemptRun:
                 return Over(Ending(RunCancelled(), process_died=error.process_died), evidence=ANSWERED)
         if isinstance(error, RunTimedOut):
             return self._stop(error)
-        refused = error.suspect and isinstance(error, ServerLost) and self._is_refused_safely()
+        is_lost = error.suspect and isinstance(error, ServerLost)
+        refused_url = self._refused_url_safely() if is_lost else ""
         ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
-        return Over(ending, refused=refused)
+        return Over(ending, refused_url=refused_url)
 
     def _read_pushed_quietly(self) -> Over | None:
         try:
@@ -318,12 +319,12 @@ class AttemptRun:
             log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
             return None
 
-    def _is_refused_safely(self) -> bool:
+    def _refused_url_safely(self) -> str:
         try:
-            return self._is_refused()
+            return self._refused_url()
         except Exception as error:  # the quarantine asks later
             log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
-            return False
+            return ""
 
     def _is_past_deadline(self) -> bool:
         return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at

@@ -55,13 +55,13 @@ class HandedOver:
 @dataclass(frozen=True, slots=True)
 class Over:
     """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`.
-    refused: nothing listened at the server's address when the connection had broken."""
+    refused_url: where nothing listened when the connection had broken."""
 
     ending: Ending
     result: Any = None
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
-    refused: bool = False
+    refused_url: str = ""
 
 
 Step = Wait | Remote | HandedOver | Over

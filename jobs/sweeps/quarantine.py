@@ -59,7 +59,7 @@ class _Group:
                 row.since,
                 row.until,
                 row.follower_attempt_id,
-                row.refused_at is not None and _is_told_by_one_origin(row, self.server),
+                _was_refused_here(row, self.server) and _is_told_by_one_origin(row, self.server),
             )
             for row in self.rows.values()
         ]
@@ -207,6 +207,11 @@ def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group]
     return reachable, SweepCount(looked=len(rows), notes=notes)
 
 
+def _was_refused_here(row: QuarantinedSlot, server: Server) -> bool:
+    """Whether nothing listened where it is asked now: its model's URL may have been wrong for a while."""
+    return row.refused_url is not None and row.refused_url == health_url(server, row.model)
+
+
 def _is_told_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
     """Whether what restarts at the row's origin is what may still run there; not if its model is gone from
     the server, or what followed it ran at another origin."""
@@ -227,8 +232,13 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
         row = group.rows[suspect.key]
         row.probed_at, row.boot_id = asked_at, boot_id
         if health.refused:
-            row.refused_at = asked_at
-        found = {"probed_at": asked_at, "boot_id": boot_id, "refused_at": row.refused_at}
+            row.refused_at, row.refused_url = asked_at, health_url(group.server, row.model)
+        found = {
+            "probed_at": asked_at,
+            "boot_id": boot_id,
+            "refused_at": row.refused_at,
+            "refused_url": row.refused_url,
+        }
         prepared.change(QuarantinedSlot, found, pk=suspect.key)
     count = _free(group, answered(group.suspects(), health, asked_at), ports)
     if group.rows and health.ok and health.jobs is None:

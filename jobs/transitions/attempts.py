@@ -51,8 +51,8 @@ class End:
 
     run_limit_seconds: after it nothing can still run on a suspect slot (from the end on). usage: what the
     server counted (tokens).
-    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused: nothing
-    listened at the server's address then.
+    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused_url:
+    where nothing listened of its server then.
     start: its start, if the worker saw that committed: a database that failed over may have forgotten it.
     """
 
@@ -68,7 +68,7 @@ class End:
     run_limit_seconds: float = 600.0
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
-    refused: bool = False
+    refused_url: str = ""
     start: Start | None = None
 
 
@@ -285,7 +285,7 @@ def _quarantine(end: End, *, model: str) -> None:
         reason=end.ending.error.code if end.ending.error else "uncertain",
         at=end.at,
         run_limit_seconds=end.run_limit_seconds,
-        refused=end.refused,
+        refused_url=end.refused_url,
     )
 
 

@@ -17,10 +17,10 @@ def quarantine_slot(
     reason: str,
     at: datetime,
     run_limit_seconds: float,
-    refused: bool = False,
+    refused_url: str = "",
 ) -> None:
     """Writes the row that keeps a slot out of use until this attempt is proven gone; once per attempt.
-    refused: nothing listened at the server's address then."""
+    refused_url: where nothing listened of its server then."""
     server, index = split_slot(slot)
     if not Server.objects.filter(name=server).exists():
         return
@@ -35,7 +35,8 @@ def quarantine_slot(
                 reason=reason[:200],
                 since=at,
                 until=at + timedelta(seconds=run_limit_seconds),
-                refused_at=at if refused else None,
+                refused_at=at if refused_url else None,
+                refused_url=refused_url or None,
             )
         ],
         ignore_conflicts=True,

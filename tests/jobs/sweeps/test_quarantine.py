@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from gpus.errors import RunTimedOut
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.node.config import NodeConfig
 from gpus.node.server import Node
 from gpus.protocol import Lease, ReleaseMode
@@ -23,6 +23,7 @@ from jobs.transitions import End
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.plain_server import PlainServer
+from tests.ports import free_port
 
 LIMIT = 600.0
 
@@ -35,7 +36,7 @@ def lease(world: World, gpu: HealthServer) -> Lease:
     return let_go(world, world.claim())
 
 
-def let_go(world: World, lease: Lease, *, refused: bool = False) -> Lease:
+def let_go(world: World, lease: Lease, *, refused_url: str = "") -> Lease:
     world.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
     transitions.end_attempt(
@@ -48,7 +49,7 @@ def let_go(world: World, lease: Lease, *, refused: bool = False) -> Lease:
             RetryPolicy(),
             world.clock.now(),
             run_limit_seconds=LIMIT,
-            refused=refused,
+            refused_url=refused_url,
         )
     )
     world.leases.settled([lease.ref])
@@ -236,15 +237,37 @@ def test_a_plain_server_that_was_killed_and_is_back_is_free(world: World, plain:
 def test_a_worker_that_was_refused_at_once_is_believed(world: World, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim(), refused=True)
+    let_go(world, world.claim(), refused_url=f"{plain.url}/health")
     assert sweep(world).repaired == 1
 
 
 def test_a_refusal_proves_nothing_of_another_origin(world: World, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
-    let_go(world, world.claim(), refused=True)
+    let_go(world, world.claim(), refused_url=f"{plain.url}/health")
     QuarantinedSlot.objects.update(model="gone from here")
+    assert sweep(world).repaired == 0
+
+
+def test_a_refusal_at_a_wrong_url_proves_nothing_once_it_is_mended(world: World, plain: PlainServer) -> None:
+    """The run went on all the time: nothing listened where its model was registered for a while."""
+    world.server(url=f"{plain.url}/run")
+    world.job()
+    let_go(world, world.claim())
+    Placement.objects.update(endpoint=f"http://127.0.0.1:{free_port()}/run")
+    assert sweep(world).repaired == 0
+    assert row().refused_at == world.clock.now()
+    Placement.objects.update(endpoint=f"{plain.url}/run")
+    world.clock.advance(2)
+    assert sweep(world).repaired == 0
+    assert world.slot() == "quarantined"
+
+
+def test_a_refusal_of_which_nobody_wrote_where_is_not_believed(world: World, plain: PlainServer) -> None:
+    world.server(url=f"{plain.url}/run")
+    world.job()
+    let_go(world, world.claim())
+    QuarantinedSlot.objects.update(refused_at=world.clock.now())
     assert sweep(world).repaired == 0
 
 
@@ -255,7 +278,7 @@ def test_a_server_that_tells_more_is_not_freed_by_a_refusal(
     """What refused may have been a proxy before it."""
     world.server(url=f"{gpu.url}/run")
     world.job()
-    lease = let_go(world, world.claim(), refused=True)
+    lease = let_go(world, world.claim(), refused_url=f"{gpu.url}/health")
     if lists:
         gpu.runs(lease.attempt_id, boot_id="")
     else:
