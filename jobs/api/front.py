@@ -136,7 +136,8 @@ class AsyncFront:
         else:
             length = await body.take_in(at_most=MAX_UNDECLARED_BYTES)
             if body.chunked and length is not None:  # WSGI knows no body without a length
-                scope["headers"] = [*scope["headers"], (b"content-length", str(length).encode())]
+                others = [header for header in scope["headers"] if header[0] != b"content-length"]
+                scope["headers"] = [*others, (b"content-length", str(length).encode())]
         await self._site(scope, body.receive, answer.take)
         return answer
 

@@ -41,9 +41,9 @@ class RequestBody:
 
     def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]]) -> None:
         named = dict(headers)
-        length = named.get(b"content-length", b"")
+        self.chunked = b"transfer-encoding" in named  # beside it a Content-Length says nothing
+        length = b"" if self.chunked else named.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
-        self.chunked = self.declared is None and b"transfer-encoding" in named
         self._receive = receive
         self._ended = not self.chunked and not self.declared
         self._kept: SpooledTemporaryFile[bytes] | None = None
