@@ -46,7 +46,8 @@ class Answer:
             return float(text[:9])
         try:
             return max((parsedate_to_datetime(text) - now).total_seconds(), 0.0)
-        except (TypeError, ValueError):  # no date, or one without a zone
+        except (TypeError, ValueError, OverflowError):
+            # no date, one without a zone, or one of a year that no host knows
             return None
 
 

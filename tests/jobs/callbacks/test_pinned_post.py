@@ -108,6 +108,8 @@ def test_tls_is_verified_by_name(
         ("", None),
         (None, None),
         ("9" * 400, 999999999.0),
+        ("Mon, 01 Jan 99999999999999999999 00:00:00 GMT", None),
+        ("Mon, 01 Jan 2030 00:00:00 +99999999999999999999", None),
     ],
 )
 def test_retry_after_is_read_as_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
