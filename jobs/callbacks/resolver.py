@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import dataclass
 
 from django.conf import settings
 
@@ -20,12 +21,21 @@ from .guard import allowed
 _Name = tuple[int, str, int]
 
 
+@dataclass(slots=True, eq=False)
+class _LookUp:
+    """waiting: how many tries want its answer."""
+
+    name: _Name
+    answer: asyncio.Future[list[Address]]
+    waiting: int = 0
+
+
 class Resolver:
     """Of one event loop, and used in its thread only."""
 
     def __init__(self) -> None:
-        self._pending: dict[_Name, asyncio.Future[list[Address]]] = {}
-        self._waiting: dict[int, deque[_Name]] = {}
+        self._pending: dict[_Name, _LookUp] = {}
+        self._waiting: dict[int, deque[_LookUp]] = {}
         self._running: Counter[int] = Counter()
 
     async def allowed_addresses(self, host: str, port: int, *, tenant_id: int) -> list[Address]:
@@ -39,18 +49,21 @@ class Resolver:
         return allowed(found)
 
     async def _look_up(self, name: _Name) -> list[Address]:
-        pending = self._pending.get(name)
-        if pending is None:
-            pending = self._pending[name] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(name[0], deque()).append(name)
+        look_up = self._pending.get(name)
+        if look_up is None:
+            look_up = self._pending[name] = _LookUp(name, asyncio.get_running_loop().create_future())
+            self._waiting.setdefault(name[0], deque()).append(look_up)
             self._start()
         seconds = settings.DISPATCHER.callback_lookup_seconds
+        look_up.waiting += 1
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.shield(pending)
+                return await asyncio.shield(look_up.answer)
         except TimeoutError:
-            self._forget(name)
+            self._give_up(look_up)
             raise TimeoutError(f"the name {name[1]} was not resolved in {seconds:g} s") from None
+        finally:
+            look_up.waiting -= 1
 
     def _start(self) -> None:
         """The tenant with the fewest threads first; a tenant gets no more than are left for others."""
@@ -59,41 +72,49 @@ class Resolver:
             tenant = min(self._waiting, key=lambda waiting: self._running[waiting])
             if self._running[tenant] >= max(free, 1):
                 return
-            names = self._waiting[tenant]
-            name = names.popleft()
-            if not names:
+            look_ups = self._waiting[tenant]
+            look_up = look_ups.popleft()
+            if not look_ups:
                 del self._waiting[tenant]
             self._running[tenant] += 1
             loop = asyncio.get_running_loop()
-            threading.Thread(target=self._ask, args=(loop, name), name="callback-lookup", daemon=True).start()
+            threading.Thread(
+                target=self._ask, args=(loop, look_up), name="callback-lookup", daemon=True
+            ).start()
 
-    def _ask(self, loop: asyncio.AbstractEventLoop, name: _Name) -> None:
+    def _ask(self, loop: asyncio.AbstractEventLoop, look_up: _LookUp) -> None:
         answer: list[Address] | Exception
         try:
-            answer = addresses.resolve(name[1], name[2])
+            answer = addresses.resolve(look_up.name[1], look_up.name[2])
         except Exception as error:
             answer = error
         with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(self._answered, name, answer)
+            loop.call_soon_threadsafe(self._answered, look_up, answer)
 
-    def _answered(self, name: _Name, answer: list[Address] | Exception) -> None:
-        self._running[name[0]] -= 1
-        if not self._running[name[0]]:
-            del self._running[name[0]]
-        pending = self._pending.pop(name, None)
-        if pending is not None and not pending.done():
-            if isinstance(answer, Exception):
-                pending.set_exception(answer)
-                pending.exception()  # those who asked may all have given up
-            else:
-                pending.set_result(answer)
+    def _answered(self, look_up: _LookUp, answer: list[Address] | Exception) -> None:
+        tenant = look_up.name[0]
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        self._forget(look_up)
+        if isinstance(answer, Exception):
+            look_up.answer.set_exception(answer)
+            look_up.answer.exception()  # those who asked may all have given up
+        else:
+            look_up.answer.set_result(answer)
         self._start()
 
-    def _forget(self, name: _Name) -> None:
-        """One that still waits for a thread needs none any more; a later try asks anew."""
-        self._pending.pop(name, None)
-        names = self._waiting.get(name[0])
-        if names is not None and name in names:
-            names.remove(name)
-            if not names:
-                del self._waiting[name[0]]
+    def _give_up(self, look_up: _LookUp) -> None:
+        """A later try asks anew; those that wait already get this answer. One that still waits for a thread,
+        and that nobody else wants, needs none any more."""
+        self._forget(look_up)
+        tenant = look_up.name[0]
+        look_ups = self._waiting.get(tenant)
+        if look_up.waiting == 1 and look_ups is not None and look_up in look_ups:
+            look_ups.remove(look_up)
+            if not look_ups:
+                del self._waiting[tenant]
+
+    def _forget(self, look_up: _LookUp) -> None:
+        if self._pending.get(look_up.name) is look_up:
+            del self._pending[look_up.name]

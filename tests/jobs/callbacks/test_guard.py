@@ -185,3 +185,37 @@ def test_an_operator_can_allow_a_private_network(
 def test_a_network_that_is_none_stops_the_start(settings: LazySettings) -> None:
     with pytest.raises(ImproperlyConfigured, match="DISPATCHER_CALLBACK_NETWORKS"):
         replace(settings.DISPATCHER, callback_networks=("10.0.0.0/8", "everything"))
+
+
+def test_who_asks_later_for_a_name_gets_its_answer_though_the_first_one_gave_up(
+    monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, callback_lookup_seconds=0.5)
+    go_on, gave_up = threading.Event(), asyncio.Event()
+
+    def resolve(host: str, port: int) -> list[addresses.Address]:
+        assert go_on.wait(30)
+        return [ip_address("93.184.216.34")]
+
+    monkeypatch.setattr(addresses, "resolve", resolve)
+
+    async def ask(resolver: Resolver) -> list[addresses.Address]:
+        return await resolver.allowed_addresses("slow.example.com", 443, tenant_id=1)
+
+    async def first(resolver: Resolver) -> None:
+        with pytest.raises(TimeoutError):
+            await ask(resolver)
+        gave_up.set()
+
+    async def both() -> list[addresses.Address]:
+        resolver = Resolver()
+        one = asyncio.create_task(first(resolver))
+        await asyncio.sleep(0.1)
+        settings.DISPATCHER = replace(settings.DISPATCHER, callback_lookup_seconds=30.0)
+        other = asyncio.create_task(ask(resolver))
+        await gave_up.wait()
+        go_on.set()
+        await one
+        return await asyncio.wait_for(other, 10)
+
+    assert asyncio.run(both()) == [ip_address("93.184.216.34")]
