@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from ipaddress import ip_network
 from typing import Any
@@ -110,6 +111,8 @@ class DispatcherSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ImproperlyConfigured(f"DISPATCHER_{field.name.upper()} must be finite, it is {value}")
             if isinstance(value, (int, float)) and value < 0:
                 raise ImproperlyConfigured(
                     f"DISPATCHER_{field.name.upper()} must not be negative, it is {value}"
@@ -132,6 +135,13 @@ class DispatcherSettings:
                 "DISPATCHER_CALLBACK_CIRCUIT_REST_CAP_SECONDS must not be less than "
                 "DISPATCHER_CALLBACK_CIRCUIT_REST_SECONDS"
             )
+        if self.max_queued_seconds > MOST_QUEUED_SECONDS:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MOST_QUEUED_SECONDS:g} (a year), "
+                f"it is {self.max_queued_seconds:g}; 0: for ever"
+            )
+        if not self.worker_silent_seconds:
+            raise ImproperlyConfigured("DISPATCHER_WORKER_SILENT_SECONDS must be more than 0")
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
@@ -145,6 +155,8 @@ class DispatcherSettings:
                 raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_NETWORKS: {error}") from None
 
 
+MOST_QUEUED_SECONDS = 31_536_000.0
+"""As for models and tenants: deadlines stay dates."""
 _AT_LEAST_ONE = (
     "worker_threads",
     "callbacks_in_flight",
