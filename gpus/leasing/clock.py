@@ -141,8 +141,11 @@ class SharedClock:
         best = self._best(ahead)
         if best is None:
             return  # goes on by the monotonic clock from what was right last
-        found = 0.0 if abs(best) <= noise else best
-        monotonic, corrected = self._base.monotonic(), self._base.now() + timedelta(seconds=found)
+        here = self._base.now()
+        now_ahead = (self.now() - here).total_seconds()
+        # what is told now is as good as a slow answer, which would take a right correction back
+        found = next((one for one in (now_ahead, 0.0) if abs(best - one) <= noise), best)
+        monotonic, corrected = self._base.monotonic(), here + timedelta(seconds=found)
         if abs((corrected - self.now()).total_seconds()) > max(TOLERATED_SECONDS, noise):
             log.warning("clock_corrected", seconds=round(found, 3))
         self._set = (corrected, monotonic)

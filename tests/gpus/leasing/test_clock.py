@@ -145,3 +145,21 @@ def test_a_verdict_compares_anew_and_not_twice_in_a_moment() -> None:
 
 def test_the_time_of_a_real_server(valkey: EmbeddedValkey) -> None:
     assert abs(time_of(valkey.url)() - datetime.now(UTC).timestamp()) < 5.0
+
+
+def test_a_slow_answer_takes_no_right_correction_back() -> None:
+    """Redis answers after three seconds once: what was measured before is better than such an answer."""
+    host, slow = ManualClock(NOW), [0.0, 3.0, 0.0]
+
+    def redis_time() -> float:
+        seconds = slow.pop(0)
+        host.move(seconds / 2)
+        answer = host.now().timestamp() + 1.5
+        host.move(seconds / 2)
+        return answer
+
+    clock = SharedClock(host, redis_time)
+    for _ in range(3):
+        clock.ask()
+        assert (clock.now() - host.now()).total_seconds() == pytest.approx(1.5)
+        host.move(30.0)
