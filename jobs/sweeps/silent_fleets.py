@@ -63,23 +63,34 @@ class _SilentFleets:
             self._silent |= found
         log.warning("fleet_silent", fleet=fleet, error=str(error))
         for other in found:
-            self._ports.after(ASK_AGAIN_SECONDS if other == fleet else 0.0, self._asking(other))
+            self._ask_after(ASK_AGAIN_SECONDS if other == fleet else 0.0, other)
+
+    def _ask_after(self, seconds: float, fleet: str) -> None:
+        try:
+            self._ports.after(seconds, self._asking(fleet))
+        except RuntimeError as error:  # no thread can be started: the next sweep's call asks
+            log.warning("silent_fleet_not_asked", fleet=fleet, error=str(error))
+            self._hear(fleet)
 
     def _asking(self, fleet: str) -> Callable[[], None]:
         def ask() -> None:
             began = self._ports.clock.monotonic()
             try:
                 self._ports.leases(fleet).generation()
-            except LeasingUnavailable:
+            except Exception as error:  # whatever it is: a fleet must not stay silent
                 if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
-                    self._ports.after(ASK_AGAIN_SECONDS, ask)
+                    self._ask_after(ASK_AGAIN_SECONDS, fleet)
                     return
+                log.info("fleet_refuses", fleet=fleet, error=str(error))
             self._answered_at[fleet] = self._ports.clock.monotonic()
-            with self._lock:
-                self._silent.discard(fleet)
-            log.info("fleet_answers", fleet=fleet)
+            self._hear(fleet)
 
         return ask
+
+    def _hear(self, fleet: str) -> None:
+        with self._lock:
+            self._silent.discard(fleet)
+        log.info("fleet_asked_again", fleet=fleet)
 
 
 class _Watched:

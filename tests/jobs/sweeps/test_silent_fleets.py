@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from dispatcher_project.embedded import EmbeddedValkey
 from gpus import queries as registry
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisLeases
@@ -20,7 +22,8 @@ from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
 from jobs.services.ports import Ports, after_seconds
 from jobs.sweeps.registry import sweeps
 from jobs.sweeps.runner import Runner
-from tests.jobs.sweeps.conftest import open_index
+from jobs.sweeps.silent_fleets import past_silent_fleets
+from tests.jobs.sweeps.conftest import World, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0
 SLOWER = 2.0
@@ -118,3 +121,38 @@ def test_a_fleet_that_answers_again_is_looked_after_again(valkey: EmbeddedValkey
             lambda: good.slots("its")[0].state != "leased",
             most=LEASE_SECONDS + 2 * TIMEOUT_SECONDS + 1.0 + 4 * SWEEP_SECONDS + SLOWER,
         )
+
+
+class Asked:
+    """A fleet's lease layer that hangs once; then its question in the background breaks, or its timer."""
+
+    def __init__(self, world: World) -> None:
+        self._clock, self._hangs = world.clock, True
+
+    def expired(self, _: int) -> list[str]:
+        if self._hangs:
+            self._hangs = False
+            self._clock.advance(TIMEOUT_SECONDS)
+            raise LeasingUnavailable("no answer")
+        return []
+
+    def generation(self) -> str:
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("has_timers", [True, False])
+def test_a_question_that_breaks_leaves_no_fleet_silent_for_ever(world: World, has_timers: bool) -> None:
+    asked, later = Asked(world), list[Callable[[], None]]()
+
+    def after(seconds: float, work: Callable[[], None]) -> None:
+        if not has_timers:
+            raise RuntimeError("can't start new thread")
+        later.append(work)
+
+    ports = past_silent_fleets(replace(world.ports, leases=lambda _: cast(Leases, asked), after=after))
+    with pytest.raises(LeasingUnavailable):
+        ports.leases("far").expired(1)
+    for work in later:
+        work()
+    assert ports.leases("far").expired(1) == []
