@@ -163,6 +163,7 @@ def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
     first = row().probed_at
     assert (Server.objects.get().healthy, row().freed_at) == (False, None)
     assert Server.objects.get().last_error
+    assert first is not None
     world.clock.advance(2)  # it may just be restarting
     sweep(world)
     assert row().probed_at == world.clock.now() > first
