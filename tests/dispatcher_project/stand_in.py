@@ -43,6 +43,7 @@ def _lease(job_id: str) -> Any:
 
 class StandInWorker:
     show_run: Any = None
+    presence: Any = None
 
     def __init__(self) -> None:
         patient = Retry(ConstantBackoff(0.1), 600)  # it may be the broker that a test takes away
