@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -172,7 +173,7 @@ def _run_celery(
     pool_queues: Callable[[], frozenset[str]] | None = None,
     hand_over: bool = True,
     health_port: str = "",
-    needs: Mapping[str, Question],
+    needs: Mapping[str, Question] = MappingProxyType({}),
     any_of: Callable[[], Mapping[str, Question]] = dict,
 ) -> int:
     loop = TicksOfLoop.loop = Loop()
