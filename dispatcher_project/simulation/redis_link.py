@@ -226,5 +226,5 @@ class SimulatedScripts(Scripts):
 
 class SimulatedLeases(RedisLeases):
     def __init__(self, server: RedisServer, fleet: str) -> None:
-        super().__init__(server.client, fleet, now_ms=server.now_ms)
+        super().__init__(server.client, fleet, now_ms=server.now_ms, monotonic=lambda: server.scheduler.now)
         self._scripts = SimulatedScripts(server, fleet)

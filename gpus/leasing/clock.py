@@ -1,7 +1,7 @@
 """One wall clock for all hosts: what Redis', the database's and this host's clocks agree on.
 
 A host whose clock is wrong would else end jobs by deadlines that have not passed, and write times that no
-other host agrees with. Spans are monotonic and need no correction. docs/adr/0027-one-time.md.
+other host agrees with. Spans are monotonic and need no correction. docs/adr/0033-one-time.md.
 """
 
 from __future__ import annotations

@@ -240,11 +240,12 @@ class Leases(Protocol):
         """As `generation_age_seconds`; infinite where no lease could exist when the index was made."""
         ...
 
-    def begin_rebuild(self, owner: str) -> str:
+    def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
         """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
         lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call
-        by the same owner, or `wipe`). The index is wiped step by step; until then other calls are refused,
-        afterwards all work but claims, until `open_generation`."""
+        by the same owner, or `wipe`). latest_start_us: of a lease that the database knows of, microseconds
+        since the epoch; the fleet's time goes on after it, so that fences grow. The index is wiped step by
+        step; until then other calls are refused, afterwards all work but claims, until `open_generation`."""
         ...
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:

@@ -33,9 +33,9 @@ class Generations:
             return None
         return math.inf if found[2] else float(found[1])
 
-    def begin_rebuild(self, owner: str) -> str:
+    def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
         silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
-        return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex))
+        return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex, latest_start_us))
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
         return bool(self._run("wipe", owner, max_keys))

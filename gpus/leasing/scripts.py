@@ -154,11 +154,7 @@ redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, cal
   run_id, replication = ARGV[1], ARGV[2] or ''
 end }
 redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
-  local called_us = now or 0
-  ask_time('')
-  local idle_us = now - called_us
-  now = called_us
-  return math.floor(idle_us / 1000000)
+  return math.floor((redis_clock('') - (now or 0)) / 1000000)
 end }
 """
 

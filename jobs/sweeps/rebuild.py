@@ -77,6 +77,7 @@ class Rebuild:
     listening_since: float | None = None
     seen_at: float = 0.0
     none_held: bool = False
+    latest_start_us: int | None = None
 
     @classmethod
     def of(cls, fleet: str, leases: Leases, ports: Ports) -> Rebuild:
@@ -105,7 +106,9 @@ class Rebuild:
         """Also a sign of life: who gives none for six seconds is replaced. Where Redis lost everything once
         more, what it was told and what keepers announced is lost as well."""
         self.seen_at = self.ports.clock.monotonic()
-        name = self.leases.begin_rebuild(self.owner)
+        if self.latest_start_us is None:
+            self.latest_start_us = _latest_start_us(self.fleet)
+        name = self.leases.begin_rebuild(self.owner, latest_start_us=self.latest_start_us)
         if name != self.name:
             self.name, self.listening_since = name, None
         return bool(name)
@@ -232,6 +235,16 @@ _last_of_slot = prepared.Read(
         "-started_at"
     )[:1]
 )
+
+
+def _latest_start_us(fleet: str) -> int:
+    """Of all runs on the fleet's slots: their fences are from about then."""
+    found = (
+        _last_of_slot.first(server=server.name, slot=slot)
+        for server in _servers(fleet=fleet)
+        for slot in range(server.slots)
+    )
+    return max((int(last.started_at.timestamp() * 1_000_000) for last in found if last), default=0)
 
 
 def _write_missing_quarantine(server: Server, slot: int) -> None:

@@ -17,8 +17,12 @@ local silent_us = longest_silence()
 note_look()
 if silent_us > gap_us then grant_time(lease_us) end
 
+local floor_us, had_time_us = read_floor()
+local clock_us = redis_clock(ARGV[1])
+local latest_us = math.max(now, clock_us) + 1
 local rows = {}
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', latest_expired(), 'LIMIT', 0, limit)) do
+
+local function add(attempt)
   local slot = find_lease(attempt)
   if slot then
     local follower = read_follower(slot) or {}
@@ -30,4 +34,14 @@ for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', late
       found.worker, tostring(found.seconds), '', '', '' }
   end
 end
+
+-- While a floor is in force, or clocks differ, not all of these have run out.
+local skipped = 0
+repeat
+  local found = redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', latest_us, 'WITHSCORES', 'LIMIT', #rows + skipped, limit)
+  for i = 1, #found, 2 do
+    if #rows == limit then break end
+    if runs_out_in(tonumber(found[i + 1]), clock_us, floor_us, had_time_us) <= 0 then add(found[i]) else skipped = skipped + 1 end
+  end
+until #rows == limit or #found < 2 * limit
 return rows

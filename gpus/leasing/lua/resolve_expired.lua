@@ -13,7 +13,7 @@ local name, job, attempt, epoch, verdict = ARGV[2], ARGV[3], ARGV[4], tonumber(A
 
 if not is_whole() then return refuse() end
 local expires = tonumber(redis.call('ZSCORE', key('expiry'), attempt))
-if not expires or runs_out(expires, read_floor()) > now then return 0 end
+if not expires or runs_out_in(expires, redis_clock(ARGV[1]), read_floor()) > 0 then return 0 end
 
 local function shut_or_free(slot)
   if verdict == 'free' then idle_slot(slot) else set_state(slot, 'quarantined') end

@@ -10,7 +10,7 @@
 -- include: leases
 if not is_open() then return refuse() end
 local floor_us, had_time_us = read_floor()
-local views = {}
+local clock_us, views = redis_clock(ARGV[1]), {}
 
 local function view_slots(server)
   local is_resting = server.rests_until > now and 1 or 0
@@ -21,7 +21,7 @@ local function view_slots(server)
     if slot.leased_us then held = tostring((now - slot.leased_us) / 1000000) end
     if slot.state == 'leased' or slot.state == 'settling' then
       local at = tonumber(redis.call('ZSCORE', key('expiry'), slot.attempt))
-      expires = tostring((runs_out(at, floor_us, had_time_us) - now) / 1000000)
+      expires = tostring(runs_out_in(at, clock_us, floor_us, had_time_us) / 1000000)
     end
     views[#views + 1] = { slot.name, slot.home, slot.state, is_resting, slot.warm or '', slot.job or '',
       slot.attempt or '', slot.epoch or 0, slot.model or '', held, expires, circuit,

@@ -7,8 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from gpus.errors import LeasingFull, LeasingUnavailable, RunTimedOut
+from gpus.errors import LeasingFull, LeasingUnavailable, RunTimedOut, ServerLost
 from gpus.leasing.keeper import LeaseKeeper
+from gpus.leasing.store import RedisLeases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
@@ -266,3 +267,27 @@ def test_after_a_rebuild_with_a_job_that_somebody_may_hold_everybody_is(world: W
     age = world.leases.unsure_age_seconds()
     assert age is not None
     assert age < 15
+
+
+def test_fences_grow_where_the_new_redis_has_a_clock_that_is_behind(world: World) -> None:
+    """The servers remember the highest one and refuse what is below."""
+    world.server()
+    world.job()
+    world.job()
+    before = world.claim()
+    world.release(before)
+    end = End(
+        before.job_id, before.attempt_id, 1, before.slot, Ending(ServerLost(), suspect=False),
+        RetryPolicy(jitter=0.0), world.clock.now(),
+    )  # fmt: skip
+    transitions.end_attempt(end)
+    world.flush()
+    world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
+    world.leases = RedisLeases(
+        world.client,
+        world.fleet,
+        now_ms=lambda: world.clock.now_ms() - 120_000,
+        monotonic=world.clock.monotonic,
+    )
+    rebuild(world)
+    assert world.claim(written=False).fence > before.fence

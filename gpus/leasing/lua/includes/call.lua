@@ -7,7 +7,15 @@ local prefix  -- KEYS[1]
 local pools, rules, kept, open, paces, class_lists  -- read in this call, each by name
 local set_asides  -- tenants that this call has set aside (turns.lua)
 
-local function begin_call(keys, args)
+local CLOCKS = {}  -- key of the fleet's clock by prefix; beside the index, not in it: a rebuild goes on with the same time
+
+-- latest_us: see `ask_time`.
+local function begin_call(keys, args, latest_us)
   prefix, pools, rules, kept, open, paces, class_lists, set_asides = keys[1], {}, {}, {}, {}, {}, {}, 0
-  ask_time(args[1])
+  local clock = CLOCKS[prefix]
+  if not clock then
+    clock = prefix:gsub('[^:]*:$', 'clock')
+    CLOCKS[prefix] = clock
+  end
+  ask_time(clock, prefix, args[1], latest_us)
 end

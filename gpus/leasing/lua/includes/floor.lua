@@ -2,20 +2,19 @@
 -- `had_time_us` had that time once already and was not renewed in it.
 -- include: keys
 
+-- Added to the time at which a lease expires: it is the fleet's. A version that goes by TIME alone writes whole numbers.
+local FLEET_TIME = 0.5
+
 local function read_floor()
   local floor = redis.call('HMGET', key('ticking'), 'floor_us', 'had_time_us')
   return tonumber(floor[1]) or 0, tonumber(floor[2]) or 0
 end
 
--- When what expires then by its own time runs out; floor_us, had_time_us: as read.
-local function runs_out(expires, floor_us, had_time_us)
-  return expires < had_time_us and expires or math.max(expires, floor_us)
-end
-
--- All that expires then or earlier has run out.
-local function latest_expired()
-  local floor_us, had_time_us = read_floor()
-  return floor_us > now and math.min(now, had_time_us - 1) or now
+-- In how many µs what expires then by its own time runs out; clock_us: Redis' own; floor_us, had_time_us: as read.
+local function runs_out_in(expires, clock_us, floor_us, had_time_us)
+  local clock = expires % 1 == 0 and clock_us or now
+  if expires >= had_time_us then expires = math.max(expires, floor_us) end
+  return math.floor(expires) - clock
 end
 
 local function grant_time(lease_us)

@@ -2,6 +2,7 @@
 -- says when it runs out.
 -- include: keys
 -- include: slots
+-- include: floor
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
@@ -53,7 +54,7 @@ end
 
 -- also: another attempt, or nil.
 local function extend_lease(attempt, lease_us, also)
-  local at = now + lease_us
+  local at = now + lease_us + FLEET_TIME
   if also then redis.call('ZADD', key('expiry'), at, attempt, at, also) else redis.call('ZADD', key('expiry'), at, attempt) end
 end
 

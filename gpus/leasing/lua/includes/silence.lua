@@ -12,4 +12,9 @@ local function note_renewal()
   redis.call('HSET', key('ticking'), 'silent_us', longest_silence(), 'renewed_us', now)
 end
 
-local function note_look() redis.call('HSET', key('ticking'), 'silent_us', 0, 'at_us', now) end
+-- A version that goes by TIME alone writes `at_us` only: `older_us` is when its sweeper looked (time.lua).
+local function note_look()
+  local seen = redis.call('HMGET', key('ticking'), 'at_us', 'looked_us')
+  if seen[1] and seen[1] ~= seen[2] then redis.call('HSET', key('ticking'), 'older_us', seen[1]) end
+  redis.call('HSET', key('ticking'), 'silent_us', 0, 'at_us', now, 'looked_us', now)
+end
