@@ -34,7 +34,8 @@ def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: dat
     knobs = settings.DISPATCHER
     tenant_id, receiver = queue
     ReceiverCircuit.objects.bulk_create(
-        [ReceiverCircuit(tenant_id=tenant_id, receiver=receiver, failed_at=now)], ignore_conflicts=True
+        [ReceiverCircuit(tenant_id=tenant_id, receiver=receiver, failing_since=now, failed_at=now)],
+        ignore_conflicts=True,
     )
     circuit = ReceiverCircuit.objects.select_for_update().get(tenant_id=tenant_id, receiver=receiver)
     circuit.failures += len(tries)
@@ -46,14 +47,16 @@ def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: dat
         elif circuit.resting_until is not None and any(at >= circuit.resting_until for at, _ in tries):
             circuit.rest_seconds = min(circuit.rest_seconds * 2, knobs.callback_circuit_rest_cap_seconds)
         circuit.resting_until = now + timedelta(seconds=circuit.rest_seconds)
-        _give_up_old(queue, now)
+        if circuit.failing_since < now - GIVE_UP:
+            _give_up_old(queue, now)
     # not `save`, which asks how many rows it changed: in one trip nobody knows yet
     changed = ("failures", "failed_at", "last_error", "rest_seconds", "resting_until")
     ReceiverCircuit.objects.filter(pk=circuit.pk).update(**{name: getattr(circuit, name) for name in changed})
 
 
 def _give_up_old(queue: Queue, now: datetime) -> None:
-    """What waits behind an open circuit must not wait for ever."""
+    """What waits behind an open circuit must not wait for ever. A message that is late because no worker ran
+    is no reason: its receiver must have failed for as long."""
     last = CallbackTry.objects.filter(callback=OuterRef("pk")).order_by()
     old = Callback.objects.filter(
         tenant_id=queue[0], receiver=queue[1], state=Callback.State.PENDING, next_at__lt=now - GIVE_UP

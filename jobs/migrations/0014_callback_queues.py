@@ -72,6 +72,7 @@ class Migration(migrations.Migration):
                 ),
                 ("receiver", models.CharField(max_length=300)),
                 ("failures", models.PositiveIntegerField(default=0)),
+                ("failing_since", models.DateTimeField()),
                 ("failed_at", models.DateTimeField()),
                 ("resting_until", models.DateTimeField(blank=True, null=True)),
                 ("rest_seconds", models.FloatField(default=0.0)),

@@ -88,8 +88,8 @@ class CallbackTry(models.Model):
 class ReceiverCircuit(models.Model):
     """A tenant's receiver that did not answer lately; the first answer deletes the row.
 
-    receiver: host:port. failures: tries without an answer since then. resting_until: no try before; None
-    while the circuit is closed. rest_seconds: the present rest, the next one is longer.
+    receiver: host:port. failures: tries without an answer since `failing_since`. resting_until: no try
+    before; None while the circuit is closed. rest_seconds: the present rest, the next one is longer.
     """
 
     tenant = models.ForeignKey(
@@ -97,6 +97,7 @@ class ReceiverCircuit(models.Model):
     )
     receiver = models.CharField(max_length=MAX_RECEIVER_LENGTH)
     failures = models.PositiveIntegerField(default=0)
+    failing_since = models.DateTimeField()
     failed_at = models.DateTimeField()
     resting_until = models.DateTimeField(null=True, blank=True)
     rest_seconds = models.FloatField(default=0.0)

@@ -107,7 +107,12 @@ def fill(*, jobs: int) -> None:
         CallbackTry(callback=row, number=1, at=NOW, status_code=500, error="HTTP 500") for row in callbacks
     )
     ReceiverCircuit.objects.create(
-        tenant=tenants[0], receiver="hooks.example.com:443", failures=3, failed_at=NOW, last_error="silent"
+        tenant=tenants[0],
+        receiver="hooks.example.com:443",
+        failures=3,
+        failing_since=NOW,
+        failed_at=NOW,
+        last_error="silent",
     )
     JobTag.objects.bulk_create(JobTag(job=row, tag="night") for row in rows[:50])
     IdempotencyKey.objects.create(tenant=tenants[0], key="order-7", fingerprint="f" * 64, job=rows[0])

@@ -234,12 +234,30 @@ def test_what_was_due_for_as_long_as_the_schedule_behind_an_open_circuit_is_give
 ) -> None:
     set_limits(callback_timeout_seconds=1.1, callback_circuit_failures=1, callbacks_in_flight_per_receiver=1)
     tenant, pit = tenant_named("one"), tarpit(1)
-    old = outbox(tenant, pit.urls * 3, at=datetime.now(UTC) - timedelta(days=5))
+    long_ago = datetime.now(UTC) - timedelta(days=5)
+    old = outbox(tenant, pit.urls * 3, at=long_ago)
     outbox(tenant, pit.urls)
+    ReceiverCircuit.objects.create(
+        tenant=tenant,
+        receiver=Callback.objects.filter(id=old[0]).values_list("receiver", flat=True)[0],
+        failing_since=long_ago,
+        failed_at=long_ago,
+    )
     start()
     until(lambda: Callback.objects.filter(state=Callback.State.GAVE_UP).count() == 2)
     assert set(Callback.objects.filter(state=Callback.State.GAVE_UP).values_list("id", flat=True)) < set(old)
     assert CallbackTry.objects.filter(error__startswith="not sent").count() == 2
+
+
+def test_what_is_late_because_no_worker_ran_is_tried_before_it_is_given_up(
+    start: Callable[..., DeliveryWorker], tarpit: Callable[[int], Tarpit], set_limits: Callable[..., None]
+) -> None:
+    set_limits(callback_timeout_seconds=1.1, callback_circuit_failures=1, callbacks_in_flight_per_receiver=1)
+    tenant, pit = tenant_named("one"), tarpit(1)
+    outbox(tenant, pit.urls * 3, at=datetime.now(UTC) - timedelta(days=5))
+    start()
+    until(lambda: ReceiverCircuit.objects.filter(resting_until__isnull=False).exists())
+    assert not Callback.objects.filter(state=Callback.State.GAVE_UP).exists()
 
 
 def test_a_resolver_that_hangs_for_one_tenant_answers_the_others(

@@ -79,6 +79,22 @@ def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
     assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
 
 
+def test_a_dead_letter_retried_by_an_older_version_may_wait_anew(world: World) -> None:
+    """It opens a round and leaves the longest wait of the round before."""
+    world.server()
+    ModelConfig.objects.update(max_queued_seconds=60)
+    job = waiting(world)
+    world.clock.advance(1000)
+    now = world.clock.now()
+    Job.objects.filter(id=job.id).update(round=2, place_us=int(now.timestamp() * 1_000_000))
+    assert long_waits.sweep(world.ports).repaired == 1
+    job.refresh_from_db()
+    assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, now + MINUTE)
+    world.clock.advance(61)
+    long_waits.sweep(world.ports)
+    assert Job.objects.get(id=job.id).state == JobState.FAILED
+
+
 def test_a_job_of_an_older_version_has_no_longest_wait(world: World) -> None:
     job = world.job(push=False)
     world.clock.advance(10_000_000)
