@@ -67,7 +67,16 @@ def test_it_has_capacity_and_no_finding(
     assert found["starts_in"] is not None
     metrics = operator.client.get("/metrics").content.decode()
     assert 'dispatcher_server_healthy{server="box"} 1.0' in metrics
-    view = View(world.ports, world.clock.now(), dict, lambda: {}, lambda path: 0, Path(), lambda: 0.0)
+    view = View(
+        world.ports,
+        world.clock.now(),
+        dict,
+        lambda: {},
+        lambda path: 0,
+        Path(),
+        lambda: 0.0,
+        lambda: (200, {}),
+    )
     found_by_doctor = list(doctor.servers(view))
     assert {finding.level for finding in found_by_doctor} == {Level.OK}
     assert any("without a health endpoint: box" in finding.what for finding in found_by_doctor)
