@@ -89,7 +89,9 @@ def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
 def test_the_report_tells_what_is_due_from_what_an_open_circuit_holds() -> None:
     tenant = tenant_named("one")
     outbox(tenant, ["http://a.example.com/"] * 3 + ["http://b.example.com/"] * 2, at=NOW)
-    ReceiverCircuit.objects.create(tenant=tenant, receiver="a.example.com:80", failures=3, failed_at=NOW)
+    ReceiverCircuit.objects.create(
+        tenant=tenant, receiver="a.example.com:80", failures=3, failing_since=NOW, failed_at=NOW
+    )
     Callback.objects.filter(id=outbox(tenant, ["http://c.example.com/"], at=NOW)[0]).update(
         next_at=NOW + timedelta(seconds=60), sending_until=NOW + timedelta(seconds=60)
     )

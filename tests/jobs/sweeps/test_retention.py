@@ -112,7 +112,8 @@ def test_receivers_that_nobody_calls_any_more_are_forgotten(
 ) -> None:
     for receiver, days in (("old:80", 8), ("new:80", 6)):
         failed_at = clock.now() - timedelta(days=days)
-        ReceiverCircuit.objects.create(tenant=tenant, receiver=receiver, failures=3, failed_at=failed_at)
+        since = {"failing_since": failed_at, "failed_at": failed_at}
+        ReceiverCircuit.objects.create(tenant=tenant, receiver=receiver, failures=3, **since)
     retention.sweep(ports)
     assert ReceiverCircuit.objects.get().receiver == "new:80"
 
