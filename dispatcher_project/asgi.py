@@ -35,7 +35,7 @@ def make_application() -> Any:
 
 
 def begin_presence() -> Callable[[], None]:
-    """This web process says that it lives; what is returned ends that."""
+    """Write this web process's sign of life every few seconds; call the returned function to end it."""
     from gpus.models import Process
     from jobs.services.ports import production_ports
     from jobs.services.presence import Presence

@@ -103,7 +103,7 @@ class _CuredChannel:
             waiting.send_command("CLIENT", "ID")
             try:
                 self._waits_as = int(waiting.read_response())
-            except ResponseError:  # not allowed to ask: nobody can end its waits
+            except ResponseError:  # CLIENT ID is not permitted: its waits can't be ended early
                 self._waits_as = None
             self._waits_on = waiting._sock
         super()._brpop_start(timeout)  # type: ignore[misc]

@@ -267,7 +267,7 @@ class Trial:
         return standby
 
     def follow(self, standby: OwnPostgresql) -> None:
-        """The database is that one from now on, for the dispatcher and for us."""
+        """Make the standby the database of the dispatcher and of the trial."""
         assert self.postgresql is not None
         assert self.proxies is not None
         assert self.state is not None

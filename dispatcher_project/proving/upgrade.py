@@ -68,7 +68,7 @@ def checkout_of(commit: str, folder: Path) -> Path:
 
 
 def copy_of_present(folder: Path) -> Path:
-    """What lies here, also what is not committed."""
+    """A copy of the checkout, uncommitted changes included."""
     folder.mkdir(parents=True)
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -383,7 +383,7 @@ class Rolling:
     # -- the verdict ---------------------------------------------------------------------------------------
 
     def _drain(self, load: _Load) -> None:
-        """Until every job is over; what is not is seen by the judge."""
+        """Wait until every job is over; the judge reports jobs that are not."""
         self._tell(f"{len(load.jobs)} jobs accepted; waiting for their ends")
         until = time.monotonic() + 3 * self._plan.longest + 60
         left = set(load.jobs)

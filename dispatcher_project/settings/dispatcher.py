@@ -81,7 +81,7 @@ class DispatcherSettings:
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
     callback_timeout_seconds: float = 15.0
     callbacks_in_flight: int = 1000
-    """Callbacks that one callbacks worker sends at once; each is a socket, none is a thread."""
+    """Callbacks that one callbacks worker sends at once; each takes a socket and no thread."""
     callbacks_in_flight_per_tenant: int = 500
     """Of one tenant; and no more than are free, so that several tenants can't fill all of them."""
     callbacks_in_flight_per_receiver: int = 16

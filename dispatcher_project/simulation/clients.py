@@ -140,7 +140,7 @@ class Clients:
 
     def _cancel(self, order: Order) -> None:
         if not order.job_ids:
-            return  # forgotten; whoever asked for it again cancels it
+            return  # forgotten; the caller of a later look-up cancels it
         (job_id, *_) = sorted(order.job_ids)
         for _ in range(20):
             try:

@@ -10,7 +10,7 @@ from dispatcher_project.simulation.world import BEAT_SECONDS
 
 
 class ClockFaults(Operators):
-    """One clock is wrong at a time: of two that are, nobody could say which."""
+    """One clock is wrong at a time: with two wrong clocks there is no majority."""
 
     def redis_clock_steps(self) -> None:
         """Back or ahead; later it is set right."""

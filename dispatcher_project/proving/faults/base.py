@@ -32,7 +32,7 @@ class Fault:
     front_door: ClassVar[str] = ALWAYS
     """What clients may be answered while it is on (front_door.py)."""
     settle_seconds: ClassVar[float] = 45.0
-    """How long the next fault waits for what is left of this one."""
+    """Longest pause before the next fault, while traces of this one remain."""
     longest_run_seconds: ClassVar[float] = 4.0
     """Of the longest run that is answered with its result: it shall outlast the lease where that matters."""
     backlog: ClassVar[bool] = False
