@@ -48,6 +48,7 @@ def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[st
         "error": _error(job.error_code, job.error_message),
         "attempts": [_attempt(attempt) for attempt in shown],
         "attempts_count": job.attempts_made,
+        "refusals_folded": job.refusals_folded,
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),

@@ -175,6 +175,10 @@ def _summary_properties() -> Schema:
             "description": "The last ones, by number; `attempts_before` of the job's URL reads earlier ones.",
         },
         "attempts_count": {"type": "integer", "description": "All that were made."},
+        "refusals_folded": {
+            "type": "integer",
+            "description": "Of these, refused ones that are only counted any more: they cost no try.",
+        },
         "urls": object_of({name: {"type": "string"} for name in ("self", "events", "cancel")}),
     }
 

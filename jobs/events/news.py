@@ -71,10 +71,14 @@ def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
     events: dict[str, list[SeenEvent]] = {}
     if moved:
         each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
-        # numbers have no gaps, so that a range of them bounds the rows
+        # a range of numbers bounds the rows; it is empty only where refused attempts were removed
         wanted = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
         for row in Event.objects.filter(Q(*wanted, _connector=Q.OR)).order_by("job_id", "seq"):
             events.setdefault(row.job_id, []).append(_seen(row))
+        for seen, ids in moved.items():
+            for job_id in ids:
+                if job_id not in events:
+                    events[job_id] = _after_gap(job_id, seen, each)
     return {
         job_id: _news(job_id, state, last, cursors[job_id], events.get(job_id, []))
         for job_id, (state, last) in found.items()
@@ -90,6 +94,10 @@ def done_event(job_id: str, status: str) -> bytes:
 def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> JobNews:
     has_more = bool(events) and events[-1].seq < last
     return JobNews(job_id, state, last, after, tuple(events), has_more)
+
+
+def _after_gap(job_id: str, seen: int, most: int) -> list[SeenEvent]:
+    return [_seen(row) for row in Event.objects.filter(job_id=job_id, seq__gt=seen).order_by("seq")[:most]]
 
 
 def _seen(row: Event) -> SeenEvent:

@@ -8,7 +8,8 @@ _USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
 
 
 class Event(models.Model):
-    """What happened to a job, numbered from 1 without gaps in the order of commits."""
+    """What happened to a job, numbered from 1 in the order of commits. Gaps are only where the two
+    events of a refused attempt were removed (`jobs.sweeps.refusals`)."""
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="events")

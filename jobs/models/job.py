@@ -79,6 +79,9 @@ class Job(models.Model):
     round = models.PositiveIntegerField(default=1)
     live_attempt = models.CharField(max_length=26, null=True, blank=True, default=None)
     attempts_made = models.PositiveIntegerField(default=0)
+    refusals_folded = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Attempts that a busy server refused and whose rows are gone."
+    )
     tries = models.PositiveIntegerField(default=0)
     free_connects = models.PositiveIntegerField(default=0)
     deaths = models.PositiveIntegerField(default=0)

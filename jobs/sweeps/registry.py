@@ -25,6 +25,7 @@ from jobs.sweeps import (
     quarantine,
     quotas,
     reconcile,
+    refusals,
     retention,
     rollups,
     silent_workers,
@@ -74,5 +75,6 @@ def sweeps() -> Mapping[str, Entry]:
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
         "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),
         "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),
+        "refusals": Entry(refusals.sweep, refusals.PERIOD_SECONDS, slow=True, any_layout=True),
         "rollups": Entry(rollups.sweep, rollups.PERIOD_SECONDS, slow=True, any_layout=True),
     }

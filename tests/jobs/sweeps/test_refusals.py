@@ -1,0 +1,142 @@
+"""A job that a busy server refuses all day keeps its last attempts; the others are counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher_project.laws import replayed
+from gpus.errors import GpuBusy, Interrupted
+from gpus.protocol import LeaseRef
+from jobs import transitions
+from jobs.closings import CURSOR
+from jobs.events import news
+from jobs.models import Event, Job, SweepRun
+from jobs.queries import ATTEMPTS_SHOWN
+from jobs.retry import Ending, RetryPolicy
+from jobs.services.ports import Ports
+from jobs.sweeps import refusals
+from tests.builders import START, ManualClock, WrongClocks, make_job, make_ports, make_running
+
+pytestmark = pytest.mark.django_db
+KEPT_SECONDS = refusals.KEPT.total_seconds()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ports(clock: ManualClock) -> Ports:
+    return make_ports(clock=clock)
+
+
+@pytest.fixture(autouse=True)
+def all_is_summed_up() -> None:
+    SweepRun.objects.create(name=CURSOR, at=START, note=str(10**12))
+
+
+def attempt(
+    job: Job, clock: ManualClock, error: type[GpuBusy | Interrupted] = GpuBusy, progress: float | None = None
+) -> None:
+    attempt_id = make_running(job, at=clock.now())
+    if progress is not None:
+        lease = LeaseRef("gpu-1/0", job.id, attempt_id, 1)
+        assert transitions.note_news(lease, "progress", {"progress": progress}, clock.now())
+    clock.move(1.0)
+    ending = Ending(error("answered 503"))
+    transitions.end_attempt(
+        transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, RetryPolicy(), clock.now())
+    )
+
+
+def refused(clock: ManualClock, times: int) -> Job:
+    job = make_job(at=clock.now())
+    for _ in range(times):
+        attempt(job, clock)
+    return job
+
+
+def numbers(job: Job) -> list[int]:
+    return list(job.attempts.order_by("number").values_list("number", flat=True))
+
+
+def test_the_last_attempts_stay_and_the_events_still_lead_to_the_jobs_state(
+    clock: ManualClock, ports: Ports
+) -> None:
+    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    clock.move(KEPT_SECONDS)
+    assert refusals.sweep(ports).repaired == 1
+    assert numbers(job) == list(range(2 * ATTEMPTS_SHOWN + 1, 3 * ATTEMPTS_SHOWN + 1))
+    job.refresh_from_db()
+    assert (job.attempts_made, job.refusals_folded) == (3 * ATTEMPTS_SHOWN, 2 * ATTEMPTS_SHOWN)
+    events = list(job.events.order_by("seq").values_list("seq", "type"))
+    assert len(events) == 1 + 2 * ATTEMPTS_SHOWN
+    assert events[1] == (2 + 4 * ATTEMPTS_SHOWN, "started")
+    assert not list(replayed())
+    assert refusals.sweep(ports).looked == 0
+
+
+def test_attempts_that_tell_something_stay(clock: ManualClock, ports: Ports) -> None:
+    job = make_job(at=clock.now())
+    attempt(job, clock, error=Interrupted)
+    for _ in range(3 * ATTEMPTS_SHOWN):
+        attempt(job, clock)
+    clock.move(KEPT_SECONDS)
+    refusals.sweep(ports)
+    assert numbers(job)[:2] == [1, 2 * ATTEMPTS_SHOWN + 2]
+
+
+def test_a_pair_with_an_event_between_stays(clock: ManualClock, ports: Ports) -> None:
+    job = make_job(at=clock.now())
+    attempt(job, clock, progress=0.5)
+    for _ in range(3 * ATTEMPTS_SHOWN):
+        attempt(job, clock)
+    clock.move(KEPT_SECONDS)
+    refusals.sweep(ports)
+    assert numbers(job)[:2] == [1, 2 * ATTEMPTS_SHOWN + 2]
+
+
+def test_what_is_younger_than_an_hour_stays(clock: ManualClock, ports: Ports) -> None:
+    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    clock.move(KEPT_SECONDS - 4 * ATTEMPTS_SHOWN)
+    assert refusals.sweep(ports).repaired == 0
+    assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
+
+
+def test_what_no_sum_knows_yet_stays(clock: ManualClock, ports: Ports) -> None:
+    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    fifth = Event.objects.get(job=job, seq=5)
+    SweepRun.objects.filter(name=CURSOR).update(note=str(fifth.id))
+    clock.move(KEPT_SECONDS)
+    refusals.sweep(ports)
+    assert numbers(job)[0] == 3
+
+
+def test_nothing_goes_while_clocks_disagree(clock: ManualClock) -> None:
+    job = refused(clock, 3 * ATTEMPTS_SHOWN)
+    clock.move(KEPT_SECONDS)
+    ports = make_ports(clock=clock)
+    count = refusals.sweep(replace(ports, clocks=WrongClocks()))
+    assert "stands still" in count.notes[0]
+    assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
+
+
+def test_a_client_that_follows_the_events_comes_over_the_gap(
+    clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "MOST_EVENTS", 20)
+    job = refused(clock, 4 * ATTEMPTS_SHOWN)
+    clock.move(KEPT_SECONDS)
+    refusals.sweep(ports)
+    seen: list[int] = []
+    last = 3
+    while True:
+        read = news.read_news({job.id: last})[job.id]
+        seen += [event.seq for event in read.events]
+        if not read.has_more:
+            break
+        last = seen[-1]
+    assert seen == list(range(6 * ATTEMPTS_SHOWN + 2, 8 * ATTEMPTS_SHOWN + 2))
