@@ -22,6 +22,8 @@ from gpus.protocol import Clock
 log = structlog.get_logger(__name__)
 
 ASK_SECONDS = 30.0
+UNSURE_SECONDS = 2.0
+"""The same while no other clock or process confirms this process' time."""
 TOLERATED_SECONDS = 0.25
 """Less is the noise of asking, and no clock that is kept by NTP is further off."""
 FRESH_SECONDS = 1.0
@@ -70,7 +72,8 @@ class SharedClock:
     """`gpus.protocol.Clock` and `ClockWatch`. Between two comparisons it goes on by the monotonic clock, so
     that a host whose clock is set does not change it.
 
-    redis_time, database_time: raise anything where they get no answer. tolerance_seconds: how far apart
+    redis_time, database_time, last_told_time: raise anything where they get no answer. last_told_time: what
+    living processes wrote last as the time, by the clock that they go by. tolerance_seconds: how far apart
     clocks may be before nothing final is decided by them.
     """
 
@@ -79,15 +82,20 @@ class SharedClock:
         base: Clock,
         redis_time: Ask,
         database_time: Ask = lambda: None,
+        last_told_time: Ask = lambda: None,
         *,
         tolerance_seconds: float = 5.0,
     ) -> None:
         self._base = base
         self._sources = {REDIS: redis_time, DATABASE: database_time}
+        self._last_told_time = last_told_time
         self._tolerance = tolerance_seconds
         self._set: tuple[datetime, float] | None = None
         """The time, and the monotonic time at which it was that."""
-        self._agreed_once = False
+        self._is_sure = False
+        """Whether two clocks agreed once, or living processes told the time."""
+        self._told: tuple[float | None, float] | None = None
+        """What was told when it was last asked for, and when that was, monotonic."""
         self._report = ClockReport()
         self._compared_at: float | None = None
         self._lock = threading.Lock()
@@ -151,13 +159,37 @@ class SharedClock:
         self._set = (corrected, monotonic)
 
     def _best(self, ahead: dict[str, float]) -> float | None:
-        """How far ahead of this host the right time is: two of three clocks say so, or all that answered, or
-        Redis where none ever agreed. None: nobody knows."""
+        """How far ahead of this host the right time is: two of the clocks say so, or the processes that live.
+        None: nobody knows, and this process has a time.
+
+        A new process that can ask nobody goes by the clock that all writers of its database share: the
+        database's own, or with SQLite this host's."""
         middle = median_low(ahead.values())
         if sum(abs(seconds - middle) <= self._tolerance for seconds in ahead.values()) > 1:
-            self._agreed_once = True
+            self._is_sure = True
             return ahead.get(REDIS, middle) if len(ahead) == 2 else middle
-        return None if self._agreed_once else ahead.get(REDIS, middle)
+        if self._is_sure:
+            return None
+        told = self._told_by_the_living(ahead)
+        self._is_sure = told is not None
+        return ahead.get(DATABASE, ahead[HOST]) if told is None else told
+
+    def _told_by_the_living(self, ahead: dict[str, float]) -> float | None:
+        """How far ahead the time of those processes is that wrote one since this was last asked; None: none
+        did, as far as is known. What was written before may be of any age."""
+        asked_at, before = self._base.monotonic(), self._told
+        try:
+            told = self._last_told_time()
+        except Exception as error:
+            log.info("clock_not_compared", clock="other processes", error=str(error))
+            return None
+        self._told = told, asked_at
+        if told is None or before is None or before[0] == told:
+            return None
+        seconds = told - self._base.now().timestamp()
+        nearest = min(ahead.values(), key=lambda one: abs(one - seconds))
+        is_theirs = abs(nearest - seconds) <= self._tolerance + asked_at - before[1]
+        return nearest if is_theirs else seconds
 
     def _tell(self, ahead: dict[str, float]) -> None:
         """Of two clocks nobody can say which one is wrong: the other one is named."""
@@ -176,7 +208,7 @@ class SharedClock:
 
         def ask_and_go_on() -> None:
             self.ask()
-            after(ASK_SECONDS, ask_and_go_on)
+            after(ASK_SECONDS if self._is_sure or self._report.agree else UNSURE_SECONDS, ask_and_go_on)
 
         after(0.0, ask_and_go_on)
 

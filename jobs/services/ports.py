@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch, SharedClock, time_of
 from gpus.leasing.contract import Leases
@@ -22,6 +20,7 @@ from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from gpus.services.health import PARALLEL_PROBES
 from gpus.services.layouts import Layouts, read_index_states
+from jobs.services.database_clock import database_time, last_told_time
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -71,6 +70,7 @@ def production_ports() -> Ports:
         SystemClock(),
         time_of(settings.REDIS_URL),
         database_time,
+        last_told_time,
         tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
     )
     clock.keep_asking(after_seconds)
@@ -91,18 +91,3 @@ def production_ports() -> Ports:
 def clock_report() -> ClockReport:
     """What this process knows of its clocks, at most half a minute old; asks nobody."""
     return production_ports().clocks.report()
-
-
-def database_time() -> float | None:
-    """The database's clock, seconds since the epoch; None: SQLite has none. A connection of its own: whoever
-    asks may be a thread that lives a moment."""
-    if connection.vendor != "postgresql":
-        return None
-    own: Any = connections.create_connection(DEFAULT_DB_ALIAS)
-    own.inc_thread_sharing()
-    try:
-        with own.cursor() as cursor:
-            cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
-            return float(cursor.fetchone()[0])
-    finally:
-        own.close()

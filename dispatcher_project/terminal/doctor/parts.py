@@ -18,8 +18,8 @@ from gpus import queries as registry
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
+from jobs.services.database_clock import database_time
 from jobs.services.index_report import index_report
-from jobs.services.ports import database_time
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0

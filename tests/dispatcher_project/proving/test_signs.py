@@ -15,9 +15,11 @@ MENDED_AT = 100.0
 
 def seen(*, video_began: float, video_waits: int | None) -> bool:
     gpus = [SimpleNamespace(pool=pool, slot_names=[f"{pool}-1/0"]) for pool in ("image", "video")]
+    signs = SimpleNamespace(last_began={"image-1/0": 99.0, "video-1/0": 99.0})
+    signs.read = lambda: signs.last_began.update({"image-1/0": 101.0, "video-1/0": video_began})
     trial: Any = SimpleNamespace(
         fleet=SimpleNamespace(gpus=gpus),
-        signs=SimpleNamespace(last_began={"image-1/0": 101.0, "video-1/0": video_began}),
+        signs=signs,
         state=SimpleNamespace(waiting=lambda pool: {"image": 5, "video": video_waits}[pool]),
     )
     return Trial.runs_begin_since(trial, MENDED_AT)

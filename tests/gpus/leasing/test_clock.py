@@ -1,4 +1,4 @@
-"""Every host's wall clock is Redis' own, as far as Redis answers."""
+"""All hosts go by one wall clock: what two of the clocks agree on, or what living processes go by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import pytest
 import redis
 
 from dispatcher_project.embedded import EmbeddedValkey
-from gpus.leasing.clock import DATABASE, FRESH_SECONDS, HOST, REDIS, SharedClock, time_of
+from gpus.leasing.clock import (
+    ASK_SECONDS,
+    DATABASE,
+    FRESH_SECONDS,
+    HOST,
+    REDIS,
+    UNSURE_SECONDS,
+    SharedClock,
+    time_of,
+)
 from tests.builders import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,45 +38,48 @@ def clock_at(*answers: float | Exception) -> SharedClock:
     return SharedClock(ManualClock(NOW), redis_time)
 
 
-def test_a_wrong_clock_is_corrected_and_a_right_one_left_alone() -> None:
-    clock = clock_at(-300.0, 0.2)
-    clock.ask()
-    assert (clock.now() - NOW).total_seconds() == -300.0
-    clock.ask()
-    assert clock.now() == NOW
-
-
 def test_while_redis_is_away_the_last_correction_counts() -> None:
-    clock = clock_at(40.0, redis.exceptions.ConnectionError("gone"))
+    clock = clock_at(4.0, redis.exceptions.ConnectionError("gone"))
     clock.ask()
     clock.ask()
-    assert (clock.now() - NOW).total_seconds() == 40.0
+    assert (clock.now() - NOW).total_seconds() == 4.0
 
 
-def test_it_goes_on_asking_in_the_background() -> None:
-    clock = clock_at(10.0, 20.0)
+def test_it_goes_on_asking_in_the_background_and_sooner_while_it_is_unsure() -> None:
+    clock = clock_at(600.0, 3.0, 2.0, 600.0)
     later: list[tuple[float, Callable[[], None]]] = []
     clock.keep_asking(lambda seconds, work: later.append((seconds, work)))
     assert clock.now() == NOW
-    for expected in (10.0, 20.0):
+    sure, unsure = ASK_SECONDS, UNSURE_SECONDS
+    for expected, soon in ((0.0, unsure), (3.0, sure), (2.0, sure), (2.0, sure)):
         later.pop()[1]()
         assert (clock.now() - NOW).total_seconds() == expected
-        assert later[0][0] > 0
+        assert later[0][0] == soon
 
 
 @dataclass
 class Clocks:
-    """Three clocks that run, each of which a test sets."""
+    """Three clocks that run, each of which a test sets.
+
+    living: how far ahead the time is that other processes go by and write; None: none live. written: Unix
+    seconds, by them. redis, database: None where they can't be asked, or have no clock.
+    """
 
     host: ManualClock = field(default_factory=lambda: ManualClock(NOW))
     redis: float | None = 0.0
     database: float | None = 0.0
+    living: float | None = None
     passed: float = 0.0
     asked: int = 0
 
     def __post_init__(self) -> None:
+        self.written: float | None = None
+        self.start()
+
+    def start(self) -> None:
+        """A new process, which asks once."""
         self.shared = SharedClock(
-            self.host, lambda: self._time(self.redis), lambda: self._time(self.database)
+            self.host, lambda: self._time(self.redis), lambda: self._time(self.database), lambda: self.written
         )
         self.shared.ask()
 
@@ -87,6 +99,8 @@ class Clocks:
     def wait(self, seconds: float) -> None:
         self.passed += seconds
         self.host.move(seconds)
+        if self.living is not None:
+            self.written = self.true.timestamp() + self.living
 
     def set_host(self, seconds: float) -> None:
         self.host.at += timedelta(seconds=seconds)
@@ -110,6 +124,79 @@ def test_one_clock_of_three_that_is_wrong_misleads_nobody_and_is_named(which: st
     assert not report.agree
     direction = "ahead" if by > 0 else "behind"
     assert str(report) == f"the clock of {which} is 3600 s {direction}"
+
+
+# -- a process that starts while two clocks differ and there is no third -----------------------------------
+
+
+@pytest.mark.parametrize("by", [600.0, -600.0, 20.0])
+@pytest.mark.parametrize("which", [REDIS, HOST])
+def test_a_new_process_goes_by_the_time_of_the_living(which: str, by: float) -> None:
+    clocks = Clocks(database=None, living=0.0)
+    clocks.wait(30.0)
+    if which == REDIS:
+        clocks.redis = by
+    else:
+        clocks.set_host(by)
+    clocks.start()
+    clocks.wait(UNSURE_SECONDS)
+    clocks.shared.ask()
+    assert clocks.error == 0.0
+    clocks.living = None
+    for _ in range(3):
+        clocks.wait(30.0)
+        assert not clocks.shared.compared().agree
+        assert clocks.error == 0.0
+
+
+def test_what_was_written_before_it_started_tells_it_nothing() -> None:
+    """A Redis that slept as long as the system was down would be as old as the last rows."""
+    clocks = Clocks(database=None, living=0.0)
+    clocks.wait(30.0)
+    clocks.living = None
+    clocks.wait(3600.0)
+    clocks.redis = -3600.0
+    clocks.start()
+    for _ in range(3):
+        clocks.wait(UNSURE_SECONDS)
+        clocks.shared.ask()
+        assert clocks.error == 0.0
+
+
+def test_the_living_may_go_by_a_time_that_no_clock_has_any_more() -> None:
+    clocks = Clocks(database=None, living=-600.0)
+    clocks.redis = 600.0
+    clocks.start()
+    clocks.wait(UNSURE_SECONDS)
+    clocks.shared.ask()
+    assert clocks.error == -600.0
+
+
+@pytest.mark.parametrize("by", [600.0, -600.0])
+def test_where_nobody_lives_it_goes_by_its_host_and_by_no_clock_alone(by: float) -> None:
+    clocks = Clocks(redis=by, database=None)
+    assert clocks.error == 0.0
+    clocks.wait(UNSURE_SECONDS)
+    clocks.shared.ask()
+    assert clocks.error == 0.0
+    assert clocks.shared.report().off == {REDIS: by}
+
+
+@pytest.mark.parametrize("redis", [None, 600.0])
+def test_or_by_the_database_which_all_processes_share(redis: float | None) -> None:
+    host = ManualClock(NOW + timedelta(seconds=-600))
+    clocks = Clocks(host, redis=redis)
+    assert clocks.error == 0.0
+
+
+def test_other_processes_whose_time_cannot_be_read_are_no_witness() -> None:
+    def break_off() -> float:
+        raise OSError("gone")
+
+    clock = SharedClock(ManualClock(NOW), lambda: NOW.timestamp() + 600, last_told_time=break_off)
+    clock.ask()
+    clock.ask()
+    assert clock.now() == NOW
 
 
 @pytest.mark.parametrize("others", [None, -7200.0])
