@@ -4,17 +4,9 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
-from .attempts import (
-    End,
-    Start,
-    StartOutcome,
-    end_attempt,
-    note_news,
-    note_remote_id,
-    start_attempt,
-    take_over,
-)
+from .attempts import End, end_attempt, note_news, note_remote_id, take_over
 from .quarantine import quarantine_slot
+from .starts import Start, StartOutcome, start_attempt
 from .together import Touched, together, write_out
 from .waiting import (
     WAITING,

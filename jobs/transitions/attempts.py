@@ -1,18 +1,16 @@
-"""Moves of attempts and of the jobs they run: started, accepted, taken over, ended."""
+"""Moves of attempts and of the jobs they run: accepted, taken over, ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from django.db.models import Count
 
 from gpus.errors import ConnectFailed, GpuError
 from gpus.models import prepared
-from gpus.models.columns import new_row
 from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
 from jobs.models import Attempt, Event, Job
@@ -20,28 +18,9 @@ from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_job
-from jobs.transitions.together import change, insert_attempt, lock_job, read_attempt, write_out
+from jobs.transitions.starts import Start, start_again
+from jobs.transitions.together import change, lock_job, read_attempt, write_out
 from jobs.transitions.waiting import Ended
-
-
-class StartOutcome(StrEnum):
-    STARTED = "started"
-    JOB_MOVED = "job_moved"
-    """The job is not QUEUED any more (cancelled, ended, run elsewhere)."""
-    SLOT_TAKEN = "slot_taken"
-    """The database knows a live attempt on this slot: Redis was wrong, the slot is not to be trusted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A claim to be written: the job runs, under this attempt, on this slot."""
-
-    job_id: str
-    attempt_id: str
-    slot: str
-    model: str
-    worker: str
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,52 +78,6 @@ _SAID_AT_ONCE = 200
 """No transaction holds more of one job's events than this (`jobs.services.commits.MAX_BATCH`)."""
 
 
-def start_attempt(start: Start) -> StartOutcome:
-    """QUEUED → RUNNING with a new attempt."""
-    job = lock_job(start.job_id)
-    if job is None:
-        return StartOutcome.JOB_MOVED
-    if job.state != JobState.QUEUED:
-        is_ours = job.live_attempt == start.attempt_id or _has_begun(start)
-        return StartOutcome.STARTED if is_ours else StartOutcome.JOB_MOVED
-    server, slot = split_slot(start.slot)
-    number = job.attempts_made + 1
-    attempt = new_row(
-        Attempt,
-        id=start.attempt_id,
-        job_id=job.id,
-        number=number,
-        round=job.round,
-        state=AttemptState.SENT,
-        server=server,
-        slot=slot,
-        model=start.model,
-        worker=start.worker,
-        started_at=start.at,
-    )
-    if not insert_attempt(attempt):
-        # written before and over by now, its reply lost; or the slot is another's
-        return StartOutcome.STARTED if _has_begun(start) else StartOutcome.SLOT_TAKEN
-    job.live_attempt = start.attempt_id
-    job.attempts_made = number
-    job.started_at = job.started_at or start.at
-    move_job(
-        job,
-        JobState.RUNNING,
-        start.at,
-        {"attempt": number, "server": server, "slot": slot},
-        "live_attempt",
-        "attempts_made",
-        "started_at",
-    )
-    return StartOutcome.STARTED
-
-
-def _has_begun(start: Start) -> bool:
-    """Whether the attempt's start is written."""
-    return read_attempt(start.attempt_id) is not None
-
-
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
     """SENT → WAITING: from here on the run outlives its worker."""
     job = lock_job(job_id)
@@ -192,9 +125,10 @@ def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
     job = lock_job(end.job_id)
     attempt = read_attempt(end.attempt_id)
-    if attempt is None and end.start is not None and job is not None and job.state == JobState.QUEUED:
-        start_attempt(end.start)
+    if attempt is None and end.start is not None and start_again(end.start):
         job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
+        if attempt is not None:
+            attempt.state = AttemptState.SENT.value
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")

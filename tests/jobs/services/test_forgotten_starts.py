@@ -54,6 +54,49 @@ def test_the_result_of_a_run_whose_start_was_forgotten_is_stored(shop: Shop, at_
     assert hands.gpu.sent == [job.id], "it ran once"
 
 
+@pytest.mark.parametrize("state", [JobState.SCHEDULED, JobState.RETRYING])
+def test_so_is_one_whose_job_had_just_come_into_the_line(shop: Shop, state: JobState) -> None:
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    def forget_that_it_stood_in_line(*_: Any) -> None:
+        forget_starts()
+        Job.objects.update(state=state, due_at=hands.clock.now())
+
+    hands.gpu.on_start = forget_that_it_stood_in_line
+    hands.worker.work("m")
+    hands.writer.commit()
+    job.refresh_from_db()
+    assert (job.state, job.result, job.due_at) == (JobState.COMPLETED, "done", None)
+    kinds = Event.objects.order_by("seq").values_list("type", flat=True)
+    assert list(kinds) == ["queued", "queued", "started", "completed"]
+
+
+def test_so_is_one_that_began_in_the_commit_that_ended_the_run_before_it(shop: Shop) -> None:
+    """That run's row stands on the slot as live again."""
+    hands = by_hand(shop)
+    first = hands.submit()
+    hands.worker.work("m")
+    hands.writer.commit()
+    second = hands.submit()
+
+    def forget_the_end_before(*_: Any) -> None:
+        Attempt.objects.filter(job_id=second.id).delete()
+        Attempt.objects.filter(job_id=first.id).update(state=AttemptState.SENT, finished_at=None)
+        Job.objects.filter(id=first.id).update(
+            state=JobState.RUNNING, live_attempt=Attempt.objects.get().id, result=None, finished_at=None
+        )
+        Job.objects.filter(id=second.id).update(state=JobState.QUEUED, live_attempt=None, attempts_made=0)
+
+    hands.gpu.on_start = forget_the_end_before
+    hands.worker.work("m")
+    hands.writer.commit()
+    second.refresh_from_db()
+    assert (second.state, second.result) == (JobState.COMPLETED, "done")
+    states = Attempt.objects.order_by("started_at").values_list("job_id", "state")
+    assert list(states) == [(first.id, AttemptState.SENT), (second.id, AttemptState.COMPLETED)]
+
+
 def test_its_failure_counts_and_shuts_the_slot(shop: Shop) -> None:
     job = run_over_a_failover(by_hand(shop, ServerLost("gone")))
     assert (job.state, job.tries) == (JobState.RETRYING, 1)
