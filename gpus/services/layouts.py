@@ -54,6 +54,8 @@ class Layouts:
         self.layout = layout or keys.LAYOUT
         self._read = read
         self._monotonic = monotonic
+        self.abandoned_since: dict[str, float] = {}
+        """Since when no process works in a fleet's index that is in use, monotonic seconds."""
         self._states: Mapping[str, IndexState] = {}
         self._read_at: float | None = None
         self._is_watched = False

@@ -19,6 +19,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from gpus.models import FleetIndex, Process
+from gpus.protocol import FIRST_LAYOUT
 from gpus.services import processes
 from gpus.services.layouts import IndexState, read_index_states
 from jobs.ids import new_id
@@ -109,6 +110,20 @@ def reopen(fleet: str, ports: Ports) -> bool:
     return True
 
 
+def close_older(fleet: str, ports: Ports) -> bool:
+    """Close the indexes of layouts before the one in use. A Redis that restarts empty forgets that they were
+    closed, and versions that know of no row would open theirs again. Returns whether one was open. Raises
+    LeasingUnavailable."""
+    state = ports.layouts.state(fleet)
+    if state.next_layout is not None:
+        return False  # a switch closes and discards what it has to
+    older = [ports.index_gate(fleet, layout) for layout in range(FIRST_LAYOUT, state.layout)]
+    opened = [gate for gate in older if not gate.signs().closed_by]
+    for gate in opened:
+        gate.close(f"layout {state.layout} is in use")
+    return bool(opened)
+
+
 def _unknown(renewed: Sequence[str], ready: set[str]) -> list[str]:
     """What is still renewed in the old index without a row, or by a worker that is not ready."""
     found: list[str] = []
@@ -129,26 +144,21 @@ def _unknown(renewed: Sequence[str], ready: set[str]) -> list[str]:
     return sorted(set(found))[:MOST_NAMED]
 
 
-class Abandoned:
-    """Since when nobody works in the index that is in use, of each fleet; of one sweeper."""
-
-    def __init__(self) -> None:
-        self._since: dict[str, float] = {}
-
-    def seconds(self, fleet: str, state: IndexState, ports: Ports) -> float:
-        """For how long its layout has lacked a GPU worker or a sweeper, while ours has both; 0: it is not so.
-        Processes that say nothing in the database leave signs in Redis. Raises LeasingUnavailable."""
-        alive = set(processes.living().values_list("kind", "layout"))
-        runs, sweeps = ((kind, state.layout) in alive for kind in (Process.Kind.GPU, Process.Kind.SWEEPS))
-        if (Process.Kind.GPU, ports.layouts.layout) not in alive or (runs and sweeps):
-            self._since.pop(fleet, None)
-            return 0.0
-        signs = ports.index_gate(fleet, state.layout).signs()
-        looked = math.inf if signs.looked_seconds is None else signs.looked_seconds
-        is_swept = sweeps or looked < processes.silent_after().total_seconds()
-        if is_swept and (runs or signs.renewed):
-            self._since.pop(fleet, None)
-            return 0.0
-        now = ports.clock.monotonic()
-        passed = now - self._since.setdefault(fleet, now)
-        return passed if runs or sweeps or signs.renewed else max(passed, looked)
+def abandoned_seconds(fleet: str, state: IndexState, ports: Ports) -> float:
+    """For how long the layout in use has lacked a GPU worker or a sweeper, while ours has both; 0: it is not
+    so. Processes that say nothing in the database leave signs in Redis. Raises LeasingUnavailable."""
+    since = ports.layouts.abandoned_since
+    alive = set(processes.living().values_list("kind", "layout"))
+    runs, sweeps = ((kind, state.layout) in alive for kind in (Process.Kind.GPU, Process.Kind.SWEEPS))
+    if (Process.Kind.GPU, ports.layouts.layout) not in alive or (runs and sweeps):
+        since.pop(fleet, None)
+        return 0.0
+    signs = ports.index_gate(fleet, state.layout).signs()
+    looked = math.inf if signs.looked_seconds is None else signs.looked_seconds
+    is_swept = sweeps or looked < processes.silent_after().total_seconds()
+    if is_swept and (runs or signs.renewed):
+        since.pop(fleet, None)
+        return 0.0
+    now = ports.clock.monotonic()
+    passed = now - since.setdefault(fleet, now)
+    return passed if runs or sweeps or signs.renewed else max(passed, looked)

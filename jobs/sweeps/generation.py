@@ -36,6 +36,7 @@ def sweep(ports: Ports) -> SweepCount:
         rebuild = _under_way.get(mine)
         if rebuild is None:
             rebuild = _under_way[mine] = Rebuild.of(fleet, leases, ports)
+        index_switch.close_older(fleet, ports)  # before ours opens: Redis may have forgotten it
         progress = rebuild.step()
         while progress is Progress.WIPING:
             progress = rebuild.step()

@@ -6,37 +6,42 @@ from __future__ import annotations
 
 from gpus import queries as fleet_queries
 from gpus.models import Process
+from gpus.protocol import FIRST_LAYOUT
 from gpus.services import processes
 from jobs.services import index_switch
-from jobs.services.index_switch import Abandoned
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
 
 PERIOD_SECONDS = 1.0
 
-_abandoned: dict[Ports, Abandoned] = {}
-
 
 def is_needed(ports: Ports) -> bool:
-    return any(ports.layouts.refusal(fleet) for fleet in fleet_queries.fleets())
+    """Also where older layouts' indexes exist, which have to stay closed."""
+    layouts = ports.layouts
+    return any(
+        layouts.refusal(fleet) or layouts.state(fleet).layout > FIRST_LAYOUT
+        for fleet in fleet_queries.fleets()
+    )
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: indexes switched, or whose switch was cancelled."""
+    """repaired: indexes switched, or whose switch was cancelled, or closed again."""
     ports.layouts.refresh()
     ours = ports.layouts.layout
-    abandoned = _abandoned.setdefault(ports, Abandoned())
 
     def step(fleet: str) -> SweepCount:
         state = ports.layouts.state(fleet)
         if state.next_layout is None and state.layout != ours:
             limit = processes.silent_after().total_seconds()
-            if abandoned.seconds(fleet, state, ports) >= limit and index_switch.begin_switch(fleet, ours):
+            is_abandoned = index_switch.abandoned_seconds(fleet, state, ports) >= limit
+            if is_abandoned and index_switch.begin_switch(fleet, ours):
                 return _go_on(fleet, ports)
         elif state.next_layout == ours:
             return _go_on(fleet, ports)
         elif state.layout == ours and state.next_layout is not None and _nobody_switches(state.next_layout):
             return SweepCount(1, int(index_switch.cancel_switch(fleet, ports)))
+        elif state.layout == ours:
+            return SweepCount(1, int(index_switch.close_older(fleet, ports)))
         return SweepCount(1)
 
     return sweep_groups("index_switch", fleet_queries.fleets(), step)

@@ -349,6 +349,36 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
     assert claim(upgrade.old.leases) is not None
 
 
+@pytest.mark.parametrize("opened_first", [False, True])
+def test_a_redis_that_restarts_empty_opens_no_older_index(upgrade: Upgrade, opened_first: bool) -> None:
+    """A process that knows of no row sees no index, and makes that of its own layout anew."""
+    world = upgrade.world
+    world.server()
+    world.job()
+    switched(upgrade)
+    world.client.flushdb()
+    if opened_first:
+        open_index(upgrade.unaware)
+    generation.sweep(upgrade.new.ports)
+    assert upgrade.unaware.begin_rebuild("unaware") == ""
+    upgrade.rebuild()
+    assert upgrade.unaware.generation() is None
+    assert claim(upgrade.new.leases) is not None
+
+
+def test_an_older_index_that_is_open_beside_the_one_in_use_is_closed(upgrade: Upgrade) -> None:
+    upgrade.world.server()
+    switched(upgrade)
+    upgrade.old.ports.index_gate(upgrade.fleet, OLD).discard()
+    open_index(upgrade.unaware)
+    upgrade.new.ports.layouts.refresh()
+    assert sweep.is_needed(upgrade.new.ports)
+    assert sweep.sweep(upgrade.new.ports).repaired == 1
+    assert upgrade.unaware.generation() is None
+    assert sweep.sweep(upgrade.new.ports).repaired == 0
+    assert upgrade.new.leases.generation() is not None
+
+
 # -- when it begins by itself ------------------------------------------------------------------------------
 
 
