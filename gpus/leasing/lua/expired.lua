@@ -15,7 +15,7 @@ local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(A
 if not is_whole() then return refuse() end
 local silent_us = longest_silence()
 note_look()
-if silent_us > gap_us then grant_time(lease_us) end
+grant_time(silent_us > gap_us, lease_us)
 
 local floor_us, had_time_us = read_floor()
 local clock_us = redis_clock(ARGV[1])

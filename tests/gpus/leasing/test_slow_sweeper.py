@@ -83,3 +83,38 @@ def test_each_standstill_of_redis_leaves_living_keepers_time_to_renew(rig: Rig) 
             rig.leases.renew("living", [living], [])
             rig.leases.renew("other", [other], [])
             assert found(rig) == set()
+
+
+def looked_as_before(rig: Rig) -> None:
+    """As the sweeper of a version does that knows no `had_time_us`: after 6 s without a look, of anybody,
+    nothing runs out for a lease time, also where that was so already."""
+    ticking, now_us = rig.prefix + "ticking", rig.now_ms * 1000
+    before_us = float(rig.client.hget(ticking, "at_us") or now_us)
+    rig.client.hset(ticking, "at_us", now_us)
+    if now_us - before_us > 6e6:
+        rig.client.hset(ticking, "floor_us", now_us + int(LEASE * 1e6))
+
+
+@pytest.mark.parametrize("every", [4.0, 7.0, 10.0])
+def test_a_dead_workers_lease_is_found_beside_a_sweeper_of_an_older_version(rig: Rig, every: float) -> None:
+    _, living = held(rig, "dead", "living")
+    for turn in range(30):
+        for _ in range(int(every)):
+            rig.wait(1.0)
+            assert rig.leases.renew("living", [living], []) == []
+        if turn % 2:
+            looked_as_before(rig)
+        elif gone := found(rig):
+            assert gone == {"dead"}
+            assert (turn + 1) * every <= 2 * LEASE + 4 * every
+            return
+    pytest.fail("the dead worker's lease never ran out")
+
+
+def test_what_a_sweeper_of_an_older_version_grants_is_kept_once(rig: Rig) -> None:
+    """Redis stood still, and the older sweeper was the first to look."""
+    held(rig, "living")
+    rig.wait(60.0)
+    looked_as_before(rig)
+    rig.wait(1.0)
+    assert found(rig) == set()
