@@ -23,8 +23,8 @@ from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
 
 SHORT_SECONDS, SHORT_EVERY_SECONDS = 0.6, 0.05
-TOLD = "https://93.184.216.34/told"
-"""An address, so that no name is looked up; nothing is delivered in the simulator, only due."""
+TOLD_SHARE = 0.25
+"""Of jobs with a callback; a delivery costs as much as a tenth of a job."""
 PATIENCE_SECONDS = 10.0
 """Of a client that is told to come back at midnight."""
 
@@ -47,6 +47,7 @@ class Order:
     cancel_after: float | None = None
     run_at: float | None = None
     """In seconds since START; None: now."""
+    callback_url: str = ""
     job_ids: set[str] = field(default_factory=set)
     accepted_at: float = 0.0
     cancel_asked_at: float = 0.0
@@ -66,10 +67,14 @@ class Clients:
         self.orders = [self._order(chance, number) for number in range(size.jobs)]
         for order in self.orders:
             order.run_at = chance.choice([None] * 4 + [order.at + chance.choice([0.3, 3.0, 15.0])])
+        self._callbacks = random.Random(f"{world.seed} callback URLs")
         for order in self.orders:
+            if self._callbacks.random() < TOLD_SHARE:
+                order.callback_url = self._callback_url(order.tenant)
             world.scheduler.spawn(world.outside, partial(self._submit, order))
         world.on_forgotten = self._ask_again
         world.send_short_jobs = self._send_short_jobs
+        world.ask_for_callbacks = self._ask_for_callbacks
 
     def waiting(self) -> int:
         """Orders that nobody has accepted yet."""
@@ -90,6 +95,14 @@ class Clients:
             max_retries=chance.choice([None, None, 3]),
             cancel_after=chance.choice([None] * 5 + [chance.random() * 20.0]),
         )
+
+    def _ask_for_callbacks(self, tenant: int) -> None:
+        for order in self.orders:
+            if order.tenant == tenant and not order.job_ids and not order.callback_url:
+                order.callback_url = self._callback_url(tenant)
+
+    def _callback_url(self, tenant: int) -> str:
+        return self._callbacks.choice(self._world.receivers.urls(tenant))
 
     def _send_short_jobs(self, tenant: int, count: int) -> None:
         now = self._world.scheduler.now
@@ -160,7 +173,7 @@ def _request(order: Order) -> SubmitRequest:
         priority=order.priority,
         deadline_seconds=order.deadline_seconds,
         max_retries=order.max_retries,
-        callback_url="" if order.priority == 9 else TOLD,
+        callback_url=order.callback_url,
         idempotency_key=order.key,
         run_at=None if order.run_at is None else START + timedelta(seconds=order.run_at),
         fingerprint=fingerprint([order.payload, order.run_at]),

@@ -190,10 +190,11 @@ def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
 def _unknown_runs(
     world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]], plan: Sequence[Planned]
 ) -> Iterator[str]:
-    """What ran to its end stands in the history, also where the database forgot its start meanwhile."""
+    """What ran to its end stands in the history, also where the database forgot its start meanwhile, or
+    in the quarantine: a start that is refused may have been sent already."""
     if {planned.name for planned in plan} != {"database_forgets"}:
         return
-    known = set(_attempt_ids())
+    known = {*_attempt_ids(), *(row.attempt_id for row in _quarantined())}
     for job in jobs.values():
         for ran in runs[job.id]:
             went_on = ran.ended is not None and not world.is_forgotten(ran.ended)

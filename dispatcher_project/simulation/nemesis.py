@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from dispatcher_project.simulation.callback_faults import DATABASE_AWAY, CallbackFaults
 from dispatcher_project.simulation.clock_faults import ClockFaults
 from dispatcher_project.simulation.operators import Operators
 from dispatcher_project.simulation.scheduler import Process
@@ -18,10 +19,16 @@ from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
 """How much more often than others."""
-NAMED_ONLY = frozenset({"database_forgets", "redis_clock_steps", "redis_fails_over_to_another_clock"})
+NAMED_ONLY = frozenset({"database_forgets"})
 """Faults that are not in the default mix."""
 CLOCKS = frozenset(
-    {"clock_steps", "database_clock_steps", "redis_clock_steps", "redis_fails_over_to_another_clock"}
+    {
+        "callbacks_clock_steps",
+        "clock_steps",
+        "database_clock_steps",
+        "redis_clock_steps",
+        "redis_fails_over_to_another_clock",
+    }
 )
 LASTING = CLOCKS | {
     "fleet_hangs",
@@ -35,6 +42,8 @@ LASTING = CLOCKS | {
 """Faults that nothing ends but themselves."""
 CLAIMS_GO_ON = frozenset(
     {
+        "callbacks_clock_steps",
+        "callbacks_killed",
         "clock_steps",
         "database_clock_steps",
         "deploy",
@@ -50,6 +59,8 @@ CLAIMS_GO_ON = frozenset(
         "moved_in_line",
         "placement_removed",
         "quota_cut",
+        "receiver_is_sick",
+        "receivers_hang",
         "redis_clock_steps",
         "redis_full",
         "secret_unreadable",
@@ -83,7 +94,7 @@ def make_plan(seed: int, size: Size) -> list[Planned]:
     return sorted(planned, key=lambda one: one.at)
 
 
-class Nemesis(ClockFaults, StoreFaults):
+class Nemesis(CallbackFaults, StoreFaults):
     """plan: of this seed, by `make_plan`."""
 
     def __init__(self, world: World, plan: list[Planned]) -> None:
@@ -103,11 +114,16 @@ class Nemesis(ClockFaults, StoreFaults):
         world.lasting += lasts
         if disturbs:
             world.disturbed_until = math.inf
+        is_database_away = planned.name in DATABASE_AWAY
+        world.database_away += is_database_away
         try:
             FAULTS[planned.name](self)
         finally:
             world.lasting -= lasts
             self._disturbing -= disturbs
+            world.database_away -= is_database_away
+            if is_database_away:
+                world.database_back_at = world.scheduler.now
             if disturbs and not self._disturbing:
                 world.disturbed_until = world.scheduler.now
 
@@ -302,7 +318,7 @@ class Nemesis(ClockFaults, StoreFaults):
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
-    for kind in (Operators, ClockFaults, StoreFaults, Nemesis)
+    for kind in (Operators, ClockFaults, CallbackFaults, StoreFaults, Nemesis)
     for name, function in vars(kind).items()
     if not name.startswith("_") and callable(function)
 }

@@ -25,6 +25,8 @@ _AT_A_GPU = {JobState.RUNNING.value, JobState.CANCELLING.value}
 LATER_SECONDS = BEAT_SECONDS - 2.0
 CLAIM_SECONDS = 5.0 + LATER_SECONDS
 CANCEL_SECONDS = 10.0
+FORGOTTEN_END_SECONDS = 100.0
+"""For a run whose end the database forgot: as docs/failures.md promises."""
 LEASE_SECONDS = 15.0
 RECOVERY_SECONDS = 10.0
 """After the end of what disturbed everybody, as docs/failures.md promises."""
@@ -196,6 +198,7 @@ class Promptness:
 
     def _cancels(self, live: list[_Live]) -> Iterator[_Suspicion]:
         workers = {one[1]: one[2] for one in live}
+        forgotten = self._with_forgotten_ends(live)
         for job_id, state in () if self._world.weather.silent_fleets else _asked():
             if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
                 continue  # first its lease must run out
@@ -203,9 +206,24 @@ class Promptness:
             if server is None or self._can_prove(server):
                 yield (
                     ("cancel", job_id, state),
-                    CANCEL_SECONDS + 3.0 * max(0.0, self._world.beat_seconds - 2.0),
+                    (FORGOTTEN_END_SECONDS if job_id in forgotten else CANCEL_SECONDS)
+                    + 3.0 * max(0.0, self._world.beat_seconds - 2.0),
                     f"cancel: job {job_id} is {state}, its cancel was answered",
                 )
+
+    def _with_forgotten_ends(self, live: list[_Live]) -> set[str]:
+        """Jobs that run by their row, and whose run was over before the database last failed over."""
+        world = self._world
+        if not world.forgotten:
+            return set()
+        _, last = world.forgotten[-1]
+        over = {
+            ran.attempt_id
+            for server in world.servers.values()
+            for ran in server.ran
+            if ran.ended is not None and ran.ended <= last
+        }
+        return {one[1] for one in live if one[0] in over}
 
     def _is_well(self, worker: str) -> bool:
         process = self._world.known.get(worker)

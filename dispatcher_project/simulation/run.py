@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatcher_project.simulation.clients import Clients
 from dispatcher_project.simulation.database import connection
+from dispatcher_project.simulation.deliveries import Deliveries
 from dispatcher_project.simulation.judge import FINAL, cost, judge, judge_now
 from dispatcher_project.simulation.nemesis import CLOCKS, Nemesis, Planned, make_plan
 from dispatcher_project.simulation.promptness import Promptness
@@ -57,22 +58,23 @@ def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Ve
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
         Nemesis(world, plan)
-        promptness = Promptness(world, quotas.told)
+        promptness, deliveries = Promptness(world, quotas.told), Deliveries(world)
         broken: list[str] = []
         scheduler = world.scheduler
         while scheduler.now < size.fault_seconds + LOOKS_EVERY_SECONDS and not broken:
-            _play(world, quotas, promptness, LOOKS_EVERY_SECONDS)
-            broken = judge_now(world, clients) + quotas.broken + promptness.broken
+            _play(world, quotas, promptness, deliveries, LOOKS_EVERY_SECONDS)
+            broken = judge_now(world, clients) + quotas.broken + promptness.broken + deliveries.broken
         world.heal()
         scheduler.spawn(world.outside, quotas.lift)
         give_up = scheduler.now + DRAIN_SECONDS
         while not broken and scheduler.now < give_up and not _is_drained(world, clients):
-            _play(world, quotas, promptness, STEP_SECONDS)
-            broken = promptness.broken
+            _play(world, quotas, promptness, deliveries, STEP_SECONDS)
+            broken = promptness.broken + deliveries.broken
         drained_at = scheduler.now
         if not broken:
-            _play(world, quotas, promptness, SETTLE_SECONDS)
+            _play(world, quotas, promptness, deliveries, SETTLE_SECONDS)
             broken = judge(world, clients, plan) + quotas.broken + promptness.broken
+            broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
             plan, cost(world) | {"held_back": quotas.held},
@@ -82,13 +84,16 @@ def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Ve
         world.close()
 
 
-def _play(world: World, quotas: Quotas, promptness: Promptness, seconds: float) -> None:
+def _play(
+    world: World, quotas: Quotas, promptness: Promptness, deliveries: Deliveries, seconds: float
+) -> None:
     scheduler, until = world.scheduler, world.scheduler.now + seconds
-    while scheduler.now < until and not promptness.broken:
+    while scheduler.now < until and not (promptness.broken or deliveries.broken):
         look_at = min(until, scheduler.now + LOOK_SECONDS)
         while scheduler.now < look_at:
             scheduler.run(min(look_at, scheduler.now + promptness.next_look_seconds))
             promptness.look()
+            deliveries.look()
         quotas.look()
 
 

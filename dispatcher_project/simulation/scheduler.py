@@ -36,7 +36,7 @@ class Fiber(greenlet):
 @dataclass(eq=False, slots=True)
 class Process:
     """skew_seconds: of its wall clock. untroubled: it was never killed, stopped, cut off or told to end.
-    held: fibers that came due while it was stopped."""
+    held: fibers that came due while it was stopped. chance: of how long its steps take; None: everybody's."""
 
     name: str
     skew_seconds: float = 0.0
@@ -50,6 +50,7 @@ class Process:
     """Points until it is stopped; 0: it is not."""
     fibers: dict[Fiber, None] = field(default_factory=dict)
     held: list[tuple[Fiber, int]] = field(default_factory=list)
+    chance: random.Random | None = None
 
     @property
     def is_well(self) -> bool:
@@ -135,7 +136,8 @@ class Scheduler:
             process.stops_after -= 1
             if not process.stops_after:
                 self.stop(process)
-        self._sleep_until(self.now + self._chance.random() * self._point_seconds, fiber)
+        chance = process.chance or self._chance
+        self._sleep_until(self.now + chance.random() * self._point_seconds, fiber)
 
     def sleep(self, seconds: float) -> None:
         self._sleep_until(self.now + max(0.0, seconds), self._fiber())

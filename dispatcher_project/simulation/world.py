@@ -12,6 +12,8 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
+from dispatcher_project.simulation import callbacks
+from dispatcher_project.simulation.callbacks import CallbacksRole, CallbackWakes
 from dispatcher_project.simulation.database import (
     DatabaseLink,
     copy_database,
@@ -20,6 +22,7 @@ from dispatcher_project.simulation.database import (
 )
 from dispatcher_project.simulation.gpu import GpuServer, origin
 from dispatcher_project.simulation.gpu_link import GpuLink
+from dispatcher_project.simulation.receivers import Receivers
 from dispatcher_project.simulation.redis_link import RedisServer
 from dispatcher_project.simulation.roles import SIGN_SECONDS, SweepsRole, WebRole, WorkerRole, spread
 from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
@@ -33,7 +36,9 @@ from gpus.node import runs
 from gpus.protocol import Clock
 from gpus.services.mirror import LeasesOf
 from gpus.services.registry import register_server
+from gpus.services.secrets import encrypt
 from jobs import ids
+from jobs.callbacks.signing import new_secret
 from jobs.models import Tenant
 from jobs.services import late_tickets, limits, quotas, signs, slow_redis, turns
 from jobs.services.attempts import accept_push
@@ -102,21 +107,33 @@ class World:
         """Every process that ever was, by name."""
         self.disturbed_until = 0.0
         """The moment at which the last disturbing fault ended; infinite while one lasts."""
+        self.database_away = 0
+        """Faults of the database that are under way."""
+        self.database_back_at = 0.0
+        """When the last of them ended."""
         self.forgotten: list[tuple[float, float]] = []
         """Spans whose commits the database has lost."""
+        self._is_forgetting = False
         self.on_forgotten: Callable[[], None] = lambda: None
         self.send_short_jobs: Callable[[int, int], None] = lambda tenant, count: None
         """By a client of the tenant."""
+        self.ask_for_callbacks: Callable[[int], None] = lambda tenant: None
+        """For all that the tenant has not submitted yet."""
         self._operations: list[tuple[float, Callable[[Ports], object]]] = []
         self._names = 0
         self.tenants = list(
             Tenant.objects.filter(name__in=TENANTS).order_by("pk").values_list("pk", flat=True)
         )
+        self._callback_chance = random.Random(f"{seed} callbacks")
+        self.receivers = Receivers(self.scheduler, self._callback_chance, self.tenants)
+        wakes = CallbackWakes(self.scheduler, self.weather, self._callback_chance, lambda: self.callbacks)
+        self._wake_callbacks = wakes.send
         self.database.open()
         for _ in range(WORKERS):
             self.start_worker()
         self.start_sweeper()
         self.start_web()
+        self.start_callbacks()
         self.scheduler.spawn(self.outside, self._beat)
 
     def close(self) -> None:
@@ -164,7 +181,7 @@ class World:
             clocks=clocks,
             leases=lambda fleet: fleets.get(fleet) or fleets.setdefault(fleet, self.redis.leases(fleet)),
             send_wakes=self._send_wakes,
-            wake_callbacks=lambda ids: None,
+            wake_callbacks=self._wake_callbacks,
             announce=self._announce,
             transport=GpuLink(self.scheduler, self.weather, self.servers),
             parallel_probes=1,
@@ -200,9 +217,18 @@ class World:
         process = self.process("web")
         self.web = WebRole(self.scheduler, process, self.ports(process))
 
+    def start_callbacks(self, skew_seconds: float = 0.0) -> None:
+        """skew_seconds: of its host's clock. Its steps draw from a chance of their own: what is delivered
+        changes no other process's history."""
+        name = f"callbacks-{sum(known.startswith('callbacks') for known in self.known) + 1}"
+        process = Process(name, skew_seconds, chance=self._callback_chance)
+        self.known[process.name] = process
+        self.callbacks = CallbacksRole(self.scheduler, process, self.ports(process).clock, self.receivers)
+
     def heal(self) -> None:
         """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
         self.weather.clear_up()
+        self.receivers.heal()
         self.beat_is_up = True
         for server in self.servers.values():
             server.fails = False  # a circuit that opens again and again would outlast any drain
@@ -213,6 +239,9 @@ class World:
             self.scheduler.go_on(process)
         if not self.web.process.alive:
             self.start_web()
+        self.callbacks.process.doomed_after = 0
+        if not self.callbacks.process.alive:
+            self.start_callbacks()
         if not any(role.process.alive for role in self.sweepers):
             self.start_sweeper()
         while sum(role.process.alive and role.takes for role in self.workers) < WORKERS:
@@ -244,9 +273,13 @@ class World:
 
     def forget_commits(self, seconds: float) -> None:
         """The database loses what it commits from now until so many seconds later. Clients and operators who
-        got an answer in between ask again."""
+        got an answer in between ask again. One at a time: no standby has what the promoted one lacks."""
+        if self._is_forgetting:
+            return
+        self._is_forgetting = True
         copy, since = copy_database(), self.scheduler.now
         self.scheduler.sleep(seconds)
+        self._is_forgetting = False
         restore_database(copy)
         _forget_registry()
         self.forgotten.append((since, self.scheduler.now))
@@ -323,6 +356,7 @@ class World:
         quotas.REMEMBER_SECONDS = 0.0
         turns.SHORT_TURNS = SHORT_TURNS
         signs.SIGN_SECONDS = SIGN_SECONDS
+        callbacks.shorten()
 
     def _fleet(self) -> list[GpuServer]:
         fleet = []
@@ -372,7 +406,7 @@ def _forget_registry() -> None:
 def _register() -> None:
     """The same fleet in every seed; before any index there is nobody to tell."""
     for name in TENANTS:
-        Tenant.objects.create(name=name)
+        Tenant.objects.create(name=name, webhook_secret_encrypted=encrypt(new_secret()))
     for name in SLOTS:
         register(name, by="cli:simulate", leases=_no_redis)
 
