@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,8 @@ from typing import Any
 
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey, die_with_parent, require_valkey
+from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.proving.sentinel import MASTER, NAMES, SentinelValkeys
 from tests.ports import free_port
 
 NEVER_SECONDS = 600.0
@@ -37,67 +37,49 @@ class Watched:
     """`master` and `replica` keep these names whatever Sentinel makes of them."""
 
     def __init__(self, folder: Path, down_after_seconds: float) -> None:
-        at_once = ("--repl-diskless-sync-delay", "0")
-        self.master = EmbeddedValkey(folder / "m", append_only=False, port=free_port(), extra=at_once)
-        follow = ("--replicaof", "127.0.0.1", str(self.master.port))
-        self.replica = EmbeddedValkey(folder / "r", append_only=False, port=free_port(), extra=follow)
+        listens = {name: free_port() for name in NAMES}
         self.sentinel_port = free_port()
-        self._config = folder / "sentinel.conf"
-        self._config.write_text(
-            f"port {self.sentinel_port}\nbind 127.0.0.1\ndir {folder}\nlogfile {folder}/sentinel.log\n"
-            f"sentinel monitor mymaster 127.0.0.1 {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds mymaster {int(down_after_seconds * 1000)}\n"
-            "sentinel failover-timeout mymaster 3000\n"
+        self._valkeys = SentinelValkeys(
+            folder,
+            listens=listens,
+            known_as=listens,
+            sentinel_ports=(self.sentinel_port,),
+            down_after_seconds=down_after_seconds,
+            failover_seconds=3.0,
+            append_only=False,
         )
-        self._sentinel: subprocess.Popen[bytes] | None = None
-        self._stopped: set[int] = set()
+        self.master, self.replica = (self._valkeys.servers[name] for name in NAMES)
 
     @property
     def url(self) -> str:
         """The first sentinel that it names is not there."""
-        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel_port}/mymaster/0"
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel_port}/{MASTER}/0"
 
     def start(self) -> None:
-        self.master.start()
-        self.replica.start()
-        wait_until(lambda: direct(self.replica).info("replication")["master_link_status"] == "up")
-        self._sentinel = subprocess.Popen(
-            [require_valkey(), str(self._config), "--sentinel"],
-            preexec_fn=die_with_parent,  # noqa: PLW1509
-        )
-        # without the replica's name it would have nobody to promote
-        wait_until(lambda: self._ask("SENTINEL", "REPLICAS", "mymaster"))
+        self._valkeys.start()
 
     def stop(self) -> None:
-        for pid in self._stopped:
-            os.kill(pid, signal.SIGCONT)
-        if self._sentinel is not None:
-            self._sentinel.kill()
-            self._sentinel.wait()
-        self.replica.stop()
-        self.master.stop()
+        self._valkeys.stop()
 
     def pause(self, server: EmbeddedValkey) -> None:
         assert server.pid is not None
-        self._stopped.add(server.pid)
         os.kill(server.pid, signal.SIGSTOP)
 
     def resume(self, server: EmbeddedValkey) -> None:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGCONT)
-        self._stopped.discard(server.pid)
 
     def wait_for_promotion(self) -> None:
         """Until Sentinel names the replica."""
         wait_until(lambda: self.master_port() == self.replica.port)
 
     def master_port(self) -> int:
-        return int(self._ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1])
+        return int(self._ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)[1])
 
     def name_master(self, server: EmbeddedValkey) -> None:
         """What the Sentinel says from now on."""
-        self._ask("SENTINEL", "REMOVE", "mymaster")
-        self._ask("SENTINEL", "MONITOR", "mymaster", "127.0.0.1", str(server.port), "1")
+        self._ask("SENTINEL", "REMOVE", MASTER)
+        self._ask("SENTINEL", "MONITOR", MASTER, "127.0.0.1", str(server.port), "1")
 
     def _ask(self, *command: str) -> Any:
         with redis.Redis(port=self.sentinel_port, decode_responses=True) as client:

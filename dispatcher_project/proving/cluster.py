@@ -23,8 +23,10 @@ _MOVE_PAUSE_SECONDS = 0.05
 
 
 class ClusterValkeys:
-    def __init__(self, folder: Path, ports: Iterator[int]) -> None:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--cluster-port")
+    def __init__(self, folder: Path, ports: Iterator[int], *, silent_seconds: float = 5.0) -> None:
+        """silent_seconds: after this long without an answer a node is down for the others."""
+        timeout = str(int(silent_seconds * 1000))
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout, "--cluster-port")
         self._bus_ports = [next(ports) for _ in range(NODES)]
         self._nodes = [
             OwnValkey(folder / f"node-{number}", port=next(ports), extra=(*options, str(bus)))
@@ -61,15 +63,17 @@ class ClusterValkeys:
         Returns the number of its keys."""
         client: Any = connect(self.url)
         try:
-            slot = client.keyslot(prefix(fleet))
-            source = client.get_node_from_key(prefix(fleet))
-            target = next(node for node in client.get_primaries() if node.name != source.name)
-            return _move(client, slot, source, target)
+            return move_slot(client, prefix(fleet))
         finally:
             client.close()
 
 
-def _move(client: Any, slot: int, source: Any, target: Any) -> int:
+def move_slot(client: Any, key: str) -> int:
+    """Moves all keys of this key's hash slot to another node, in small batches; returns how many they were.
+
+    Raises redis.ResponseError (BUSYKEY) if the other node has one of them already."""
+    slot, source = client.keyslot(key), client.get_node_from_key(key)
+    target = next(node for node in client.get_primaries() if node.name != source.name)
     at_source, at_target = map(client.get_redis_connection, (source, target))
     source_id, target_id = at_source.cluster("MYID"), at_target.cluster("MYID")
     at_target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)

@@ -25,12 +25,15 @@ from .valkey import OwnValkey
 NAMES = ("valkey-a", "valkey-b")
 MASTER = "gpuq"
 DOWN_AFTER_SECONDS = 2.0
+FAILOVER_SECONDS = 6.0
 SENTINELS = 3
 _START_SECONDS = 30.0
 
 
 class SentinelValkeys:
-    """listens, known_as: the ports of both servers by name, their own and those of the proxy."""
+    """listens, known_as: the ports of both servers by name, their own and those of the proxy. sentinel_ports:
+    of one Sentinel each. down_after_seconds: a master silent for so long is down for them. failover_seconds:
+    their failover-timeout; one that found no replica is tried again after twice that."""
 
     def __init__(
         self,
@@ -39,15 +42,21 @@ class SentinelValkeys:
         listens: Mapping[str, int],
         known_as: Mapping[str, int],
         sentinel_ports: tuple[int, ...],
+        down_after_seconds: float = DOWN_AFTER_SECONDS,
+        failover_seconds: float = FAILOVER_SECONDS,
+        append_only: bool = True,
     ) -> None:
         self._folder, self._known_as, self._ports = folder, dict(known_as), sentinel_ports
+        self._down_after_seconds, self._failover_seconds = down_after_seconds, failover_seconds
         self.servers: dict[str, OwnValkey] = {}
         for name in NAMES:
             extra = ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", str(known_as[name])]
             extra += ["--repl-diskless-sync-delay", "0"]
             if name == NAMES[1]:
                 extra += ["--replicaof", "127.0.0.1", str(known_as[NAMES[0]])]
-            self.servers[name] = OwnValkey(folder / name, port=listens[name], extra=tuple(extra))
+            self.servers[name] = OwnValkey(
+                folder / name, append_only=append_only, port=listens[name], extra=tuple(extra)
+            )
         self._sentinels: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -110,9 +119,9 @@ class SentinelValkeys:
         config = folder / "sentinel.conf"
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {folder}\nlogfile {folder}/sentinel.log\n"
-            f"sentinel monitor {MASTER} 127.0.0.1 {self._known_as[NAMES[0]]} {SENTINELS // 2 + 1}\n"
-            f"sentinel down-after-milliseconds {MASTER} {int(DOWN_AFTER_SECONDS * 1000)}\n"
-            f"sentinel failover-timeout {MASTER} 6000\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {self._known_as[NAMES[0]]} {len(self._ports) // 2 + 1}\n"
+            f"sentinel down-after-milliseconds {MASTER} {int(self._down_after_seconds * 1000)}\n"
+            f"sentinel failover-timeout {MASTER} {int(self._failover_seconds * 1000)}\n"
         )
         return subprocess.Popen(
             [require_valkey(), str(config), "--sentinel"],
@@ -125,7 +134,7 @@ class SentinelValkeys:
             with _client(port) as client:
                 known: Any = client.execute_command("SENTINEL", "MASTER", MASTER)
                 facts = known if isinstance(known, dict) else dict(zip(known[::2], known[1::2], strict=True))
-                if int(facts["num-slaves"]) < 1 or int(facts["num-other-sentinels"]) < SENTINELS - 1:
+                if int(facts["num-slaves"]) < 1 or int(facts["num-other-sentinels"]) < len(self._ports) - 1:
                     return False
         return True
 

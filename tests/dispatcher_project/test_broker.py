@@ -24,7 +24,7 @@ from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.settings.celery import broker_url
 from dispatcher_project.worker.pinned import process_host
 from jobs.wake import queue_of
-from tests.sentinels import watched
+from tests.sentinels import MASTER, watched
 
 KOMBU_S_OWN = "kombu.transport.redis:Transport"
 OURS = broker.TRANSPORTS["redis"]
@@ -162,7 +162,7 @@ def test_the_queue_of_a_pinned_workers_process_goes_after_it(connect: Any) -> No
 def test_a_consumer_leaves_a_master_that_hangs_once_another_was_promoted(tmp_path: Path) -> None:
     """kombu's own finds out connection by connection, after six seconds at the soonest."""
     got: list[Any] = []
-    options = {"master_name": "mymaster", "socket_timeout": 60.0}
+    options = {"master_name": MASTER, "socket_timeout": 60.0}
     queue = Queue("q", no_declare=True)
 
     def put(connection: Connection, what: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.embedded import find_valkey
+from dispatcher_project.proving.clocks import Clocks
 from tests.scenarios.judges import Judge
 from tests.scenarios.running import System
 
@@ -16,12 +17,18 @@ _running = pytest.StashKey[System]()
 
 
 @pytest.fixture(scope="session")
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> Clocks:
+    """The wall clocks of the shared system's processes, right until a test shifts one."""
+    return Clocks(tmp_path_factory.mktemp("clocks"), ("beat", "gpu_worker", "sweeps", "callbacks"))
+
+
+@pytest.fixture(scope="session")
 def shared_system(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, clocks: Clocks
 ) -> Iterator[System]:
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary")
-    system = System(tmp_path_factory.mktemp("s") / "var")
+    system = System(tmp_path_factory.mktemp("s") / "var", environment=clocks.environment)
     request.config.stash[_running] = system
     yield system
     system.stop()

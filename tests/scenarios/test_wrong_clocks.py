@@ -5,32 +5,28 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from dispatcher_project.embedded import find_valkey
+from dispatcher_project.proving.clocks import Clocks
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.callback_receiver import Receiver
 from tests.scenarios.running import System
 
-pytestmark = [
-    pytest.mark.scenario,
-    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary"),
-]
-SKEWED = Path(__file__).with_name("skewed")
-CLOCKS = {" beat ": -120.0, "gpu_worker": 120.0, "--queues sweeps": 90.0, "--queues callbacks": -3600.0}
-"""Seconds, by a word of the process' command line."""
+pytestmark = pytest.mark.scenario
+SECONDS_OFF = {"beat": -120.0, "gpu_worker": 120.0, "sweeps": 90.0, "callbacks": -3600.0}
 JOBS = 8
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    system = System(
-        tmp_path / "var", environment={"PYTHONPATH": str(SKEWED), "TEST_CLOCKS": json.dumps(CLOCKS)}
-    )
-    yield system
-    system.stop()
+def wrong_clocks(system: System, clocks: Clocks) -> Iterator[None]:
+    if clocks.why_not:
+        pytest.skip(clocks.why_not)
+    for word, seconds in SECONDS_OFF.items():
+        clocks.shift(word, seconds)
+    yield
+    for word in SECONDS_OFF:
+        clocks.shift(word, 0.0)
 
 
 @pytest.fixture
@@ -41,11 +37,11 @@ def receiver() -> Iterator[Receiver]:
     receiver.close()
 
 
+@pytest.mark.usefixtures("wrong_clocks")
 def test_no_message_is_judged_by_the_clocks_of_two_hosts(system: System, receiver: Receiver) -> None:
     """No wake, no tick and no hint of a callback is dropped as too old; signatures carry the true time."""
-    printed = dict(
-        line.split(": ") for line in system.manage("create_key", "--tenant", "told").strip().splitlines()
-    )
+    made = system.manage("create_key", "--tenant", "of-wrong-clocks").strip()
+    printed = dict(line.split(": ") for line in made.splitlines())
     client = system.client(printed["api key"])
     system.add_server("clocks", slots=2)
     ids = {client.submit("clocks", {"n": number}, callback_url=receiver.url) for number in range(JOBS)}

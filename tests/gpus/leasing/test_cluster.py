@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
-from dispatcher_project.embedded import EmbeddedValkey, find_valkey
+from dispatcher_project.embedded import find_valkey
+from dispatcher_project.proving.cluster import NODES, ClusterValkeys, move_slot
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.protocol import PoolSpec
@@ -19,51 +18,18 @@ from tests.ports import free_port
 
 from .rig import POOL, WORKER, Rig
 
-NODES, SLOTS = 3, 16384
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of three nodes that share the slots."""
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary on this machine")
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
-    servers = [
-        EmbeddedValkey(Path(tmp_path_factory.mktemp("n")), append_only=False, port=free_port(), extra=options)
-        for _ in range(NODES)
-    ]
+    valkeys = ClusterValkeys(tmp_path_factory.mktemp("n"), iter(free_port, None), silent_seconds=15.0)
     try:
-        for server in servers:
-            server.start()
-        nodes: list[Any] = [redis.Redis(port=server.port, decode_responses=True) for server in servers]
-        for number, node in enumerate(nodes):
-            first, last = SLOTS * number // NODES, SLOTS * (number + 1) // NODES - 1
-            node.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-        for server in servers[1:]:
-            nodes[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port)
-        wait_until_whole(nodes)
-        yield "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        valkeys.start()
+        yield valkeys.url
     finally:
-        for server in servers:
-            server.stop()
-
-
-def wait_until_whole(nodes: list[Any]) -> None:
-    for _ in range(400):
-        infos = [node.execute_command("CLUSTER", "INFO") for node in nodes]
-        if all(
-            _field(info, "cluster_state") == "ok" and _field(info, "cluster_known_nodes") == str(NODES)
-            for info in infos
-        ):
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("the cluster did not form")
-
-
-def _field(info: Any, name: str) -> str:
-    return str(info[name]) if isinstance(info, dict) else dict(
-        line.split(":", 1) for line in str(info).split() if ":" in line
-    )[name]  # fmt: skip
+        valkeys.stop()
 
 
 def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
@@ -110,9 +76,7 @@ def test_a_fleets_keys_move_to_another_node_while_it_is_in_use(cluster: str) -> 
     rig.server(slots=2)
     rig.push(*(f"j{number}" for number in range(20)))
     first = rig.must_claim()
-    slot = client.keyslot(rig.prefix)
-    source = client.get_node_from_key(rig.prefix)
-    target = next(node for node in client.get_primaries() if node.name != source.name)
+    slot, source = client.keyslot(rig.prefix), client.get_node_from_key(rig.prefix)
     ended, answers = threading.Event(), Counter[str]()
 
     def use(worker: str) -> None:
@@ -132,7 +96,7 @@ def test_a_fleets_keys_move_to_another_node_while_it_is_in_use(cluster: str) -> 
     for user in users:
         user.start()
     try:
-        move(client, slot, source, target)
+        assert move_slot(client, rig.prefix) > 3
     finally:
         ended.set()
         for user in users:
@@ -144,7 +108,7 @@ def test_a_fleets_keys_move_to_another_node_while_it_is_in_use(cluster: str) -> 
     rig.server(slots=2)
     rig.push("j1")
     assert rig.must_claim().job_id == "j1"
-    assert client.get_node_from_key(rig.prefix).name == target.name
+    assert client.get_node_from_key(rig.prefix).name != source.name
     client.close()
 
 
@@ -154,16 +118,3 @@ def rebuild(leases: Any) -> bool:
     leases.wipe("rig")
     leases.configure_pool(PoolSpec(POOL))
     return True
-
-
-def move(client: Any, slot: int, source: Any, target: Any) -> None:
-    """All keys of the slot; fails where a key is at the target already (BUSYKEY)."""
-    at_source, at_target = map(client.get_redis_connection, (source, target))
-    source_id, target_id = at_source.cluster("MYID"), at_target.cluster("MYID")
-    at_target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
-    at_source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    while keys := at_source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 3):
-        at_source.execute_command("MIGRATE", target.host, target.port, "", 0, 2000, "KEYS", *keys)
-        threading.Event().wait(0.01)  # a large slot takes its time
-    for node in (at_target, at_source):
-        node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target_id)

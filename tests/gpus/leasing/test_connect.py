@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,13 @@ import pytest
 import redis
 from django.conf import settings
 
-from dispatcher_project.embedded import EmbeddedValkey, die_with_parent, find_valkey
+from dispatcher_project.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import redis_leases
-from tests.ports import free_port
+from tests.sentinels import NEVER_SECONDS, watched
 
 from .rig import Rig
 
@@ -98,42 +96,15 @@ def test_two_callers_have_a_connection_each(valkey: EmbeddedValkey) -> None:
     client.close()
 
 
-@pytest.fixture
-def sentinel(tmp_path: Path) -> Iterator[str]:
-    """A master that a real sentinel watches; the URL to find it by."""
-    master = EmbeddedValkey(tmp_path / "m", append_only=False, port=free_port())
-    port = free_port()
-    config = tmp_path / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nlogfile {tmp_path}/sentinel.log\n"
-        f"sentinel monitor mymaster 127.0.0.1 {master.port} 1\n"
-    )
-    with master:
-        process = subprocess.Popen(
-            [find_valkey() or "", str(config), "--sentinel"],
-            preexec_fn=die_with_parent,  # noqa: PLW1509
-        )
-        try:
-            wait_for(port)
-            yield f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/mymaster/0"
-        finally:
-            process.kill()
-            process.wait()
-
-
-def wait_for(port: int) -> None:
-    with redis.Redis(port=port, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.02), 300)) as client:
-        client.ping()
-
-
-def test_a_master_is_found_by_its_sentinels(valkey: EmbeddedValkey, sentinel: str) -> None:
-    client: Any = connect(sentinel)
-    assert client.get_retry().get_retries() == 0
-    rig = Rig(client, "main").open()
-    rig.server()
-    rig.push("j1")
-    assert rig.must_claim().job_id == "j1"
-    client.close()
+def test_a_master_is_found_by_its_sentinels(tmp_path: Path) -> None:
+    with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
+        client: Any = connect(redis_.url)
+        assert client.get_retry().get_retries() == 0
+        rig = Rig(client, "main").open()
+        rig.server()
+        rig.push("j1")
+        assert rig.must_claim().job_id == "j1"
+        client.close()
 
 
 def test_a_cluster_that_does_not_answer_makes_leasing_unavailable() -> None:
