@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = _waiting_ones_first(kept)
 
 
-def pytest_collection_finish() -> None:
-    """What is loaded by now stays, and it is much: the collector need not go over it again and again."""
-    collect_seldom()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Imports and test items stay to the end: the garbage collector walks them neither while they are made,
+    in each process anew, nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        collect_seldom()
 
 
 def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:

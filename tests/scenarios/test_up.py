@@ -92,14 +92,13 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Up
             running.process.wait()
 
 
-def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_ctrl_c(
-    start: Callable[..., Up],
-) -> None:
-    """The second start, on the folder of the first, knows its keys and its jobs."""
-    up = start()
+def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..., Up]) -> None:
+    """On the demo fleet, and on models that `up` holds itself. The second start, on the folder of the first,
+    knows its keys and its jobs."""
+    up = start("--local")
     facts = up.facts()
     assert set(facts) == KEYS
-    assert set(facts["pids"]) == PROCESSES
+    assert set(facts["pids"]) == PROCESSES | {"local"}
     assert stat.S_IMODE((up.folder / "up.json").stat().st_mode) == 0o600
 
     job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
@@ -107,15 +106,24 @@ def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_
     assert finished["status"] == "completed"
     assert finished["result"]["model"] == "zimg"
 
+    job = _ask(facts, "/api/v1/queue/submit", {"model": "shout", "payload": {"text": "so it is"}})
+    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+    assert (finished["status"], finished["result"]) == ("completed", {"text": "SO IT IS"})
+    holding = _descendants(facts["pids"]["local"]) if sys.platform == "linux" else set()
+    if sys.platform == "linux":
+        assert len(holding) >= 2, "the model process and its warden"
+        assert holding <= set(up.left()), "the guard finds them by their mark"
+
     assert _flower_workers(facts) >= {"gpu", "sweeps", "callbacks"}
     assert f"runs on {up.folder} already (process {up.process.pid})" in _second_up(up)
 
     job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
-    up.kill()
+    up.kill(*holding)
 
     again = Up(up.folder)
     try:
         later = again.facts()
+        assert set(later["pids"]) == PROCESSES
         for name in ("api_key", "tenant_key", "admin_password"):
             assert later[name] == facts[name]
         finished = _ask(later, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
@@ -126,23 +134,6 @@ def test_a_job_runs_through_the_demo_fleet_and_nothing_is_left_after_sigkill_or_
     assert not any(is_alive(pid) for pid in later["pids"].values())
     assert again.left() == []
     assert not (up.folder / "up.json").exists()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="finds their processes through /proc")
-def test_a_job_runs_on_the_models_that_up_holds_itself_and_they_are_left_by_nobody(
-    start: Callable[..., Up],
-) -> None:
-    up = start("--no-demo", "--local")
-    facts = up.facts()
-    assert set(facts["pids"]) == PROCESSES - {"demo"} | {"local"}
-    job = _ask(facts, "/api/v1/queue/submit", {"model": "shout", "payload": {"text": "so it is"}})
-    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
-    assert (finished["status"], finished["result"]) == ("completed", {"text": "SO IT IS"})
-
-    holding = _descendants(facts["pids"]["local"])
-    assert len(holding) >= 2, "the model process and its warden"
-    assert holding <= set(up.left()), "whoever looks for what is left finds them"
-    up.kill(*holding)
 
 
 def test_a_taken_port_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,4 +1,6 @@
-"""Two hundred short histories of the real protocol break no law; and a seed is always the same history."""
+"""A hundred and twenty short histories of the real protocol break no law; a seed is always the same history.
+
+`manage.py simulate` plays more and longer ones (docs/simulation.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
-SEEDS, PARTS = 200, 20
+SEEDS, PARTS = 120, 12
 JOBS, FAULTS = 6, 6
 
 
