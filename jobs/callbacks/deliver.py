@@ -34,7 +34,8 @@ from .sending import Outcome
 from .shares import CLOSED, Circuit, Queue
 
 DELIVERED, GONE, GAVE_UP, FAILED = "delivered", "gone", "gave_up", "failed"
-_LEASE_MARGIN_SECONDS = 45.0
+LEASE_MARGIN_SECONDS = 45.0
+"""A try's lease is so much longer than its longest time on the way."""
 _UNRECORDED = "sent; its end was not recorded"
 _SMALL_BYTES = 64 * 1024
 """Larger bodies are read only once they may be sent."""
@@ -68,7 +69,7 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
     """The due ones of these that may start, leased; and how many may not. Never inside a transaction."""
     if not ids:
         return [], 0
-    lease = timedelta(seconds=settings.DISPATCHER.callback_timeout_seconds + _LEASE_MARGIN_SECONDS)
+    lease = timedelta(seconds=settings.DISPATCHER.callback_timeout_seconds + LEASE_MARGIN_SECONDS)
     taken, refused = list[Taken](), 0
     with one_trip(), transaction.atomic():
         due = {row["id"]: row for row in _read_due(list(ids), next_at=now)}

@@ -38,11 +38,12 @@ _SPARE_FILES = 256
 
 
 class DeliveryWorker:
-    """One per process. clock: by which messages are due, the same for all processes."""
+    """One per process. clock: by which messages are due, the same for all processes. bounds: of what is in
+    flight; None: as the settings and the open files allow."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, bounds: Limits | None = None) -> None:
         self._clock = clock
-        self._shares = Shares(_within_open_files(limits()))
+        self._shares = Shares(bounds or _within_open_files(limits()))
         self._pick = Pick()
         self._changed = threading.Condition()
         self._nudged: dict[str, None] = {}
@@ -50,7 +51,7 @@ class DeliveryWorker:
         self._stopping = self._draining = False
         self._look_at = 0.0
         self._is_more = False
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = [
             threading.Thread(target=self._run_loop, name="callback-sockets", daemon=True),
@@ -58,6 +59,7 @@ class DeliveryWorker:
         ]
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
         for thread in self._threads:
             thread.start()
 
@@ -101,7 +103,7 @@ class DeliveryWorker:
         try:
             while not self._stopping:
                 with self._changed:
-                    left = self._look_at - time.monotonic()
+                    left = self._look_at - self._clock.monotonic()
                     self._changed.wait_for(self._has_work, max(left, 0.0))
                 try:
                     self._step()
@@ -124,10 +126,10 @@ class DeliveryWorker:
     def _step(self) -> None:
         ended = self._settle()
         if self._draining:
-            self._look_at = time.monotonic() + LOOK_SECONDS
+            self._look_at = self._clock.monotonic() + LOOK_SECONDS
             return
         self._take(self._take_nudges())
-        if time.monotonic() >= self._look_at:
+        if self._clock.monotonic() >= self._look_at:
             close_old_connections()
             self._look()
         elif ended and self._is_more:
@@ -141,7 +143,7 @@ class DeliveryWorker:
         return nudged
 
     def _look(self) -> None:
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._look_at = self._clock.monotonic() + LOOK_SECONDS
         ids, self._is_more = self._pick.ids(self._shares, self._clock.now())
         self._take(ids)
 
@@ -168,7 +170,11 @@ class DeliveryWorker:
             self._ended(taken, Outcome(None, failure_text(failure), 0))
             return
         message = Message(taken.id, taken.tenant.pk, taken.url, taken.body, secrets)
-        self._loop.call_soon_threadsafe(self._send, message, replace(taken, body=""))
+        self._hand_over(message, replace(taken, body=""))
+
+    def _hand_over(self, message: Message, taken: Taken) -> None:
+        """To what sends it, which calls `_ended`. Returns at once."""
+        self._loop.call_soon_threadsafe(self._send, message, taken)
 
     def _send(self, message: Message, taken: Taken) -> None:
         """In the loop's thread."""

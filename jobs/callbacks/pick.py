@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import connection
 
+from gpus.models import prepared
 from gpus.models.columns import saved
 from jobs.models import Callback, ReceiverCircuit
 
@@ -60,6 +61,16 @@ SELECT * FROM (
     ORDER BY next_at LIMIT %s
 ) AS part
 """
+
+_first_due = prepared.Read(
+    lambda: (
+        Callback.objects.filter(
+            state=Callback.State.PENDING, next_at__lte=prepared.value(Callback, "next_at")
+        )
+        .order_by("next_at")
+        .values_list("id")[:1]
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +119,8 @@ class Pick:
 
 
 def is_any_due(now: datetime) -> bool:
-    due = Callback.objects.filter(state=Callback.State.PENDING, next_at__lte=now)
-    return due.order_by("next_at").values_list("id").first() is not None
+    """Asked every second, also where nothing is due for hours."""
+    return bool(_first_due(next_at=now))
 
 
 def fill_in_queues() -> None:
