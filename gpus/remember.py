@@ -74,3 +74,7 @@ class Rationed(Generic[Found]):
             kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
             self._kept = (ended + kept, found)
             return found
+
+    def forget(self) -> None:
+        with self._lock:
+            self._kept = None

@@ -136,6 +136,11 @@ def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
     return _waiting(principal)
 
 
+def forget() -> None:
+    """What was remembered; for tests."""
+    _of_all.forget()
+
+
 def _waiting(principal: Principal) -> list[Waiting]:
     queued = Q(state=JobState.QUEUED)
     rows = (

@@ -103,10 +103,11 @@ def nothing_remembered() -> None:
     """Reads are remembered for seconds, which is longer than most tests, by numbers that the next test's rows
     have too; and that a busy machine's Redis was slow, by a clock that the next test may not go by."""
     from gpus import queries
+    from jobs import queries as job_queries
     from jobs.api import authentication
     from jobs.services import limits, quotas, slow_redis
 
-    for one in (queries, limits, quotas, slow_redis):
+    for one in (queries, job_queries, limits, quotas, slow_redis):
         one.forget()
     authentication.forget_keys()
 

@@ -183,9 +183,9 @@ def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, 
             return to_run.first(**values)
 
     monkeypatch.setattr(claims, "_to_run", Watched())
-    jobs = [shop.submit({"seconds": 0.05}) for _ in range(6)]
+    jobs = [shop.submit({"seconds": 0.1}) for _ in range(6)]
     thread = shop.work(shop.worker())
     eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
     thread.join(10)
     assert reads[0] == jobs[0].id
-    assert len(reads) <= 3
+    assert len(reads) < len(jobs) - 1

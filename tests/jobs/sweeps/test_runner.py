@@ -216,6 +216,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "quarantine",
         "quotas",
         "reconcile",
+        "refusals",
         "retention",
         "rollups",
         "silent_workers",
