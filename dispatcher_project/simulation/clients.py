@@ -14,7 +14,7 @@ from django.db import DatabaseError
 
 from dispatcher_project.simulation.scheduler import START
 from dispatcher_project.simulation.size import Size
-from dispatcher_project.simulation.world import SECOND_MODEL, SHORT_MODEL, WARM_UP_SECONDS, World
+from dispatcher_project.simulation.world import SECOND_MODEL, WARM_UP_SECONDS, World
 from gpus.models import prepared
 from jobs.errors import NotCancellable, QuotaExhausted, Refused, RunAtInPast
 from jobs.models import Job
@@ -22,7 +22,7 @@ from jobs.services.operate import cancel_job
 from jobs.services.submit import submit_job
 from jobs.services.submit_request import SubmitRequest, fingerprint
 
-SHORT_SECONDS, SHORT_EVERY_SECONDS = 0.6, 0.05
+MORE_EVERY_SECONDS = 0.05
 TOLD_SHARE = 0.25
 """Of jobs with a callback; a delivery costs as much as a tenth of a job."""
 PATIENCE_SECONDS = 10.0
@@ -73,7 +73,7 @@ class Clients:
                 order.callback_url = self._callback_url(order.tenant)
             world.scheduler.spawn(world.outside, partial(self._submit, order))
         world.on_forgotten = self._ask_again
-        world.send_short_jobs = self._send_short_jobs
+        world.send_jobs = self._send_jobs
         world.ask_for_callbacks = self._ask_for_callbacks
 
     def waiting(self) -> int:
@@ -104,16 +104,16 @@ class Clients:
     def _callback_url(self, tenant: int) -> str:
         return self._callbacks.choice(self._world.receivers.urls(tenant))
 
-    def _send_short_jobs(self, tenant: int, count: int) -> None:
+    def _send_jobs(self, tenant: int, model: str, count: int, seconds: float) -> None:
         now = self._world.scheduler.now
         for number in range(count):
             order = Order(
                 key=f"key-{len(self.orders)}",
                 tenant=tenant,
-                model=SHORT_MODEL,
-                payload={"seconds": SHORT_SECONDS, "fails": 0.0},
+                model=model,
+                payload={"seconds": seconds, "fails": 0.0},
                 priority=5,
-                at=now + SHORT_EVERY_SECONDS * number,
+                at=now + MORE_EVERY_SECONDS * number,
             )
             self.orders.append(order)
             self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
@@ -64,6 +65,7 @@ class DatabaseLink:
 
     def open(self) -> None:
         connection.execute_wrappers.append(self._execute)
+        connection.connection.create_function("strftime", 2, self._now)  # what Django's Now() calls
         vars(connection)["_commit"] = self._commit_or_lose
 
     def close(self) -> None:
@@ -77,6 +79,13 @@ class DatabaseLink:
         if process is not None and self._weather.is_database_down(process.name):
             raise OperationalError("the database is down")
         return START.timestamp() + self._scheduler.now + self.offset_seconds
+
+    def _now(self, form: str, moment: str) -> str:
+        """SQLite's own, of the only moment that anybody asks for."""
+        if (form, moment) != ("%Y-%m-%d %H:%M:%f", "NOW"):
+            raise ValueError(f"no strftime({form!r}, {moment!r}) in the simulator")
+        now = START + timedelta(seconds=self._scheduler.now + self.offset_seconds)
+        return now.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
     def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         process = self._scheduler.current()

@@ -47,19 +47,25 @@ class Deliveries:
     def __init__(self, world: World) -> None:
         self.broken: list[str] = []
         self._world = world
+        self._missing_at: dict[str, float] = {}
+        """By callback that is due: the last look at which it was not, or was not written yet. An end that its
+        worker could not write for a while is due since long before."""
+        self._looked_at = 0.0
 
     def look(self) -> None:
         """A due callback of a healthy receiver is sent soon while the database answers, whatever other
         tenants' receivers do."""
         now, since = self._world.scheduler.now, self._undisturbed_since()
+        due = _due(next_at=START + timedelta(seconds=now))
+        self._missing_at = {one[0]: self._missing_at.get(one[0], self._looked_at) for one in due}
+        self._looked_at = now
         if since is None or now - since <= SENT_SECONDS or self.broken:
             return
-        due = _due(next_at=START + timedelta(seconds=now - SENT_SECONDS))
         resting = {(one[0], one[1]): one[2:] for one in _circuits()} if due else {}
         for callback_id, tenant, receiver, next_at in due:
             if not self._world.receivers.are_healthy(tenant):
                 continue
-            at = max(since, _seconds(next_at), self._free_since(tenant))
+            at = max(since, _seconds(next_at), self._missing_at[callback_id], self._free_since(tenant))
             failures, resting_until = resting.get((tenant, receiver), (0, None))
             if failures >= LIMITS.circuit_failures and resting_until is not None:
                 at = max(at, _seconds(resting_until))

@@ -19,6 +19,8 @@ from jobs.states import FINAL_JOB_STATES, AttemptState, JobState
 
 FINAL = {state.value for state in FINAL_JOB_STATES}
 POISON_DEATHS = 3
+CLOCKS_APART_SECONDS = 5.0
+"""At most, where two of them agree."""
 HONEST = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
 """What a job may fail of whose client did nothing to it."""
 
@@ -33,7 +35,7 @@ _attempt_ids = prepared.Read(lambda: Attempt.objects.order_by().values_list("id"
 _given_up = prepared.Read(
     lambda: Attempt.objects.filter(
         state=AttemptState.LOST.value, error_message__startswith="Its worker"
-    ).values_list("id", "job_id", "worker")
+    ).values_list("id", "job_id", "worker", "finished_at")
 )
 _failed_late = prepared.ReadAmong(
     (Job, "id"),
@@ -170,10 +172,13 @@ def _too_soon(world: World, clients: Clients) -> Iterator[str]:
 def _blamed(world: World) -> Iterator[str]:
     """No run is given up for lost whose worker lived all the time and could reach everybody: that Redis was
     silent is nobody's death."""
-    for attempt_id, job_id, worker in _given_up():
+    for attempt_id, job_id, worker, at in _given_up():
         process = world.known.get(worker)
-        if process is not None and process.untroubled:
-            yield f"blamed: attempt {attempt_id} of job {job_id} was LOST, and {worker} lived all the time"
+        if process is None:
+            continue
+        lost_at = (at - START).total_seconds() + CLOCKS_APART_SECONDS
+        if process.troubled_at is None or lost_at < process.troubled_at:
+            yield f"blamed: attempt {attempt_id} of job {job_id} was LOST, and nothing kept {worker} from it"
 
 
 def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
@@ -181,7 +186,7 @@ def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
     for job in jobs.values():
         if job.error_code != POISON:
             continue
-        workers = [worker for _, job_id, worker in _given_up() if job_id == job.id]
+        workers = [worker for _, job_id, worker, _ in _given_up() if job_id == job.id]
         died = [worker for worker in workers if (known := world.known.get(worker)) and not known.alive]
         if len(died) < POISON_DEATHS:
             yield f"poisoned: job {job.id} is poison, lost by {workers}, of which died {died}"

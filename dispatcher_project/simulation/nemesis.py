@@ -14,6 +14,7 @@ from dispatcher_project.simulation.operators import Operators
 from dispatcher_project.simulation.scheduler import Process
 from dispatcher_project.simulation.size import Size
 from dispatcher_project.simulation.store_faults import StoreFaults
+from dispatcher_project.simulation.version_faults import VersionFaults
 from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 
 LEASE_SECONDS = 15.0
@@ -32,6 +33,7 @@ CLOCKS = frozenset(
 )
 LASTING = CLOCKS | {
     "fleet_hangs",
+    "layouts_change",
     "placement_removed",
     "redis_full",
     "secret_unreadable",
@@ -94,7 +96,7 @@ def make_plan(seed: int, size: Size) -> list[Planned]:
     return sorted(planned, key=lambda one: one.at)
 
 
-class Nemesis(CallbackFaults, StoreFaults):
+class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     """plan: of this seed, by `make_plan`."""
 
     def __init__(self, world: World, plan: list[Planned]) -> None:
@@ -191,14 +193,16 @@ class Nemesis(CallbackFaults, StoreFaults):
     def cut_from_redis(self) -> None:
         """It lives and works, and its leases run out."""
         process = self._somebody()
-        process.untroubled, name = False, process.name
+        name = process.name
+        self._world.scheduler.trouble(process)
         self._weather.cut_from_redis.add(name)
         self._sleep(2.0, 3.0 * LEASE_SECONDS)
         self._weather.cut_from_redis.discard(name)
 
     def cut_from_database(self) -> None:
         process = self._somebody()
-        process.untroubled, name = False, process.name
+        name = process.name
+        self._world.scheduler.trouble(process)
         self._weather.cut_from_database.add(name)
         self._sleep(2.0, 2.0 * LEASE_SECONDS)
         self._weather.cut_from_database.discard(name)
@@ -318,7 +322,7 @@ class Nemesis(CallbackFaults, StoreFaults):
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {
     name: function
-    for kind in (Operators, ClockFaults, CallbackFaults, StoreFaults, Nemesis)
+    for kind in (Operators, ClockFaults, CallbackFaults, StoreFaults, VersionFaults, Nemesis)
     for name, function in vars(kind).items()
     if not name.startswith("_") and callable(function)
 }

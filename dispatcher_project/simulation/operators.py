@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dispatcher_project.simulation.world import FLEET, World, models_of, register
+from dispatcher_project.simulation.world import FLEET, SHORT_MODEL, World, models_of, register
 from gpus.models import Pause, Placement, Server, prepared
 from gpus.protocol import BANDS, DesiredState
 from gpus.services import controls
@@ -22,6 +22,7 @@ from jobs.transitions import WAITING
 OPERATOR = "cli:nemesis"
 _PATIENCE_SECONDS = 20.0
 _UNREADABLE = "under another key"
+_SHORT_SECONDS = 0.6
 
 
 class Operators:
@@ -34,7 +35,7 @@ class Operators:
     def _await_index(self) -> None:
         """Until it is whole, or patience is over."""
         until = self._world.scheduler.now + _PATIENCE_SECONDS
-        while not self._world.redis.is_whole(FLEET) and self._world.scheduler.now < until:
+        while not self._world.versions.is_whole(FLEET) and self._world.scheduler.now < until:
             self._world.scheduler.sleep(1.0)
 
     def _server(self) -> str:
@@ -81,7 +82,7 @@ class Operators:
         cap = self._chance.choice([2, 3])
         for tenant in self._world.tenants:
             self._world.operate(partial(rule_tenant, tenant, {"max_running": cap}))
-        self._world.send_short_jobs(self._chance.choice(self._world.tenants), 6 * cap)
+        self._world.send_jobs(self._chance.choice(self._world.tenants), SHORT_MODEL, 6 * cap, _SHORT_SECONDS)
         self._sleep(15.0, 40.0)
         for tenant in self._world.tenants:
             self._world.operate(partial(rule_tenant, tenant, {"max_running": None}))

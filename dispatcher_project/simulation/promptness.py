@@ -119,7 +119,7 @@ class Promptness:
 
     def _unclaimed(self, live: list[_Live]) -> Iterator[_Suspicion]:
         waiting = _waiting()
-        if not waiting or not any(role.takes and role.process.is_well for role in self._world.workers):
+        if not waiting or not any(role.takes_wakes and role.process.is_well for role in self._world.workers):
             return
         readable = {name for name, headers in _servers() if not is_unreadable(headers)}
         placed: dict[str, set[str]] = defaultdict(set)
@@ -152,7 +152,7 @@ class Promptness:
     def _free(self, placed: dict[str, set[str]]) -> Iterator[SlotView]:
         world = self._world
         for fleet in world.fleets:
-            if fleet in world.weather.silent_fleets or not world.redis.is_whole(fleet):
+            if fleet in world.weather.silent_fleets or not world.versions.is_whole(fleet):
                 continue
             servers = [name for name in world.servers_of(fleet) if name in placed]
             try:
@@ -173,7 +173,7 @@ class Promptness:
             (found,) = self._ports.leases(job.fleet).has_tickets(job.pool, [job.ticket])
         except LeasingUnavailable:
             return False
-        return bool(found) and not self._world.redis.is_held(job.fleet, job.id)
+        return bool(found) and not self._world.versions.is_held(job.fleet, job.id)
 
     # -- runs of dead workers --------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from dispatcher_project.simulation.scheduler import START, Scheduler
 from dispatcher_project.simulation.weather import Weather
 from gpus.leasing import keys
+from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import (
     UNGREETED,
     Loaded,
@@ -85,17 +86,21 @@ class RedisServer:
         self._answer_at_all("time")
         return self._timestamp()
 
-    def leases(self, fleet: str) -> SimulatedLeases:
-        return SimulatedLeases(self, fleet)
+    def leases(self, fleet: str, layout: int = 0, refusal: Callable[[], str] = str) -> SimulatedLeases:
+        """layout, refusal: as of `RedisLeases`."""
+        return SimulatedLeases(self, fleet, layout, refusal)
 
-    def is_whole(self, fleet: str) -> bool:
+    def gate(self, fleet: str, layout: int) -> IndexGate:
+        return SimulatedGate(self, fleet, layout)
+
+    def is_whole(self, fleet: str, layout: int = 0) -> bool:
         """The fleet's index, as this run of the server knows it."""
-        made = self.client.hmget(f"{keys.prefix(fleet)}generation", "run_id", "replication")
+        made = self.client.hmget(f"{keys.prefix(fleet, layout)}generation", "run_id", "replication")
         return bool(as_text(made) == [self.run_id, self.replication])
 
-    def is_held(self, fleet: str, job_id: str) -> bool:
+    def is_held(self, fleet: str, job_id: str, layout: int = 0) -> bool:
         """Under a lease, or claimed ahead of one."""
-        return bool(self.client.hexists(f"{keys.prefix(fleet)}held", job_id))
+        return bool(self.client.hexists(f"{keys.prefix(fleet, layout)}held", job_id))
 
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds
@@ -207,8 +212,8 @@ def _library(client: Any, run_id: str, replication: str, code: str) -> str:
 
 
 class SimulatedScripts(Scripts):
-    def __init__(self, server: RedisServer, fleet: str) -> None:
-        super().__init__(server.client, keys.prefix(fleet))
+    def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
+        super().__init__(server.client, keys.prefix(fleet, layout))
         self._server, self._fleet, self._term = server, fleet, 0
 
     def load(self) -> Loaded:
@@ -225,6 +230,19 @@ class SimulatedScripts(Scripts):
 
 
 class SimulatedLeases(RedisLeases):
-    def __init__(self, server: RedisServer, fleet: str) -> None:
-        super().__init__(server.client, fleet, now_ms=server.now_ms, monotonic=lambda: server.scheduler.now)
-        self._scripts = SimulatedScripts(server, fleet)
+    def __init__(self, server: RedisServer, fleet: str, layout: int, refusal: Callable[[], str]) -> None:
+        super().__init__(
+            server.client,
+            fleet,
+            now_ms=server.now_ms,
+            monotonic=lambda: server.scheduler.now,
+            layout=layout,
+            refusal=refusal,
+        )
+        self._scripts = SimulatedScripts(server, fleet, layout)
+
+
+class SimulatedGate(IndexGate):
+    def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
+        super().__init__(server.client, fleet, layout, now_ms=server.now_ms)
+        self._scripts = SimulatedScripts(server, fleet, layout)

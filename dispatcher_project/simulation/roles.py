@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
+
+from django.db import DatabaseError
 
 from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
 from gpus.leasing.values import Wakes
+from gpus.models import Process as ProcessRow
 from gpus.protocol import Lease
+from gpus.services import processes
 from jobs.services.commits import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
 from jobs.services.ports import Ports
+from jobs.services.presence import Presence
 from jobs.services.read_ahead import GATHER_SECONDS
 from jobs.services.runs import AttemptRun
 from jobs.services.worker import WATCH_SECONDS, GpuWorker
@@ -24,6 +30,8 @@ KEEPER_SECONDS = 2.5
 """Less often than in life, as `BEAT_SECONDS`; renewals come as often."""
 SIGN_SECONDS = 4.0
 """Of a worker that lives, in the database; less often than in life."""
+PRESENCE_SECONDS = 2.0
+"""Between two looks at the layout in use; less often than in life."""
 OLD_ROWS_SECONDS = 30.0
 KEPT_SECONDS = 8.0
 """For a follower: runs are long here, and some are longer than this."""
@@ -60,6 +68,33 @@ class FiberWriter(GroupCommitWriter):
         self._scheduler.sleep(seconds)
 
 
+class FiberPresence(Presence):
+    """A process says that it lives: a fiber in place of the thread."""
+
+    def __init__(
+        self, ports: Ports, scheduler: Scheduler, process: Process, kind: ProcessRow.Kind, **options: Any
+    ) -> None:
+        super().__init__(ports, kind, name=process.name, **options)
+        self._scheduler, self._process = scheduler, process
+
+    def start(self) -> None:
+        self._ports.layouts.watch()
+        self._scheduler.spawn(self._process, self._keep)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with suppress(DatabaseError):
+            processes.sign_off(self.name)
+
+    def _keep(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.step()
+            except Exception as error:
+                self._scheduler.note(self._process.name, f"presence failed: {error}")
+            self._scheduler.sleep(PRESENCE_SECONDS)
+
+
 class FiberWorker(GpuWorker):
     """A GPU worker whose threads are fibers."""
 
@@ -75,6 +110,8 @@ class FiberWorker(GpuWorker):
         self.followers.short_seconds, self.followers.kept_seconds = math.inf, KEPT_SECONDS
 
     def start(self) -> None:
+        if self.presence is not None:
+            self.presence.start()
         self.settlement.writer.start()
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
@@ -134,12 +171,26 @@ class FiberWorker(GpuWorker):
 
 
 class WorkerRole:
-    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
-        self.process = process
+    """is_present: it says in the database that it lives, as all do in life; only where layouts change does
+    anybody look."""
+
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
+        self.process, self.ports = process, ports
         self.takes = True
         self.worker = FiberWorker(ports, scheduler, process)
+        if is_present:
+            self.worker.presence = FiberPresence(
+                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready
+            )
         self._scheduler = scheduler
         self.worker.start()
+
+    @property
+    def takes_wakes(self) -> bool:
+        """Not while another layout is in use."""
+        return self.takes and self.worker.takes_wakes()
 
     def work(self, pool: str, host: str | None) -> None:
         self._scheduler.spawn(self.process, lambda: self._work(pool, host))
@@ -152,7 +203,7 @@ class WorkerRole:
 
     def stop(self) -> None:
         """SIGTERM: hand over, wait the grace, interrupt, write what is queued, end."""
-        self.takes = self.process.untroubled = False
+        self.takes = False
         self._scheduler.spawn(self.process, self._stop)
 
     def _stop(self) -> None:
@@ -161,6 +212,8 @@ class WorkerRole:
         self.worker.interrupt()
         self._until(lambda: not self.worker.busy(), 10.0)
         self._until(lambda: not self.worker.settlement.writer.backlog, 10.0)
+        if self.worker.presence is not None:
+            self.worker.presence.stop()
         self._scheduler.sleep(0.1)
         self._scheduler.kill(self.process)
 
@@ -171,12 +224,17 @@ class WorkerRole:
 
 
 class SweepsRole:
-    """One process that runs the sweeps when beat ticks."""
+    """One process that runs the sweeps when beat ticks. is_present: as of `WorkerRole`."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
-        self.process = process
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
+        self.process, self.ports = process, ports
         self._scheduler = scheduler
         self._runner = Runner(ports, swept, in_thread=lambda work: scheduler.spawn(process, work))
+        if is_present:
+            kind = ProcessRow.Kind.SWEEPS
+            FiberPresence(ports, scheduler, process, kind, in_company=self.tick).start()
 
     def tick(self) -> None:
         self._scheduler.spawn(self.process, self._tick)
@@ -189,11 +247,15 @@ class SweepsRole:
 
 
 class WebRole:
-    """Answers requests; a request whose process dies is answered by nobody."""
+    """Answers requests; one whose process dies is answered by nobody. is_present: as of `WorkerRole`."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports) -> None:
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
         self.process, self.ports = process, ports
         self._scheduler = scheduler
+        if is_present:
+            FiberPresence(ports, scheduler, process, ProcessRow.Kind.WEB).start()
 
     def ask(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
         """What the service returns or raises, to a client; ConnectionError if no answer comes."""

@@ -49,9 +49,15 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
     began = time.perf_counter()
     plan = make_plan(seed, size)
     names = {planned.name for planned in plan}
-    two_fleets, skewed = "fleet_hangs" in names, names.isdisjoint(CLOCKS)
     with prepared.over(lambda: connection):  # one thread, one connection: nobody needs to look for it
-        return _simulate(World(seed, client, two_fleets=two_fleets, skewed=skewed), plan, began, size)
+        world = World(
+            seed,
+            client,
+            two_fleets="fleet_hangs" in names,
+            layouts_change="layouts_change" in names,
+            skewed=names.isdisjoint(CLOCKS),
+        )
+        return _simulate(world, plan, began, size)
 
 
 def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Verdict:

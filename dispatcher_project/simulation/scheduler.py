@@ -35,13 +35,13 @@ class Fiber(greenlet):
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """skew_seconds: of its wall clock. untroubled: it was never killed, stopped, cut off or told to end.
+    """skew_seconds: of its wall clock. troubled_at: when it was killed, stopped or cut off first.
     held: fibers that came due while it was stopped. chance: of how long its steps take; None: everybody's."""
 
     name: str
     skew_seconds: float = 0.0
     alive: bool = True
-    untroubled: bool = True
+    troubled_at: float | None = None
     died_at: float | None = None
     stopped: bool = False
     doomed_after: int = 0
@@ -86,8 +86,9 @@ class Scheduler:
         """Ends it between two points. Called by a fiber of its own it raises Killed."""
         if not process.alive:
             return
-        process.alive = process.untroubled = False
+        process.alive = False
         process.died_at = self.now
+        self.trouble(process)
         self.note(process.name, "killed")
         current = getcurrent()
         for fiber in list(process.fibers):
@@ -100,8 +101,14 @@ class Scheduler:
 
     def stop(self, process: Process) -> None:
         """SIGSTOP: its fibers stand still, its clocks go on."""
-        process.stopped, process.untroubled = True, False
+        process.stopped = True
+        self.trouble(process)
         self.note(process.name, "stopped")
+
+    def trouble(self, process: Process) -> None:
+        """From now on what it holds may be lost."""
+        if process.troubled_at is None:
+            process.troubled_at = self.now
 
     def go_on(self, process: Process) -> None:
         if process.stopped and process.alive:

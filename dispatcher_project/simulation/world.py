@@ -26,6 +26,7 @@ from dispatcher_project.simulation.receivers import Receivers
 from dispatcher_project.simulation.redis_link import RedisServer
 from dispatcher_project.simulation.roles import SIGN_SECONDS, SweepsRole, WebRole, WorkerRole, spread
 from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
+from dispatcher_project.simulation.versions import Versions
 from dispatcher_project.simulation.weather import Weather
 from gpus import queries
 from gpus.errors import LeasingUnavailable
@@ -34,6 +35,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.node import runs
 from gpus.protocol import Clock
+from gpus.services.layouts import Layouts
 from gpus.services.mirror import LeasesOf
 from gpus.services.registry import register_server
 from gpus.services.secrets import encrypt
@@ -79,10 +81,19 @@ SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
 
 
 class World:
-    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one. skewed: whether
-    a worker's clock may be half a minute off from the start."""
+    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one. layouts_change:
+    whether processes of another key layout may come. skewed: whether a worker's clock may be half a minute
+    off from the start."""
 
-    def __init__(self, seed: int, client: Any, *, two_fleets: bool = False, skewed: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        client: Any,
+        *,
+        two_fleets: bool = False,
+        layouts_change: bool = False,
+        skewed: bool = True,
+    ) -> None:
         self.seed, self.two_fleets, self.skewed = seed, two_fleets, skewed
         self.fleets = (FLEET, SECOND_FLEET) if two_fleets else (FLEET,)
         self.pool_of = {**POOL_OF, SECOND_MODEL: SECOND_MODEL} if two_fleets else POOL_OF
@@ -92,6 +103,7 @@ class World:
         self.weather = Weather(random.Random(f"{seed} weather"))
         self._reset()
         self.redis = RedisServer(client, self.scheduler, self.weather)
+        self.versions = Versions(self.redis, differ=layouts_change)
         self.database = DatabaseLink(self.scheduler, self.weather)
         self.outside = Process("outside")
         self.servers = {server.name: server for server in self._fleet()}
@@ -115,8 +127,8 @@ class World:
         """Spans whose commits the database has lost."""
         self._is_forgetting = False
         self.on_forgotten: Callable[[], None] = lambda: None
-        self.send_short_jobs: Callable[[int, int], None] = lambda tenant, count: None
-        """By a client of the tenant."""
+        self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
+        """By a client of the tenant, which run for so many seconds each."""
         self.ask_for_callbacks: Callable[[int], None] = lambda tenant: None
         """For all that the tenant has not submitted yet."""
         self._operations: list[tuple[float, Callable[[Ports], object]]] = []
@@ -167,19 +179,23 @@ class World:
         )
         clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread
         clock.keep_asking(partial(self._after, process))
-        return self._ports(process, clock, clock)
+        return self._ports(process, clock, clock, *self.versions.of_new_process(clock))
 
     def true_ports(self) -> Ports:
         """Of who judges: its clock is right, and nothing happens to it."""
         judge = Process("judge")
-        return self._ports(judge, VirtualClock(self.scheduler, judge), AgreedClocks())
+        clock = VirtualClock(self.scheduler, judge)
+        return self._ports(judge, clock, AgreedClocks(), *self.versions.of_the_judge())
 
-    def _ports(self, process: Process, clock: Clock, clocks: ClockWatch) -> Ports:
-        fleets: dict[str, Any] = {}
+    def _ports(
+        self, process: Process, clock: Clock, clocks: ClockWatch, layouts: Layouts, leases: LeasesOf
+    ) -> Ports:
         return Ports(
             clock=clock,
             clocks=clocks,
-            leases=lambda fleet: fleets.get(fleet) or fleets.setdefault(fleet, self.redis.leases(fleet)),
+            leases=leases,
+            layouts=layouts,
+            index_gate=self.redis.gate,
             send_wakes=self._send_wakes,
             wake_callbacks=self._wake_callbacks,
             announce=self._announce,
@@ -206,16 +222,19 @@ class World:
     def start_worker(self) -> None:
         process = self.process("worker")
         self.workers = [role for role in self.workers if role.process.alive]
-        self.workers.append(WorkerRole(self.scheduler, process, self.ports(process)))
+        self.workers.append(WorkerRole(*self._born(process)))
 
     def start_sweeper(self) -> None:
         process = self.process("sweeps")
         self.sweepers = [role for role in self.sweepers if role.process.alive]
-        self.sweepers.append(SweepsRole(self.scheduler, process, self.ports(process)))
+        self.sweepers.append(SweepsRole(*self._born(process)))
 
     def start_web(self) -> None:
         process = self.process("web")
-        self.web = WebRole(self.scheduler, process, self.ports(process))
+        self.web = WebRole(*self._born(process))
+
+    def _born(self, process: Process) -> tuple[Scheduler, Process, Ports, bool]:
+        return self.scheduler, process, self.ports(process), self.versions.differ
 
     def start_callbacks(self, skew_seconds: float = 0.0) -> None:
         """skew_seconds: of its host's clock. Its steps draw from a chance of their own: what is delivered
@@ -252,9 +271,11 @@ class World:
         return (
             self.beat_is_up
             and self.beat_seconds <= BEAT_SECONDS
-            and all(self.redis.is_whole(fleet) for fleet in self.fleets)
+            and all(self.versions.is_whole(fleet) for fleet in self.fleets)
             and any(
-                role.process.is_well and not self.weather.keeps_from_sweeping(role.process.name)
+                role.process.is_well
+                and role.ports.layouts.leads()
+                and not self.weather.keeps_from_sweeping(role.process.name)
                 for role in self.sweepers
             )
         )
@@ -309,7 +330,7 @@ class World:
         until = self.scheduler.now + QUEUED_SECONDS
         self.scheduler.sleep(self.chance.random() * 0.02)
         while self.scheduler.now < until:
-            takers = [role for role in self.workers if role.process.alive and role.takes]
+            takers = [role for role in self.workers if role.process.alive and role.takes_wakes]
             if takers and not self.weather.broker_down:
                 self.chance.choice(takers).work(pool, host)
                 return
@@ -325,9 +346,17 @@ class World:
         while True:
             self.scheduler.sleep(self.beat_seconds)
             if self.beat_is_up and not self.weather.broker_down:
-                for role in self.sweepers:
-                    if role.process.alive and not role.process.stopped:
-                        role.tick()
+                for role in self._ticked():
+                    role.tick()
+
+    def _ticked(self) -> Sequence[SweepsRole]:
+        """In life one of them takes a tick; here all do, so that they meet, but those of another layout."""
+        roles = [role for role in self.sweepers if role.process.alive and not role.process.stopped]
+        layouts = sorted({role.ports.layouts.layout for role in roles})
+        if len(layouts) < 2:
+            return roles
+        takes = self.chance.choice(layouts)
+        return [role for role in roles if role.ports.layouts.layout == takes]
 
     # -- set-up ----------------------------------------------------------------------------------------
 

@@ -35,3 +35,10 @@ def test_no_law_is_broken(player: Player, faults: str, first: int) -> None:
     """first: near a seed that showed it."""
     played = player.play(1, first=first, faults=faults, jobs=20, faults_each=5)
     assert played["broken"] == []
+
+
+@pytest.mark.parametrize("seed", [4, 11])
+def test_an_upgrade_to_another_layout_breaks_no_law(player: Player, seed: int) -> None:
+    """4: sweeps of both layouts take ticks by turns. 11: old workers' runs outlive the switch by a lease."""
+    played = player.play(1, first=seed, faults="layouts_change", jobs=20, faults_each=4)
+    assert played["broken"] == []
