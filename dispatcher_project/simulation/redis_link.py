@@ -226,7 +226,13 @@ class SimulatedScripts(Scripts):
 
     def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
         send = super()._send
-        return self._server.call(self._fleet, self._term, name, args, lambda: send(loaded, name, args))
+
+        def send_now() -> Any:
+            """With the time of now: the caller may have stood still since it put its arguments together."""
+            _, colon, since = str(args[0]).partition(":")
+            return send(loaded, name, (f"{self._server.now_ms() * 1000}{colon}{since}", *args[1:]))
+
+        return self._server.call(self._fleet, self._term, name, args, send_now)
 
 
 class SimulatedLeases(RedisLeases):
