@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dispatcher_project.simulation.judge import FINAL
 from dispatcher_project.simulation.operators import is_unreadable
@@ -47,7 +48,9 @@ _live = prepared.Read(
         "id", "job_id", "worker", "server", "model", "job__tenant"
     )
 )
-_written = prepared.Read(lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")).values_list("pk"))
+_worker = prepared.Read(
+    lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")).values_list("worker", flat=True)
+)
 _asked = prepared.Read(
     lambda: (
         Job.objects.exclude(cancel_requested_at=None)
@@ -72,8 +75,25 @@ _placed = prepared.Read(lambda: Placement.objects.order_by().values_list("server
 _pauses = prepared.Read(lambda: Pause.objects.order_by().values_list("kind", "name"))
 
 
-def _is_final(attempt_id: str | None, live: set[str]) -> bool:
-    return attempt_id not in live and bool(_written(id=attempt_id))
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What still holds a slot though its run is over. died_at: of its worker, which can't give it back."""
+
+    worker: str
+    died_at: float | None
+
+
+_Slot = tuple[SlotView, _Ended | None]
+
+
+def _is_idle(view: SlotView, ended: _Ended | None) -> bool:
+    """Also if its run is over and its worker, which lives, could not give it back. Nobody gives back what a
+    dead one held: its lease must run out first, a whole lease time after the look that follows a silence."""
+    if view.resting or view.circuit is not CircuitState.CLOSED:
+        return False
+    if ended is None:
+        return view.state == "free"
+    return ended.died_at is None or (view.expires_in_seconds or 0.0) <= 0.0
 
 
 class Promptness:
@@ -110,14 +130,16 @@ class Promptness:
     def _suspicions(self) -> Iterator[_Suspicion]:
         """What must not last, the seconds that it may, and the law."""
         live = _live()
+        slots = list(self._slots(live))
         yield from self._dead(live)
+        yield from self._kept(slots)
         yield from self._cancels(live)
         if self._world.beat_seconds <= BEAT_SECONDS:
-            yield from self._unclaimed(live)
+            yield from self._unclaimed(live, slots)
 
     # -- free slots ------------------------------------------------------------------------------------
 
-    def _unclaimed(self, live: list[_Live]) -> Iterator[_Suspicion]:
+    def _unclaimed(self, live: list[_Live], slots: list[_Slot]) -> Iterator[_Suspicion]:
         waiting = _waiting()
         if not waiting or not any(role.takes_wakes and role.process.is_well for role in self._world.workers):
             return
@@ -129,7 +151,7 @@ class Promptness:
         running, caps, pauses = Counter(one[-1] for one in live), dict(_caps()), set(_pauses())
         if any(kind == Pause.Kind.SYSTEM for kind, _ in pauses):
             return
-        free = list(self._free(placed))
+        free = [view for view, ended in slots if split_slot(view.slot)[0] in placed and _is_idle(view, ended)]
         for job in waiting:
             if running[job.tenant_id] >= caps.get(job.tenant_id, 1000):
                 continue
@@ -149,24 +171,28 @@ class Promptness:
                     )
                     break
 
-    def _free(self, placed: dict[str, set[str]]) -> Iterator[SlotView]:
+    def _slots(self, live: list[_Live]) -> Iterator[_Slot]:
         world = self._world
+        of_live = {one[0] for one in live}
         for fleet in world.fleets:
             if fleet in world.weather.silent_fleets or not world.versions.is_whole(fleet):
                 continue
-            servers = [name for name in world.servers_of(fleet) if name in placed]
             try:
-                views = self._ports.leases(fleet).slots_of(servers)
+                views = self._ports.leases(fleet).slots_of(world.servers_of(fleet))
             except LeasingUnavailable:
                 continue
-            live = {one[0] for one in _live()}
             for view in views:
-                if view.resting or view.circuit is not CircuitState.CLOSED:
-                    continue
-                # also one whose run is over and whose holder could not give it back
-                is_held = view.state in ("leased", "settling")
-                if view.state == "free" or (is_held and _is_final(view.attempt_id, live)):
-                    yield view
+                yield view, self._ended(view, of_live)
+
+    def _ended(self, view: SlotView, live: set[str]) -> _Ended | None:
+        if view.state not in ("leased", "settling") or view.attempt_id in live:
+            return None
+        worker: str | None = _worker.first(id=view.attempt_id)
+        return None if worker is None else _Ended(worker, self._died_at(worker))
+
+    def _died_at(self, worker: str) -> float | None:
+        process = self._world.known.get(worker)
+        return None if process is None else process.died_at
 
     def _has_ticket(self, job: Job) -> bool:
         try:
@@ -177,21 +203,35 @@ class Promptness:
 
     # -- runs of dead workers --------------------------------------------------------------------------
 
+    @property
+    def _judged_seconds(self) -> float:
+        """A silence grants a lease its time once more, and each is seen at a look (docs/failures.md)."""
+        return 2.0 * (LEASE_SECONDS + self._world.beat_seconds) + LATER_SECONDS
+
+    def _kept(self, slots: list[_Slot]) -> Iterator[_Suspicion]:
+        for view, ended in slots:
+            if ended is not None and ended.died_at is not None:
+                yield (
+                    ("kept", view.slot, str(view.attempt_id)),
+                    self._judged_seconds,
+                    f"kept: slot {view.slot} is {view.state} by attempt {view.attempt_id}, which is over, "
+                    f"its worker {ended.worker} died at {ended.died_at:.1f}",
+                )
+
     def _dead(self, live: list[_Live]) -> Iterator[_Suspicion]:
         world = self._world
-        allowed = 2.0 * (LEASE_SECONDS + world.beat_seconds) + LATER_SECONDS
         secrets = {name: headers for name, headers in _servers()}
         for attempt_id, job_id, worker, server, _, _ in live:
-            process = world.known.get(worker)
-            if process is None or process.died_at is None or is_unreadable(secrets.get(server, "")):
+            died_at = self._died_at(worker)
+            if died_at is None or is_unreadable(secrets.get(server, "")):
                 continue
             if world.fleet_of(server) in world.weather.silent_fleets:
                 continue
             yield (
                 ("dead", attempt_id),
-                allowed,
+                self._judged_seconds,
                 f"dead: attempt {attempt_id} of job {job_id} on {server} is live, its worker {worker} "
-                f"died at {process.died_at:.1f}",
+                f"died at {died_at:.1f}",
             )
 
     # -- cancels ---------------------------------------------------------------------------------------
