@@ -44,6 +44,7 @@ from jobs.callbacks.signing import new_secret
 from jobs.models import Tenant
 from jobs.services import late_tickets, limits, quotas, signs, slow_redis, turns
 from jobs.services.attempts import accept_push
+from jobs.services.database_clock import read_last_told_time
 from jobs.services.ports import Ports
 from jobs.services.push_tokens import push_token
 from jobs.sweeps import generation, orphans
@@ -175,6 +176,7 @@ class World:
             VirtualClock(self.scheduler, process),
             self.redis.time,
             self.database.time,
+            read_last_told_time,
             tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
         )
         clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread

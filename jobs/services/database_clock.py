@@ -27,7 +27,12 @@ def last_told_time() -> float | None:
     """The latest time that a sweep wrote, seconds since the epoch: by the clock that its process goes by. A
     living sweeper writes every five seconds. None: none ever ran."""
     with _own_connection() as own, over(lambda: own):
-        at = _last_run.first()
+        return read_last_told_time()
+
+
+def read_last_told_time() -> float | None:
+    """The same over the connection of this thread."""
+    at = _last_run.first()
     return None if at is None else float(at.timestamp())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from django.db.models import QuerySet
@@ -25,6 +26,8 @@ from jobs.states import JobState
 from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended
 
+Due = Callable[[Job], datetime]
+"""When its time is over."""
 Reason = Callable[[Job], tuple[str, str]]
 """The error's code and message."""
 LIMIT = 500
@@ -35,12 +38,12 @@ def sweep(ports: Ports) -> SweepCount:
     """repaired: jobs ended FAILED."""
     now = ports.clock.now()
     count = SweepCount()
-    for overdue, reason in (
-        (_past_deadline, _deadline_passed),
-        (_past_start_deadline, _never_started),
+    for overdue, due, reason in (
+        (_past_deadline, attrgetter("deadline_at"), _deadline_passed),
+        (_past_start_deadline, attrgetter("start_deadline_at"), _never_started),
     ):
         for jobs in in_batches(overdue(now=now)):
-            count += end_jobs("deadlines", jobs, now, ports, reason)
+            count += end_jobs("deadlines", jobs, due, ports, reason)
     return count
 
 
@@ -63,11 +66,14 @@ _past_start_deadline = prepared.Read(
 )
 
 
-def end_jobs(sweep: str, jobs: Sequence[Job], now: datetime, ports: Ports, reason: Reason) -> SweepCount:
+def end_jobs(sweep: str, jobs: Sequence[Job], due: Due, ports: Ports, reason: Reason) -> SweepCount:
     """Fails these waiting jobs. Tickets are removed first, outside the transaction; a job that is on a slot
     by now is left alone. Does nothing while clocks disagree: a failed job stays failed."""
     if jobs and (why := clocks_disagree(ports)):
         return why
+    # the jobs were found by the time of before: comparing the clocks may have set it back
+    now = ports.clock.now()
+    jobs = [job for job in jobs if due(job) <= now]
     off_the_line: list[Job] = []
     ends: list[Ended] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from gpus.models import prepared
 from gpus.models.prepared import value
@@ -30,7 +31,7 @@ def sweep(ports: Ports) -> SweepCount:
         retried = [job for job in jobs if _was_set_before_it_waited(job)]
         count += sweep_rows("long_waits", retried, _set_anew)
         ended = [job for job in jobs if job not in retried]
-        count += end_jobs("long_waits", ended, now, ports, _reason)
+        count += end_jobs("long_waits", ended, attrgetter("queue_deadline_at"), ports, _reason)
     return count
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpus.errors import ServerLost
+from gpus.leasing.clock import FRESH_SECONDS, SharedClock
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import ReleaseMode
 from jobs import transitions
@@ -132,6 +133,26 @@ def test_no_job_fails_by_its_time_while_clocks_disagree(world: World, sweep: Swe
     assert all(in_line(world, job) for job in jobs)
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
     clocks.ahead = 0.0
+    assert sweep(ports).repaired > 0
+
+
+@pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
+def test_no_job_fails_by_a_time_that_the_comparison_of_clocks_took_back(world: World, sweep: Sweep) -> None:
+    """As of a process that began while Redis was away and the database's clock five minutes ahead."""
+    world.server()
+    soon = world.clock.now() + timedelta(seconds=5)
+    jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
+    host, ahead = world.clock, [300.0]
+    clock = SharedClock(host, lambda: None, lambda: host.now().timestamp() + ahead[-1])
+    ports = replace(world.ports, clock=clock, clocks=clock)
+    clock.ask()
+    assert clock.now() > soon
+    ahead.append(0.0)
+    host.advance(FRESH_SECONDS)
+    assert sweep(ports).repaired == 0
+    assert all(in_line(world, job) for job in jobs)
+    assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
+    host.advance(5)
     assert sweep(ports).repaired > 0
 
 
