@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.db.models import F
 from django.db.models.functions import Now
 
 from dispatcher_project.embedded import EmbeddedValkey
@@ -478,6 +479,18 @@ def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:
     assert (row.layout, row.ready) == (OLD, {"main": "s1"})
     assert processes.lives_elsewhere("w1", NEW)
     assert not processes.lives_elsewhere("w1", OLD)
+
+
+def test_who_died_while_the_databases_clock_was_ahead_lives_no_longer_than_others(upgrade: Upgrade) -> None:
+    upgrade.old.beat("dead")
+    upgrade.old.beat("alive")
+    Process.objects.update(beat_at=Now() + timedelta(seconds=300))
+    upgrade.old.beat("alive")
+    assert processes.lives_elsewhere("dead", NEW), "until it was silent for long enough"
+    Process.objects.update(beat_at=F("beat_at") - processes.silent_after())
+    assert not processes.lives_elsewhere("dead", NEW)
+    upgrade.old.beat("alive")
+    assert processes.lives_elsewhere("alive", NEW)
 
 
 def switched(upgrade: Upgrade, *workers: str) -> None:
