@@ -63,7 +63,10 @@ class Write:
 
 class Writer(Protocol):
     """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
-    False if nothing is known that could be written together with it, so that waiting for more is no use."""
+    False if nothing is known that could be written together with it, so that waiting for more is no use.
+    again: what was confirmed lately, to be written again first after the database failed."""
+
+    again: Callable[[], list[Write]]
 
     def start(self) -> None: ...
 
@@ -92,6 +95,7 @@ class GroupCommitWriter:
     """
 
     def __init__(self, after_commit: AfterCommit, *, gather_seconds: float = GATHER_SECONDS) -> None:
+        self.again: Callable[[], list[Write]] = list
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
@@ -175,6 +179,8 @@ class GroupCommitWriter:
                 log.warning("commit_failed", writes=len(batch), error=str(error).strip())
                 close_old_connections()
                 connection.close()
+                if not tries:
+                    batch[:0] = self.again()  # who answers next may be a standby that lacks it
                 self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
         self._failing = False

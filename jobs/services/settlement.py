@@ -22,8 +22,9 @@ from jobs import tallies, transitions
 from jobs.models import Job
 from jobs.retry import Ending
 from jobs.services import finish
-from jobs.services.commits import GroupCommitWriter, MakeWriter, Writer
+from jobs.services.commits import GroupCommitWriter, MakeWriter, Write, Writer
 from jobs.services.late_releases import LateReleases, Unreleased
+from jobs.services.latest_ends import LatestEnds
 from jobs.services.ports import Ports
 from jobs.services.runs import AttemptRun
 from jobs.transitions import End, Ended, Start, StartOutcome, Touched
@@ -33,11 +34,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class EndWritten:
-    """An end's outcome with the lease that settles by it."""
+    """An end's outcome with the lease that settles by it. end: as it was written, if it was."""
 
     ended: Ended
     leases: Leases
     ref: LeaseRef
+    end: End | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Settlement:
             on_lost=on_lost,
         )
         self.writer: Writer = writer(self._after_commit)
+        self.writer.again = self._again
+        self._latest = LatestEnds(ports.clock.monotonic)
         self._late = LateReleases(ports, self.keeper, worker=name)
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 
@@ -140,7 +144,7 @@ class Settlement:
     ) -> Future[Any]:
         def apply() -> EndWritten:
             known = end if _is_committed(started) else replace(end, start=None)
-            return EndWritten(transitions.end_attempt(known), leases, lease.ref)
+            return EndWritten(transitions.end_attempt(known), leases, lease.ref, known)
 
         return self.writer.submit(
             apply,
@@ -248,6 +252,8 @@ class Settlement:
         self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
         for end in ends:
             self._unsettled[end.ref] = end
+            if end.ended.won and end.end is not None:
+                self._keep(end.end, end.leases, end.ref)
             if not end.ended.won:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
@@ -255,6 +261,21 @@ class Settlement:
         self._settle()
         finish.after_ends([end.ended for end in ends], self.ports)
         tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
+
+    def _keep(self, end: End, leases: Leases, ref: LeaseRef) -> None:
+        """Not with its outcome: that holds the job, with its payload."""
+
+        def apply() -> EndWritten | None:
+            ended = transitions.end_again(end)
+            if not ended.won:
+                return None
+            log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
+            return EndWritten(ended, leases, ref)
+
+        self._latest.add(end.result, apply, Touched(end.job_id, end.attempt_id))
+
+    def _again(self) -> list[Write]:
+        return [Write(apply, touched) for apply, touched in self._latest.take()]
 
     def _settle(self) -> None:
         """Writer and watcher may both be here: settling twice changes nothing."""

@@ -4,7 +4,7 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
-from .attempts import End, end_attempt, note_news, note_remote_id, take_over
+from .attempts import End, end_again, end_attempt, note_news, note_remote_id, take_over
 from .quarantine import quarantine_slot
 from .starts import Start, StartOutcome, start_attempt
 from .together import Touched, together, write_out
@@ -33,6 +33,7 @@ __all__ = [
     "change_standing",
     "create_jobs",
     "dismiss",
+    "end_again",
     "end_attempt",
     "end_cancelled",
     "end_waiting",

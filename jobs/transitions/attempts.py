@@ -20,7 +20,7 @@ from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_job
 from jobs.transitions.starts import Start, start_again
 from jobs.transitions.together import change, lock_job, read_attempt, write_out
-from jobs.transitions.waiting import Ended
+from jobs.transitions.waiting import WAITING, Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,15 @@ def end_attempt(end: End) -> Ended:
         callback_id=call_back(job, end.at),
         quarantined=end.ending.suspect,
     )
+
+
+def end_again(end: End) -> Ended:
+    """Writes an end that was committed before; changes nothing where it is there, or its job went on without
+    it."""
+    job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
+    is_live = attempt is not None and attempt.state in LIVE_ATTEMPT_STATES
+    is_missing = attempt is None and end.start is not None and job is not None and job.state in WAITING
+    return end_attempt(end) if is_live or is_missing else Ended(won=False, job=job)
 
 
 def _told(error: GpuError) -> str:

@@ -36,6 +36,7 @@ class HandWriter:
         self.failing = False
         self.backlog = 0
         self.gathered: list[bool] = []
+        self.again: Callable[[], list[Write]] = list
         self._after_commit = after_commit
         self._queue: list[Write] = []
 
@@ -51,9 +52,11 @@ class HandWriter:
             self.commit()
         return write.done
 
-    def commit(self) -> None:
+    def commit(self, *, after_failure: bool = False) -> None:
         """In the writer's order: written, told, then the futures."""
         batch, self._queue = self._queue, []
+        if after_failure:
+            batch[:0] = self.again()
         outcomes = write_batch(batch)
         self._after_commit([outcome for outcome in outcomes if not isinstance(outcome, BaseException)])
         for write, outcome in zip(batch, outcomes, strict=True):

@@ -220,3 +220,26 @@ def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_b
     eventually(lambda: not writer._idle)
     assert batches == [["alone"], ["first", "second"]], "the haste is over"
     assert writer.stop()
+
+
+def test_what_was_confirmed_lately_is_written_again_first_after_the_database_failed(monkeypatch):
+    """Once: who answers next may be a standby that lacks it."""
+    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    real, failures, order = commits.write_batch, iter(range(3)), []
+
+    def fails_at_first(batch):
+        if next(failures, None) is not None:
+            raise OperationalError("server closed the connection unexpectedly")
+        return real(batch)
+
+    monkeypatch.setattr(commits, "write_batch", fails_at_first)
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.again = lambda: [Write(lambda: order.append("confirmed"))]
+    done = [writer.submit(lambda: order.append("next"))]
+    writer.start()
+    try:
+        done[0].result(10)
+        writer.submit(lambda: order.append("later")).result(10)
+    finally:
+        writer.stop()
+    assert order == ["confirmed", "next", "later"]

@@ -1,0 +1,135 @@
+"""A database that fails over to a copy without the last commits has forgotten ends that it confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.models import Attempt, Callback, Event, Job
+from jobs.services.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
+from jobs.states import AttemptState, JobState
+from tests.jobs.services.by_hand import Hands, by_hand
+from tests.jobs.services.shop import Shop
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def run(hands: Hands) -> Job:
+    job = hands.submit()
+    hands.worker.work("m")
+    hands.writer.commit()
+    return Job.objects.get(id=job.id)
+
+
+def forget_end(job: Job) -> None:
+    """As the copy has it: the run goes on."""
+    Attempt.objects.filter(job=job).update(state=AttemptState.SENT, finished_at=None)
+    Event.objects.filter(job=job, seq__gt=2).delete()
+    Job.objects.filter(id=job.id).update(
+        state=JobState.RUNNING,
+        live_attempt=Attempt.objects.get(job=job).id,
+        result=None,
+        finished_at=None,
+        event_seq=2,
+    )
+
+
+def forget_start() -> None:
+    Attempt.objects.all().delete()
+    Event.objects.filter(seq__gt=1).delete()
+    as_accepted = {"live_attempt": None, "attempts_made": 0, "started_at": None, "event_seq": 1}
+    Job.objects.update(state=JobState.QUEUED, finished_at=None, result=None, **as_accepted)
+
+
+def fail_over(hands: Hands) -> None:
+    """A commit fails and is tried again."""
+    hands.writer.commit(after_failure=True)
+
+
+@pytest.mark.parametrize("knows_start", [True, False])
+def test_an_end_is_written_again(shop: Shop, knows_start: bool) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    if knows_start:
+        forget_end(job)
+    else:
+        forget_start()
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.live_attempt, job.attempts_made) == ("completed", "done", None, 1)
+    kinds = Event.objects.order_by("seq").values_list("type", flat=True)
+    assert list(kinds) == ["queued", "started", "completed"]
+    assert Attempt.objects.get().state == AttemptState.COMPLETED
+    hands.worker.work("m")
+    assert hands.gpu.sent == [job.id], "it ran once"
+
+
+def test_it_stands_before_the_next_start_on_its_slot(shop: Shop) -> None:
+    hands = by_hand(shop)
+    first = run(hands)
+    hands.writer.at_once = False
+    second = hands.submit()
+    hands.worker.work("m")
+    forget_end(first)
+    fail_over(hands)
+    states = dict(Job.objects.values_list("id", "state"))
+    assert states == {first.id: "completed", second.id: "completed"}
+    assert hands.slot() == "free"
+
+
+def test_what_is_there_is_not_written_twice(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    before = list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count()
+    for _ in range(2):
+        fail_over(hands)
+    assert before == (list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count())
+    assert Job.objects.get() == job
+
+
+def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    forget_start()
+    Job.objects.update(state=JobState.RUNNING, live_attempt="another")
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.live_attempt, Attempt.objects.count()) == ("running", "another", 0)
+    assert hands.slot() == "free"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def kept(ends: LatestEnds) -> list[Any]:
+    return [about for _, about in ends.take()]
+
+
+def test_only_the_latest_are_kept() -> None:
+    clock = Clock()
+    ends = LatestEnds(clock)
+    for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
+        ends.add(None, list, clock.now)
+    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5]
+    assert kept(ends) == []
+
+
+def test_they_take_little_memory() -> None:
+    ends = LatestEnds(Clock())
+    ends.add("x" * 2 * LARGE_BYTES, list, "large")
+    for number in range(2 * KEPT_BYTES // LARGE_BYTES):
+        ends.add({"text": "x" * (LARGE_BYTES - 100)}, list, number)
+    found = kept(ends)
+    assert "large" not in found
+    assert 0.8 * KEPT_BYTES < len(found) * LARGE_BYTES < KEPT_BYTES
+    assert found[-1] == 2 * KEPT_BYTES // LARGE_BYTES - 1
+
+
+def test_a_large_result_is_not_counted_to_its_end() -> None:
+    assert rough_bytes([[1.0] * 10] * 1_000_000, 1000) < 1200
+    assert rough_bytes({"text": "abc", "more": [1, None, True]}, 1000) < 150
