@@ -37,13 +37,15 @@ def announced_seconds(fleets: int) -> float:
 @dataclass(slots=True)
 class _Held:
     """sure_at: monotonic time at which the last successful renewal (or the claim) was sent. follows: it did
-    not begin yet."""
+    not begin yet. named_until: when the last renewal that names it was over; infinite while one is under
+    way."""
 
     lease: Lease
     fleet: str
     sure_at: float
     settling: bool = False
     follows: bool = False
+    named_until: float = -math.inf
 
 
 class LeaseKeeper:
@@ -97,6 +99,16 @@ class LeaseKeeper:
     def forget(self, ref: LeaseRef) -> None:
         with self._lock:
             self._held.pop(ref, None)
+
+    def forget_end(self, ref: LeaseRef, asked_at: float) -> bool:
+        """Of an end that was settled by a call sent at `asked_at`, monotonic. False: it is kept, because a
+        renewal that names it was under way since then, and brings it back into an index that is made anew."""
+        with self._lock:
+            held = self._held.get(ref)
+            if held is not None and held.named_until > asked_at:
+                return False
+            self._held.pop(ref, None)
+            return True
 
     def age_seconds(self, lease: Lease) -> float:
         """How old our knowledge of this lease is; infinite if it is not ours (any more). A sender looks
@@ -170,12 +182,18 @@ class LeaseKeeper:
             settling = [held.lease for held in ours if held.settling]
             following = [held.lease for held in ours if held.follows and not held.settling]
             running = [held.lease for held in ours if not (held.settling or held.follows)]
+            for held in ours:
+                held.named_until = math.inf
         try:
             gone = set(self._leases(fleet).renew(self._worker, running, settling, following))
         except LeasingUnavailable as error:
             self._due_at[fleet] = now + min(RETRY_SECONDS, self._renew_seconds)
             log.warning("leases_not_renewed", fleet=fleet, held=len(ours), error=str(error))
             return []
+        finally:
+            with self._lock:
+                for held in ours:
+                    held.named_until = self._clock.monotonic()
         self._due_at[fleet] = now + self._renew_seconds
         return self._confirm(fleet, [*running, *settling], following, gone, now)
 

@@ -285,6 +285,7 @@ class Settlement:
                 by_leases.setdefault(id(end.leases), []).append(end)
         for ends in by_leases.values():
             leases, refs = ends[0].leases, [end.ref for end in ends]
+            asked_at = self.ports.clock.monotonic()
             try:
                 for end in ends:
                     if end.ended.quarantined:  # after a rebuild, settling alone would open the slot
@@ -293,9 +294,12 @@ class Settlement:
             except LeasingUnavailable as error:
                 log.warning("settle_failed", refs=len(refs), error=str(error))
                 continue
-            for ref in refs:
-                self._unsettled.pop(ref, None)
-                self.keeper.forget(ref)
+            for end in ends:
+                if end.ended.quarantined:  # the slot may be free when the watcher comes
+                    self.keeper.forget(end.ref)
+                elif not self.keeper.forget_end(end.ref, asked_at):
+                    continue  # the watcher settles it again
+                self._unsettled.pop(end.ref, None)
             self.ports.send_wakes(wakes)
 
 

@@ -199,6 +199,27 @@ def test_a_run_that_ends_while_the_renewal_is_under_way_was_not_lost(bench: Benc
     assert bench.lost == []
 
 
+def test_an_end_that_was_settled_beside_its_renewal_is_kept(bench: Bench) -> None:
+    """An index that is made anew may have heard of it after it was settled."""
+    ref = a_lease(1).ref
+    bench.keeper.add(a_lease(1))
+    bench.keeper.settle(ref)
+    forgotten: list[bool] = []
+
+    def settled_meanwhile() -> None:
+        forgotten.append(bench.keeper.forget_end(ref, asked_at=bench.clock.at))
+        bench.clock.at += 0.5
+
+    bench.main.during = settled_meanwhile
+    before = bench.clock.at
+    bench.step(1)
+    assert forgotten == [False]
+    assert not bench.keeper.forget_end(ref, asked_at=before + 1), "its answer came later"
+    assert bench.keeper.held() == 1
+    assert bench.keeper.forget_end(ref, asked_at=bench.clock.at)
+    assert bench.keeper.held() == 0
+
+
 def test_a_listener_that_fails_does_not_hide_the_other_losses(bench: Bench) -> None:
     heard: list[str] = []
 

@@ -1,0 +1,52 @@
+"""An end that is committed leaves Redis, and stays away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease, LeaseRef
+from jobs.services.settlement import EndWritten, Settlement
+from jobs.transitions import Ended
+from tests.builders import make_ports
+
+pytestmark = pytest.mark.django_db
+
+
+class RefilledLeases:
+    """An index that is being made anew: a renewal announces what it does not know."""
+
+    def __init__(self) -> None:
+        self.ends: set[LeaseRef] = set()
+        self.before_renewal: Callable[[], object] = lambda: None
+
+    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease], followers: Any) -> Any:
+        self.before_renewal()
+        self.ends |= {lease.ref for lease in settling}
+        return []
+
+    def settled(self, refs: Sequence[LeaseRef]) -> tuple[()]:
+        self.ends -= set(refs)
+        return ()
+
+
+def test_an_end_whose_renewal_arrives_after_it_was_settled_is_settled_again() -> None:
+    index = RefilledLeases()
+    leases = cast("Leases", index)
+    settlement = Settlement(make_ports(leases), name="w", on_lost=lambda ref: None)
+    lease = Lease(
+        pool="m", slot="gpu-1/0", job_id="J", attempt_id="A", epoch=1, model="m", tenant="1",
+        priority=5, fence=1, leased_at_ms=0, estimate_seconds=1.0,
+    )  # fmt: skip
+    keeper = settlement.keeper
+    keeper.add(lease)
+    keeper.settle(lease.ref)
+    index.before_renewal = lambda: settlement._after_commit([EndWritten(Ended(won=True), leases, lease.ref)])
+    keeper.step(settlement.ports.clock.monotonic())
+    assert index.ends == {lease.ref}
+    settlement.release_again()
+    assert index.ends == set()
+    assert (keeper.held(), settlement._unsettled) == (0, {})
