@@ -22,6 +22,11 @@ def living() -> QuerySet[Process]:
     return Process.objects.filter(beat_at__gt=Now() - silent_after())
 
 
+def is_known_elsewhere(name: str, layout: int) -> bool:
+    """Whether a process of this name lived lately whose layout is another one."""
+    return Process.objects.filter(name=name).exclude(layout=layout).exists()
+
+
 def lives_elsewhere(name: str, layout: int) -> bool:
     """Whether a process of this name lives whose layout is another one."""
     return living().filter(name=name).exclude(layout=layout).exists()

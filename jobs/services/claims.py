@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError, transaction
 
 from gpus import queries as fleet
@@ -174,6 +175,11 @@ def _begin(
 ) -> Claimed | None:
     claimed = _read(worker, fleet_name, leases, lease)
     if claimed is None:
+        return None
+    if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
+        # this process stood still meanwhile: a start that is written now has no lease any more
+        _give_back(worker, leases, lease, ReleaseMode.FREE)
+        finish.push_waiting(lease.job_id, worker.ports)
         return None
     worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     return start(worker, claimed)

@@ -36,7 +36,7 @@ from jobs.services import finish
 from jobs.services.ports import Ports
 from jobs.services.signs import Sign, sign_of
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
+from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_fleets, sweep_rows
 from jobs.sweeps.losses import Loss, lose_attempt, lose_unwritten, spec_of
 from jobs.transitions import Ended, StartOutcome
 
@@ -96,10 +96,14 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
 
 
 def _goes_on_elsewhere(attempt: Attempt, ports: Ports) -> bool:
-    """Whether its worker lives, and renews it in the index of the layout that was in use when it began."""
-    return attempt.state in LIVE_ATTEMPT_STATES and processes.lives_elsewhere(
+    """Whether its worker lives, and renews it in the index of the layout that was in use when it began. A
+    database whose clock is set ahead takes all that live for silent, until they say it again."""
+    if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_elsewhere(
         attempt.worker, ports.layouts.layout
-    )
+    ):
+        return False
+    lives = processes.lives_elsewhere(attempt.worker, ports.layouts.layout)
+    return lives or clocks_disagree(ports) is not None
 
 
 def _resolve_holder(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpus.models import QuarantinedSlot
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.services.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
 from jobs.states import AttemptState, JobState
@@ -92,11 +93,16 @@ def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
     hands = by_hand(shop)
     job = run(hands)
     forget_start()
-    Job.objects.update(state=JobState.RUNNING, live_attempt="another")
+    another = Attempt.objects.create(
+        id="another", job=job, number=1, state=AttemptState.SENT, server="gpu-1", slot=0, model="m",
+        worker="x", started_at=hands.clock.now(),
+    )  # fmt: skip
+    Job.objects.update(state=JobState.RUNNING, live_attempt=another.id)
     fail_over(hands)
     job.refresh_from_db()
-    assert (job.state, job.live_attempt, Attempt.objects.count()) == ("running", "another", 0)
+    assert (job.state, job.live_attempt, Attempt.objects.count()) == ("running", "another", 1)
     assert hands.slot() == "free"
+    assert not QuarantinedSlot.objects.exists()
 
 
 class Clock:

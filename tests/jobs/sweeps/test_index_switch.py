@@ -30,6 +30,7 @@ from jobs.services.presence import Presence
 from jobs.services.written_starts import WrittenStarts
 from jobs.sweeps import expired_leases, generation
 from jobs.sweeps import index_switch as sweep
+from tests.builders import WrongClocks
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, VirtualClock, World, open_index
 
 OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
@@ -257,6 +258,22 @@ def test_an_old_worker_that_dies_after_the_switch_is_judged_like_any_other(upgra
     expired_leases.sweep(upgrade.new.ports)
     assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
     assert Job.objects.get(id=job.id).deaths == 1
+
+
+def test_nobody_is_dead_by_the_databases_clock_alone_while_clocks_differ(upgrade: Upgrade) -> None:
+    """Set ahead, it takes all that live for silent until they say it again."""
+    world = upgrade.world
+    world.server()
+    world.job()
+    lease = world.claim(worker="w1")
+    switched(upgrade, "w1")
+    Process.objects.update(beat_at=Now() - timedelta(seconds=300))
+    world.clock.advance(LEASE_SECONDS + 1)
+    expired_leases.sweep(replace(upgrade.new.ports, clocks=WrongClocks()))
+    assert Attempt.objects.get(id=lease.attempt_id).state == "sent"
+    world.clock.advance(LEASE_SECONDS + 1)
+    expired_leases.sweep(upgrade.new.ports)
+    assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
 
 
 def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> None:
