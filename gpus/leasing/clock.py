@@ -57,6 +57,7 @@ class ClockWatch(Protocol):
 
     def report(self) -> ClockReport: ...
     def compared(self) -> ClockReport: ...
+    def make_sure(self) -> bool: ...
 
 
 class AgreedClocks:
@@ -66,6 +67,9 @@ class AgreedClocks:
         return ClockReport()
 
     compared = report
+
+    def make_sure(self) -> bool:
+        return True
 
 
 class SharedClock:
@@ -120,6 +124,14 @@ class SharedClock:
             if at is None or not 0 <= self._base.monotonic() - at < FRESH_SECONDS:
                 self._ask()
             return self._report
+
+    def make_sure(self) -> bool:
+        """Compares again where this process knows the time from one clock alone, before work whose times
+        others go by: a clock that could not be asked at its start may answer by now. Whether two clocks, or
+        the processes that live, have told it the time."""
+        if not self._is_sure:
+            self.compared()
+        return self._is_sure
 
     def ask(self) -> None:
         """Never raises."""

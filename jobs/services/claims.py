@@ -74,6 +74,7 @@ class Claimed:
 def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
     """A slot and the next ticket whose job may really start; None when there is nothing to do."""
     leases = worker.ports.leases(fleet_name)
+    worker.ports.clocks.make_sure()
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()

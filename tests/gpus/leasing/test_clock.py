@@ -212,6 +212,25 @@ def test_clocks_of_which_no_two_agree_change_nothing(others: float | None) -> No
     assert clocks.shared.compared().agree
 
 
+def test_one_who_is_unsure_asks_again_before_its_work() -> None:
+    """Redis was away when it began, and answers by now; the database's clock is five minutes ahead."""
+    host, answers = ManualClock(NOW), iter([redis.exceptions.ConnectionError("gone"), NOW.timestamp() + 1.0])
+
+    def redis_time() -> float:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    clock = SharedClock(host, redis_time, lambda: host.now().timestamp() + 300.0)
+    assert not clock.make_sure()
+    assert clock.now() == NOW + timedelta(seconds=300)
+    host.move(FRESH_SECONDS)
+    assert clock.make_sure()
+    assert abs(clock.now() - host.now()) < timedelta(seconds=2)
+    assert clock.make_sure(), "and is not asked again"
+
+
 def test_clocks_that_differ_by_seconds_are_as_good_as_one() -> None:
     clocks = Clocks(redis=4.0)
     assert clocks.shared.compared().agree

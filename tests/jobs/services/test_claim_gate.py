@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 from django.db import OperationalError
 
+from gpus.leasing.clock import AgreedClocks
 from jobs.models import Attempt
 from jobs.services import claims, commits
 from jobs.services.commits import GroupCommitWriter
@@ -110,6 +112,21 @@ def test_a_worker_that_stood_still_starts_nothing_under_a_lease_that_ran_out(sho
     assert Attempt.objects.count() == 1
     (slot, *_), _ = hands.leases.named("release")[0]
     assert Attempt.objects.get().id != slot.attempt_id, "the first lease was given back"
+
+
+def test_a_worker_makes_sure_of_the_time_before_it_claims(shop):
+    """Its runs' times, and what follows from them, are read by others."""
+    hands, asked = by_hand(shop), []
+
+    class Clocks(AgreedClocks):
+        def make_sure(self) -> bool:
+            asked.append(len(hands.leases.named("claim")))
+            return True
+
+    hands.worker.ports = replace(hands.worker.ports, clocks=Clocks())
+    hands.submit()
+    hands.worker.work("m")
+    assert asked[0] == 0
 
 
 def test_a_draining_worker_hands_nothing_back(shop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +17,8 @@ from jobs.services.ports import Ports
 from jobs.sweeps import ages
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, sweeps
-from jobs.sweeps.runner import Runner
+from jobs.sweeps.runner import LEARN_SECONDS, Runner
+from tests.builders import WrongClocks
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 
@@ -114,6 +116,18 @@ def test_ages_are_written_every_five_seconds_with_the_sum_of_the_runs_since() ->
     row = SweepRun.objects.get(name="quick")
     assert (row.looked, row.repaired) == (15, 15)
     assert ages.sweep_ages(stage.clock.now())["tick"] == 0.0
+
+
+@pytest.mark.django_db
+def test_a_new_process_that_is_not_sure_of_the_time_tells_none_at_first() -> None:
+    stage = Stage(one=Entry(counts(1), 1.0))
+    stage.runner._ports = replace(stage.runner._ports, clocks=WrongClocks())
+    for _ in range(int(LEARN_SECONDS)):
+        stage.tick()
+        stage.clock.advance(1.0)
+        assert not SweepRun.objects.exists()
+    stage.tick()
+    assert SweepRun.objects.exists(), "nobody else lives"
 
 
 @pytest.mark.django_db
