@@ -92,7 +92,7 @@ class DatabaseLink:
         if process is None:
             return execute(sql, params, many, context)
         if not connection.in_atomic_block:
-            self._scheduler.point(f"database {sql[:40]}")
+            self._scheduler.point(f"database {' '.join(sql[:40].split())}")  # a step is a line of the history
         if self._weather.is_database_down(process.name):
             raise OperationalError("the database is down")
         return execute(sql, params, many, context)

@@ -190,8 +190,9 @@ class Leases(Protocol):
         this ref."""
         ...
 
-    def quarantine(self, slot: str, attempt_id: str) -> None:
-        """A slot that holds no lease of another attempt is given to nobody until `free_slot`."""
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+        """A slot that holds no lease of another attempt is given to nobody until `free_slot`. pool: of its
+        server, where that is configured only after this."""
         ...
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:

@@ -240,8 +240,8 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     def keep(self, ref: LeaseRef) -> bool:
         return bool(self._run("keep", *wire.ref_args(ref), self._lease_us))
 
-    def quarantine(self, slot: str, attempt_id: str) -> None:
-        self._run("quarantine", slot, attempt_id)
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+        self._run("quarantine", slot, attempt_id, pool)
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
         return wire.read_wakes(self._run("free_slot", slot))

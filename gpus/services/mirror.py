@@ -17,10 +17,10 @@ from gpus import queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.models import ModelConfig, Pause, Placement, Pool, Server, prepared
+from gpus.models import ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.models.server import TOO_LARGE
-from gpus.protocol import DesiredState, ServerSpec
+from gpus.protocol import DesiredState, ServerSpec, slot_name
 
 Told = TypeVar("Told")
 
@@ -146,6 +146,14 @@ _placed_on = prepared.ReadAmong(
         .values_list("server_id", "model_id")
     ),
 )
+_suspects_on = prepared.ReadAmong(
+    (Server, "name"),
+    rows=lambda names: (
+        QuarantinedSlot.objects.filter(server__name__in=names, freed_at=None)
+        .order_by("pk")
+        .values_list("server_id", "slot", "attempt_id")
+    ),
+)
 
 
 def _tell_pools(leases: Leases, pools: Callable[[], list[Pool]]) -> None:
@@ -160,19 +168,35 @@ def _tell_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wake
     return _tell(read, lambda told: leases.set_paused_tenants(*told))
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """suspects: its slots in quarantine, each with an attempt that may still be there."""
+
+    spec: ServerSpec
+    suspects: tuple[tuple[str, str], ...]
+
+
 def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[Wakes, ...]:
-    def read() -> dict[str, ServerSpec]:
+    def read() -> dict[str, _Told]:
         paused, rows = read_paused(), servers()
         models: dict[str, list[str]] = {one.name: [] for one in rows}
+        suspects: dict[str, list[tuple[str, str]]] = {one.name: [] for one in rows}
         for server, model in _placed_on(list(models)):
             models[server].append(model)
-        return {one.name: told_spec(one, paused, models[one.name]) for one in rows}
+        for server, slot, attempt_id in _suspects_on(list(models)):
+            suspects[server].append((slot_name(server, slot), attempt_id))
+        return {
+            one.name: _Told(told_spec(one, paused, models[one.name]), tuple(suspects[one.name]))
+            for one in rows
+        }
 
     told: set[str] = set()
 
-    def tell(spec: ServerSpec) -> tuple[Wakes, ...]:
-        told.add(spec.name)
-        return leases.configure_server(spec)
+    def tell(one: _Told) -> tuple[Wakes, ...]:
+        told.add(one.spec.name)
+        for slot, attempt_id in one.suspects:  # first: where Redis does not know the server, it would be free
+            leases.quarantine(slot, attempt_id, pool=one.spec.pool)
+        return leases.configure_server(one.spec)
 
     wakes = _tell(read, tell)
     # one that was removed meanwhile must not stay behind as told

@@ -163,7 +163,10 @@ def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
                 status=409,
             )
         fleet = machine.pool.fleet
-        record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots)
+        freed = machine.quarantined.order_by("-pk").values_list("attempt_id", flat=True)[:MAX_SLOTS]
+        # the rows go with their server; made anew it must not be held back for what was proven gone
+        proven = {"proven_gone": list(freed)} if freed else {}
+        record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots, **proven)
         machine.delete()
     try:
         leases(fleet).forget_server(name)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-from django.db import transaction
 
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
-from jobs import transitions
-from jobs.models import Attempt
 from jobs.services.ports import Ports
+from jobs.services.unproven_slots import keep_shut, last_of_slot
 from jobs.states import LIVE_ATTEMPT_STATES
 from jobs.sweeps.base import SweepCount, sweep_rows
-from jobs.sweeps.losses import spec_of
 
 log = structlog.get_logger(__name__)
 
@@ -48,23 +45,11 @@ def free_forgotten(server: Server, views: Sequence[SlotView], leases: Leases, po
 
 
 def _explain_or_free(server: Server, slot: str, leases: Leases, ports: Ports) -> bool:
-    last = (
-        Attempt.objects.filter(server=server.name, slot=split_slot(slot)[1]).order_by("-started_at").first()
-    )
+    index = split_slot(slot)[1]
+    last = last_of_slot(server.name, index)
     if last is not None and last.state in LIVE_ATTEMPT_STATES:
         return False  # `orphans` ends it, with a row
-    if last is None or last.slot_freed or QuarantinedSlot.objects.filter(attempt_id=last.id).exists():
+    if not keep_shut(server, index):
         log.warning("slot_held_back_without_reason", slot=slot)
         ports.send_wakes(leases.free_slot(slot))
-        return True
-    with transaction.atomic():
-        transitions.quarantine_slot(
-            slot,
-            attempt_id=last.id,
-            job_id=last.job_id,
-            model=last.model,
-            reason=last.error_code or "uncertain end",
-            at=last.finished_at or last.started_at,
-            run_limit_seconds=spec_of(last.model, server.pool_id).run_limit_seconds,
-        )
     return True

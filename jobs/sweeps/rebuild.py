@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import TypeVar
 
 import structlog
-from django.db import transaction
 
 from gpus import queries as fleet_queries
 from gpus.errors import LeasingFull
@@ -23,14 +22,13 @@ from gpus.leasing.keeper import announced_seconds
 from gpus.models import Pool, QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
 from gpus.protocol import Lease, slot_name
-from jobs import transitions
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
 from jobs.services.quotas import exhausted, park_exhausted
-from jobs.states import LIVE_ATTEMPT_STATES, JobState
+from jobs.services.unproven_slots import keep_shut, last_of_slot
+from jobs.states import JobState
 from jobs.sweeps.line import START, waiting_tickets
-from jobs.sweeps.losses import spec_of
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.sweeps.shares import recent_shares
 from jobs.sweeps.strangers import askable, quarantine_strangers
@@ -143,7 +141,7 @@ class Rebuild:
         servers = _servers(fleet=self.fleet)
         for server in self._slowly(servers):
             for slot in range(server.slots):
-                _write_missing_quarantine(server, slot)
+                keep_shut(server, slot)
         if _somebody_may_hold(self.fleet):
             self._ask(askable(servers))
         open_rows = _open_rows(fleet=self.fleet)
@@ -230,38 +228,9 @@ def _live_leases(fleet: str) -> Iterator[Lease]:
         last = page[-1].id
 
 
-_last_of_slot = prepared.Read(
-    lambda: Attempt.objects.filter(server=value(Attempt, "server"), slot=value(Attempt, "slot")).order_by(
-        "-started_at"
-    )[:1]
-)
-
-
 def _latest_start_us(fleet: str) -> int:
     """Of all runs on the fleet's slots: their fences are from about then."""
     found = (
-        _last_of_slot.first(server=server.name, slot=slot)
-        for server in _servers(fleet=fleet)
-        for slot in range(server.slots)
+        last_of_slot(server.name, slot) for server in _servers(fleet=fleet) for slot in range(server.slots)
     )
     return max((int(last.started_at.timestamp() * 1_000_000) for last in found if last), default=0)
-
-
-def _write_missing_quarantine(server: Server, slot: int) -> None:
-    """A slot whose last attempt ended without proof, and nobody wrote it down (its server was not registered
-    then): nobody vouches for it."""
-    last = _last_of_slot.first(server=server.name, slot=slot)
-    if last is None or last.slot_freed or last.state in LIVE_ATTEMPT_STATES:
-        return
-    if QuarantinedSlot.objects.filter(server=server, slot=slot, attempt_id=last.id).exists():
-        return
-    with transaction.atomic():
-        transitions.quarantine_slot(
-            slot_name(server.name, slot),
-            attempt_id=last.id,
-            job_id=last.job_id,
-            model=last.model,
-            reason=last.error_code or "uncertain end",
-            at=last.finished_at or last.started_at,
-            run_limit_seconds=spec_of(last.model, server.pool_id).run_limit_seconds,
-        )

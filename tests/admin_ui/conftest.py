@@ -70,6 +70,9 @@ class LeasesOnPaper:
         self._answer()
         return [view for view in self.views if view.slot.startswith(f"{server}/")]
 
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+        self._answer()
+
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
         self._answer()
         self.freed.append(slot)

@@ -1,0 +1,105 @@
+"""A run ended without a proof while its server was not registered: its slot is kept shut once it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease, ReleaseMode
+from gpus.services.registry import remove_server
+from jobs.models import Attempt
+from jobs.services import unreachable
+from jobs.states import AttemptState
+from jobs.sweeps import expired_leases, generation, quarantine
+from tests.gpus.services.health_server import HealthServer
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+
+
+@pytest.fixture
+def lease(world: World) -> Lease:
+    world.server()
+    world.job()
+    return world.claim()
+
+
+def remove(world: World) -> None:
+    assert remove_server("gpu-1", by="user:ada", leases=lambda fleet: world.leases)
+
+
+def lose(world: World) -> None:
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert expired_leases.sweep(world.ports).repaired == 1
+    assert Attempt.objects.get().state == AttemptState.LOST
+
+
+def suspects() -> list[str]:
+    return list(QuarantinedSlot.objects.filter(freed_at=None).values_list("attempt_id", flat=True))
+
+
+def test_its_row_is_written_when_the_server_is_registered_again(world: World, lease: Lease) -> None:
+    remove(world)
+    lose(world)
+    assert not suspects(), "there is no server that a row could name"
+    world.server()
+    row = QuarantinedSlot.objects.get()
+    assert (row.server_id, row.slot, row.attempt_id, row.reason) == (
+        "gpu-1", 0, lease.attempt_id, "server_lost",
+    )  # fmt: skip
+    assert row.since == Attempt.objects.get().finished_at, "its run limit counts from then"
+    assert world.slot() == "quarantined"
+
+
+def test_it_is_proven_free_like_any_other(world: World, gpu: HealthServer, lease: Lease) -> None:
+    remove(world)
+    lose(world)
+    world.server(url=f"{gpu.url}/run")
+    gpu.runs()
+    world.clock.advance(2)  # a request may still have been under way
+    assert quarantine.sweep(world.ports).repaired == 1
+    assert (suspects(), world.slot()) == ([], "free")
+
+
+def test_an_index_made_anew_meanwhile_gives_the_slot_to_nobody(world: World, lease: Lease) -> None:
+    remove(world)
+    lose(world)
+    world.flush()
+    for _ in range(12):
+        generation.sweep(world.ports)
+        world.clock.advance(1)
+    assert world.leases.slots("gpu-1") == []
+    world.server()
+    world.job()
+    assert world.leases.claim("m", worker="w2", attempt_id="next") is None
+    assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
+    states = {key: world.client.hgetall(key) for key in world.client.keys(f"{world.keys()}states:*")}
+    assert states == {f"{world.keys()}states:m": {"quarantined": "1"}}
+
+
+def test_a_run_that_nobody_could_reach_keeps_its_slot_too(world: World, lease: Lease) -> None:
+    world.accept(lease)
+    world.release(lease, ReleaseMode.ADOPT)
+    remove(world)
+    assert unreachable.end(Attempt.objects.get(), "the server is gone", world.leases, world.ports)
+    assert world.leases.slots("gpu-1") == []
+    world.server()
+    assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
+
+
+def test_a_run_that_lives_gets_no_row(world: World, lease: Lease) -> None:
+    remove(world)
+    world.server()
+    assert (suspects(), world.slot()) == ([], "leased")
+    lose(world)
+    assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
+
+
+def test_what_was_proven_gone_before_the_removal_does_not_come_back(world: World, lease: Lease) -> None:
+    """The row that said so went with the server."""
+    lose(world)
+    QuarantinedSlot.objects.update(freed_at=world.clock.now())
+    for _ in range(2):
+        remove(world)
+        assert not QuarantinedSlot.objects.exists()
+        assert Server.objects.count() == 0
+        world.server()
+        assert (suspects(), world.slot()) == ([], "free")
