@@ -7,7 +7,7 @@ transactions. Statements outside of one are steps of their own.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +62,7 @@ class DatabaseLink:
         self._commit: Callable[[], None] = connection._commit
         self.offset_seconds = 0.0
         """Of its wall clock."""
+        self._severed: set[str] = set()
 
     def open(self) -> None:
         connection.execute_wrappers.append(self._execute)
@@ -71,6 +72,10 @@ class DatabaseLink:
     def close(self) -> None:
         connection.execute_wrappers.remove(self._execute)
         vars(connection).pop("_commit", None)
+
+    def sever(self, processes: Iterable[str]) -> None:
+        """Their connections: the next thing that each asks for fails."""
+        self._severed.update(processes)
 
     def time(self) -> float:
         """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
@@ -93,6 +98,9 @@ class DatabaseLink:
             return execute(sql, params, many, context)
         if not connection.in_atomic_block:
             self._scheduler.point(f"database {' '.join(sql[:40].split())}")  # a step is a line of the history
+        if process.name in self._severed:
+            self._severed.discard(process.name)
+            raise OperationalError("server closed the connection unexpectedly")
         if self._weather.is_database_down(process.name):
             raise OperationalError("the database is down")
         return execute(sql, params, many, context)

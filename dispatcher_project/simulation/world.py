@@ -304,11 +304,14 @@ class World:
         self.scheduler.sleep(seconds)
         self._is_forgetting = False
         restore_database(copy)
+        self.database.sever(self.known)
         _forget_registry()
         self.forgotten.append((since, self.scheduler.now))
         for at, ask in list(self._operations):
             if at >= since:
                 self.scheduler.spawn(self.outside, partial(self.operate, ask))
+        while self.weather.is_database_down(self.outside.name):
+            self.scheduler.sleep(0.5)
         self.on_forgotten()
 
     def is_forgotten(self, at: float) -> bool:
