@@ -107,8 +107,8 @@ class FailoverPostgresql(DatabaseFault):
     def play(self, trial: Trial) -> None:
         assert trial.postgresql is not None
         self._standby = trial.start_standby()
+        trial.begin_to_forget()  # before the cut, whose moment only the servers know
         self._standby.cut_off()
-        trial.begin_to_forget()
         wait(trial, LAG_SECONDS)
         trial.postgresql.kill()
 
