@@ -57,19 +57,24 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     assert hands.gpu.sent == []
 
 
-def test_the_age_counts_from_when_the_claim_was_asked(shop):
-    """Its answer was a lease time under way."""
+def test_a_worker_that_stood_still_starts_nothing_under_a_lease_that_ran_out(shop):
+    """The claim's answer was a lease time under way. Written by now, such a start would have no lease: nobody
+    could judge it if the worker died."""
     hands = by_hand(shop)
-    hands.submit()
+    job = hands.submit()
+    late, given_back = iter([LEASE_SECONDS]), []
 
-    def late(real, *given, **named):
+    def claim(real, *given, **named):
         lease = real(*given, **named)
-        hands.clock.move(LEASE_SECONDS)
+        given_back.append(lease.attempt_id)
+        hands.clock.move(next(late, 0.0))
         return lease
 
-    hands.leases.instead["claim"] = late
+    hands.leases.instead["claim"] = claim
     run_after(hands, 0.0)
-    assert hands.gpu.sent == []
+    assert hands.gpu.sent == [job.id], "under the next lease"
+    assert Attempt.objects.get().id != given_back[0]
+    assert (hands.slot(), hands.waiting()) == ("free", 0)
 
 
 def test_the_age_of_the_next_lease_counts_from_its_release(shop):
@@ -86,8 +91,10 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
     hands.leases.instead["release"] = late
     claimed = claims.claim_next(hands.worker, "main", "m", None)
     following, _ = dispatch.run_claimed(hands.worker, claimed, GOES_ON)
-    dispatch.run_claimed(hands.worker, following, OVER)
+    assert following is None
     assert hands.gpu.sent == [first.id]
+    assert Attempt.objects.count() == 1
+    assert (hands.slot(), hands.waiting()) == ("free", 1)
 
 
 def test_a_commit_that_took_a_lease_time_leaves_nothing_to_send_under(shop):

@@ -9,7 +9,6 @@ import pytest
 from django.db import OperationalError
 
 from gpus.leasing.clock import AgreedClocks
-from jobs.models import Attempt
 from jobs.services import claims, commits
 from jobs.services.commits import GroupCommitWriter
 from jobs.services.worker import MAX_BACKLOG, GpuWorker
@@ -93,25 +92,6 @@ def test_the_gate_opens_again(shop):
     hands.clock.move(0.1)
     assert hands.worker.may_claim()
     assert len(hands.worker.work("m")) == 1
-
-
-def test_a_worker_that_stood_still_starts_nothing_under_a_lease_that_ran_out(shop):
-    """Written by now, such a start would have no lease: nobody could judge it if the worker died."""
-    hands = by_hand(shop)
-    job = hands.submit()
-    stood_still = iter([20.0])
-
-    def claim(real, *given, **named):
-        lease = real(*given, **named)
-        hands.clock.move(next(stood_still, 0.0))
-        return lease
-
-    hands.leases.instead["claim"] = claim
-    hands.worker.work("m")
-    assert hands.gpu.sent == [job.id]
-    assert Attempt.objects.count() == 1
-    (slot, *_), _ = hands.leases.named("release")[0]
-    assert Attempt.objects.get().id != slot.attempt_id, "the first lease was given back"
 
 
 def test_a_worker_makes_sure_of_the_time_before_it_claims(shop):
