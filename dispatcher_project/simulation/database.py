@@ -54,6 +54,12 @@ def restore_database(copy: sqlite3.Connection) -> None:
     copy.close()
 
 
+class _Severed(Exception):
+    """What PostgreSQL's driver raises where the connection breaks: no answer, and so no code."""
+
+    sqlstate = None
+
+
 class DatabaseLink:
     """Stands between Django's connection and SQLite while a world runs."""
 
@@ -100,7 +106,7 @@ class DatabaseLink:
             self._scheduler.point(f"database {' '.join(sql[:40].split())}")  # a step is a line of the history
         if process.name in self._severed:
             self._severed.discard(process.name)
-            raise OperationalError("server closed the connection unexpectedly")
+            raise OperationalError("server closed the connection unexpectedly") from _Severed()
         if self._weather.is_database_down(process.name):
             raise OperationalError("the database is down")
         return execute(sql, params, many, context)
@@ -118,4 +124,4 @@ class DatabaseLink:
         self._commit()
         if process is not None and self._weather.happens(self._weather.commit_reply_lost):
             self._scheduler.note(process.name, "COMMIT's reply lost")
-            raise OperationalError("the connection broke in COMMIT")
+            raise OperationalError("the connection broke in COMMIT") from _Severed()
