@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
 from jobs.services.quotas import exhausted, park_exhausted
-from jobs.services.unproven_slots import keep_shut, last_of_slot
+from jobs.services.unproven_slots import keep_shut
 from jobs.states import JobState
 from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.mirror_registry import mirror_fleet
@@ -105,7 +106,7 @@ class Rebuild:
         more, what it was told and what keepers announced is lost as well."""
         self.seen_at = self.ports.clock.monotonic()
         if self.latest_start_us is None:
-            self.latest_start_us = _latest_start_us(self.fleet)
+            self.latest_start_us = _latest_start_us()
         name = self.leases.begin_rebuild(self.owner, latest_start_us=self.latest_start_us)
         if name != self.name:
             self.name, self.listening_since = name, None
@@ -228,9 +229,33 @@ def _live_leases(fleet: str) -> Iterator[Lease]:
         last = page[-1].id
 
 
-def _latest_start_us(fleet: str) -> int:
-    """Of all runs on the fleet's slots: their fences are from about then."""
-    found = (
-        last_of_slot(server.name, slot) for server in _servers(fleet=fleet) for slot in range(server.slots)
+_next_slot = prepared.Read(
+    lambda: (
+        Attempt.objects.filter(server=value(Attempt, "server"), slot__gt=value(Attempt, "slot"))
+        .order_by("server", "slot", "-started_at")
+        .values_list("slot", "started_at")[:1]
     )
-    return max((int(last.started_at.timestamp() * 1_000_000) for last in found if last), default=0)
+)
+_next_server = prepared.Read(
+    lambda: (
+        Attempt.objects.filter(server__gt=value(Attempt, "server"))
+        .order_by("server", "slot", "-started_at")
+        .values_list("server", flat=True)[:1]
+    )
+)
+
+
+def _latest_start_us() -> int:
+    """Of all runs: their fences are from about then. A server that is not registered now may be registered
+    again, and remembers its highest fence."""
+    return max((int(at.timestamp() * 1_000_000) for at in _latest_starts()), default=0)
+
+
+def _latest_starts() -> Iterator[datetime]:
+    """The latest start on each slot that has a history. One seek in an index for each."""
+    server = ""
+    while (server := _next_server.first(server=server)) is not None:
+        slot = -1
+        while (found := _next_slot.first(server=server, slot=slot)) is not None:
+            slot, started_at = found
+            yield started_at

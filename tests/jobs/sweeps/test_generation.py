@@ -269,18 +269,30 @@ def test_after_a_rebuild_with_a_job_that_somebody_may_hold_everybody_is(world: W
     assert age < 15
 
 
-def test_fences_grow_where_the_new_redis_has_a_clock_that_is_behind(world: World) -> None:
+@pytest.mark.parametrize("is_registered_meanwhile", [True, False])
+def test_fences_grow_where_the_new_redis_has_a_clock_that_is_behind(
+    world: World, is_registered_meanwhile: bool
+) -> None:
     """The servers remember the highest one and refuse what is below."""
-    world.server()
-    world.job()
-    world.job()
-    before = world.claim()
-    world.release(before)
-    end = End(
-        before.job_id, before.attempt_id, 1, before.slot, Ending(ServerLost(), suspect=False),
-        RetryPolicy(jitter=0.0), world.clock.now(),
-    )  # fmt: skip
-    transitions.end_attempt(end)
+    server = world.server(slots=2)
+    for _ in range(3):
+        world.job()
+    first = world.claim()
+    world.clock.advance(30)
+    latest = world.claim()
+    for lease in (first, latest):
+        world.release(lease)
+        transitions.end_attempt(
+            End(
+                lease.job_id,
+                lease.attempt_id,
+                1,
+                lease.slot,
+                Ending(ServerLost(), suspect=False),
+                RetryPolicy(jitter=0.0),
+                world.clock.now(),
+            )
+        )
     world.flush()
     world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
     world.leases = RedisLeases(
@@ -289,5 +301,9 @@ def test_fences_grow_where_the_new_redis_has_a_clock_that_is_behind(world: World
         now_ms=lambda: world.clock.now_ms() - 120_000,
         monotonic=world.clock.monotonic,
     )
+    if not is_registered_meanwhile:
+        server.delete()
     rebuild(world)
-    assert world.claim(written=False).fence > before.fence
+    if not is_registered_meanwhile:
+        world.server(slots=2)
+    assert world.claim(written=False).fence > max(first.fence, latest.fence)
