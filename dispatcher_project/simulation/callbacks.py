@@ -9,12 +9,12 @@ from functools import partial
 from dispatcher_project.simulation.receivers import Receivers
 from dispatcher_project.simulation.scheduler import Event, Process, Scheduler
 from dispatcher_project.simulation.weather import Weather
-from gpus.protocol import Clock
 from jobs.callbacks import deliver, delivery_worker, schedule
 from jobs.callbacks.deliver import Taken
 from jobs.callbacks.delivery_worker import DeliveryWorker
 from jobs.callbacks.sending import Message
 from jobs.callbacks.shares import Limits
+from jobs.services.ports import Ports
 
 LOOK_SECONDS = 2.0
 """Less often than in life."""
@@ -22,7 +22,7 @@ DELAYS_SECONDS = (0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0)
 """As many tries as in life, sooner: some messages are given up within a history."""
 LEASE_MARGIN_SECONDS = 5.0
 LIMITS = Limits(total=4, per_tenant=2, per_receiver=2, bytes=64_000_000, circuit_failures=3)
-"""So few that one tenant's hanging receivers take all that it may have."""
+"""So few that the hanging receivers of one tenant use up its share."""
 _CARRIED_SECONDS = 0.02
 """The longest that the broker takes for a message."""
 
@@ -54,8 +54,8 @@ class FiberCondition:
 
 
 class FiberDeliveryWorker(DeliveryWorker):
-    def __init__(self, clock: Clock, scheduler: Scheduler, process: Process, receivers: Receivers) -> None:
-        super().__init__(clock, LIMITS)
+    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process, receivers: Receivers) -> None:
+        super().__init__(ports.clock, ports.clocks, LIMITS)
         self._changed = FiberCondition(scheduler)  # type: ignore[assignment]
         self._scheduler, self._process, self._receivers = scheduler, process, receivers
 
@@ -75,14 +75,14 @@ class FiberDeliveryWorker(DeliveryWorker):
 class CallbacksRole:
     """One process. began_at: in virtual seconds."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, clock: Clock, receivers: Receivers) -> None:
+    def __init__(self, scheduler: Scheduler, process: Process, ports: Ports, receivers: Receivers) -> None:
         self.process, self.began_at = process, scheduler.now
-        self.worker = FiberDeliveryWorker(clock, scheduler, process, receivers)
+        self.worker = FiberDeliveryWorker(ports, scheduler, process, receivers)
         self.worker.start()
 
 
 class CallbackWakes:
-    """The messages that name due callbacks: the broker loses them, and nobody else does."""
+    """The messages that name due callbacks. Only the broker loses them."""
 
     def __init__(
         self, scheduler: Scheduler, weather: Weather, chance: random.Random, role: Callable[[], CallbacksRole]

@@ -244,7 +244,7 @@ class World:
         name = f"callbacks-{sum(known.startswith('callbacks') for known in self.known) + 1}"
         process = Process(name, skew_seconds, chance=self._callback_chance)
         self.known[process.name] = process
-        self.callbacks = CallbacksRole(self.scheduler, process, self.ports(process).clock, self.receivers)
+        self.callbacks = CallbacksRole(self.scheduler, process, self.ports(process), self.receivers)
 
     def heal(self) -> None:
         """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""

@@ -17,6 +17,7 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
+from gpus.leasing.clock import ClockWatch
 from gpus.protocol import Clock
 
 from .deliver import Taken, settle, take
@@ -38,11 +39,13 @@ _SPARE_FILES = 256
 
 
 class DeliveryWorker:
-    """One per process. clock: by which messages are due, the same for all processes. bounds: of what is in
-    flight; None: as the settings and the open files allow."""
+    """One per process.
 
-    def __init__(self, clock: Clock, bounds: Limits | None = None) -> None:
-        self._clock = clock
+    clock: by which messages are due, the same for all processes. clocks: makes sure that this process has
+    that time. bounds: of what is in flight; None: as the settings and the open files allow."""
+
+    def __init__(self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None) -> None:
+        self._clock, self._clocks = clock, clocks
         self._shares = Shares(bounds or _within_open_files(limits()))
         self._pick = Pick()
         self._changed = threading.Condition()
@@ -128,6 +131,7 @@ class DeliveryWorker:
         if self._draining:
             self._look_at = self._clock.monotonic() + LOOK_SECONDS
             return
+        self._clocks.make_sure()  # by a wrong time it would take what another process still sends
         self._take(self._take_nudges())
         if self._clock.monotonic() >= self._look_at:
             close_old_connections()

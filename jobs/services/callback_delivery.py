@@ -11,6 +11,7 @@ from jobs.services.ports import production_ports
 @lru_cache(maxsize=1)
 def current_delivery_worker() -> DeliveryWorker:
     """Started on first use: by `queue_worker --queues callbacks`."""
-    worker = DeliveryWorker(production_ports().clock)
+    ports = production_ports()
+    worker = DeliveryWorker(ports.clock, ports.clocks)
     worker.start()
     return worker

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
+from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
 from jobs.callbacks import addresses
 from jobs.callbacks.delivery_worker import DeliveryWorker
@@ -85,8 +86,8 @@ def until(sign: Callable[[], Any], seconds: float = PATIENCE) -> float:
 def start() -> Iterator[Callable[..., DeliveryWorker]]:
     workers: list[DeliveryWorker] = []
 
-    def make(clock: Clock | None = None) -> DeliveryWorker:
-        worker = DeliveryWorker(clock or SystemClock())
+    def make(clock: Clock | None = None, clocks: ClockWatch | None = None) -> DeliveryWorker:
+        worker = DeliveryWorker(clock or SystemClock(), clocks or AgreedClocks())
         workers.append(worker)
         worker.start()
         return worker
@@ -361,3 +362,16 @@ def test_bodies_in_memory_are_bounded(
     worker.nudge(healthy)
     assert until(lambda: receiver.got) < SOON
     assert pit.accepted == 2, "a tenant holds no more than are left for others"
+
+
+def test_a_new_worker_compares_the_clocks_before_it_takes_a_message(
+    start: Callable[..., DeliveryWorker], receiver: Receiver
+) -> None:
+    """By its own clock, an hour ahead, it would take a message that another process may be sending."""
+    tenant = tenant_named("one")
+    [later] = outbox(tenant, [receiver.url], at=datetime.now(UTC) + timedelta(minutes=30))
+    [due] = outbox(tenant, [receiver.url])
+    clock = SharedClock(Skewed(3600.0), time.time, time.time)
+    start(clock, clock)
+    until(lambda: Callback.objects.get(id=due).state == Callback.State.DELIVERED)
+    assert Callback.objects.get(id=later).tries == 0
