@@ -139,7 +139,9 @@ class Operators:
 
     def _operate(self, service: Callable[..., Any], *what: object) -> None:
         def ask(ports: Ports) -> None:
-            ports.send_wakes(service(*what, by=OPERATOR, leases=ports.leases).wakes)
+            done = service(*what, by=OPERATOR, leases=ports.leases)
+            if done is not None:  # else there is no such server by now
+                ports.send_wakes(done.wakes)
 
         self._world.operate(ask)
 
