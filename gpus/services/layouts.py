@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpus.leasing import keys
-from gpus.models import FleetIndex
+from gpus.models import FleetIndex, prepared
 from gpus.protocol import FIRST_LAYOUT
 
 log = structlog.get_logger(__name__)
@@ -31,11 +31,14 @@ class IndexState:
     switch: str = ""
 
 
+_all_rows = prepared.Read(
+    lambda: FleetIndex.objects.values_list("fleet", "layout", "next_layout", "switch").order_by()
+)
+
+
 def read_index_states() -> dict[str, IndexState]:
-    """By fleet; who has no row has the first layout."""
-    return {
-        row.fleet: IndexState(row.layout, row.next_layout, row.switch) for row in FleetIndex.objects.all()
-    }
+    """By fleet; one without a row has the first layout."""
+    return {fleet: IndexState(*state) for fleet, *state in _all_rows()}
 
 
 class Layouts:
