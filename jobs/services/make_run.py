@@ -6,7 +6,6 @@ import math
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -49,13 +48,13 @@ def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] 
         tell=news.tell,
         meanwhile=meanwhile,
     )
-    deadline: datetime | None = claimed.job["deadline_at"]
     run = AttemptRun(
         request,
         worker.runner_for(spec),
         worker.ports.clock,
         limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
-        deadline_seconds=(deadline - worker.ports.clock.now()).total_seconds() if deadline else None,
+        deadline=claimed.job["deadline_at"],
+        clocks_agree=lambda: worker.ports.clocks.report().agree,
         is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
         pushed=lambda: _read_pushed(worker, lease),
         prove_free=lambda: evidence_for(

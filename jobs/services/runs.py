@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -39,7 +40,8 @@ POLL_BACKOFF_CAP_SECONDS = 30.0
 
 
 class AttemptRun:
-    """limit_seconds, deadline_seconds: from now on, by the injected clock; the deadline is the job's.
+    """limit_seconds: from now on. deadline: of the job. clocks_agree: at the last comparison; while they
+    differ, no run is stopped by its deadline.
 
     is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
     for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
@@ -54,10 +56,11 @@ class AttemptRun:
         clock: Clock,
         *,
         limit_seconds: float,
-        deadline_seconds: float | None,
+        deadline: datetime | None,
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
         prove_free: Callable[[], str | None],
+        clocks_agree: Callable[[], bool] = lambda: True,
         refused_url: Callable[[], str] = lambda: "",
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
@@ -73,7 +76,7 @@ class AttemptRun:
         self._limit_at = self.began + limit_seconds
         # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
-        self._deadline_at = None if deadline_seconds is None else self.began + deadline_seconds
+        self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
         self._orders: set[Order] = set()
@@ -216,12 +219,9 @@ class AttemptRun:
 
     def _wait(self, seconds: float) -> Wait:
         """Never past the limit or the deadline."""
-        now = self._clock.monotonic()
-        ends = (
-            [self._limit_at - now]
-            if self._deadline_at is None
-            else [self._limit_at - now, self._deadline_at - now]
-        )
+        ends = [self._limit_at - self._clock.monotonic()]
+        if self._deadline is not None and (left := self._seconds_left(self._deadline)) > 0:
+            ends.append(left)
         return Wait(max(0.0, min(seconds, *ends)))
 
     def _read_pushed(self) -> Over | None:
@@ -327,7 +327,10 @@ class AttemptRun:
             return ""
 
     def _is_past_deadline(self) -> bool:
-        return self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at
+        return self._deadline is not None and self._seconds_left(self._deadline) <= 0 and self._clocks_agree()
+
+    def _seconds_left(self, deadline: datetime) -> float:
+        return (deadline - self._clock.now()).total_seconds()
 
 
 def run_seconds(request: RunRequest) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from gpus.protocol import Endpoint, ModelSpec, ModelType
@@ -70,6 +71,7 @@ class Bench:
         self.fresh = True
         self.push: Mapping[str, Any] | None = None
         self.evidence: str | None = None
+        self.clocks_agree = True
         endpoint = Endpoint("gpu-1", "http://gpu-1/generate")
         request = RunRequest("j", "a", ASYNC, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
         self.run = AttemptRun(
@@ -77,7 +79,8 @@ class Bench:
             runner,
             self.clock,
             limit_seconds=run_seconds(request),
-            deadline_seconds=deadline,
+            deadline=None if deadline is None else self.clock.now() + timedelta(seconds=deadline),
+            clocks_agree=lambda: self.clocks_agree,
             is_fresh=lambda: self.fresh,
             pushed=lambda: self.push,
             prove_free=lambda: self.evidence,

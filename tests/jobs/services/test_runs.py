@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -183,6 +184,20 @@ def test_the_jobs_deadline_stops_the_run():
     over = bench.wait_through()
     assert over.ending.error.code == "stopped_by_deadline"
     assert bench.clock.elapsed == 10.0
+
+
+def test_no_run_is_stopped_by_its_jobs_deadline_while_the_clocks_differ():
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), deadline=10.0).accept()
+    bench.clocks_agree = False
+    bench.clock.at += timedelta(hours=1)
+    step = bench.run.step()
+    assert isinstance(step, Wait)
+    assert step.seconds > 0
+    bench.clock.at -= timedelta(seconds=3595)  # it was wrong, and is right again
+    bench.clocks_agree = True
+    assert isinstance(bench.run.step(), Wait)
+    bench.clock.move(6.0)
+    assert bench.run.step().ending.error.code == "stopped_by_deadline"
 
 
 def test_a_pushed_result_ends_the_run_without_another_poll():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
@@ -111,7 +112,7 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
         ScriptedRunner(cancels=[False] * 99),
         clock,
         limit_seconds=run_seconds(request),
-        deadline_seconds=None,
+        deadline=None,
         is_fresh=lambda: True,
         pushed=lambda: None,
         prove_free=lambda: None,
@@ -210,7 +211,12 @@ def test_an_await_for_a_writer_that_has_ended_ends_too():
     writer.start()
     writer.stop(2)
     future = writer.submit(lambda: None)  # a claim that was under way while the worker stopped
-    thread = threading.Thread(target=_await_start, args=(GpuWorker(make_ports()), future), daemon=True)
-    thread.start()
-    thread.join(2.5)
-    assert not thread.is_alive()
+    claimed = SimpleNamespace(started=future, refused=None)
+    ended = threading.Event()
+
+    def wait() -> None:
+        _await_start(GpuWorker(make_ports()), claimed)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert ended.wait(2.5)
