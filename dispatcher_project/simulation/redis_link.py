@@ -213,7 +213,12 @@ def _library(client: Any, run_id: str, replication: str, code: str) -> str:
 
 class SimulatedScripts(Scripts):
     def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
-        super().__init__(server.client, keys.prefix(fleet, layout))
+        super().__init__(
+            server.client,
+            keys.prefix(fleet, layout),
+            now_ms=server.now_ms,
+            monotonic=lambda: server.scheduler.now,
+        )
         self._server, self._fleet, self._term = server, fleet, 0
 
     def load(self) -> Loaded:
@@ -240,8 +245,6 @@ class SimulatedLeases(RedisLeases):
         super().__init__(
             server.client,
             fleet,
-            now_ms=server.now_ms,
-            monotonic=lambda: server.scheduler.now,
             layout=layout,
             refusal=refusal,
         )
@@ -250,5 +253,5 @@ class SimulatedLeases(RedisLeases):
 
 class SimulatedGate(IndexGate):
     def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
-        super().__init__(server.client, fleet, layout, now_ms=server.now_ms)
+        super().__init__(server.client, fleet, layout)
         self._scripts = SimulatedScripts(server, fleet, layout)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from django.conf import settings
@@ -197,7 +197,7 @@ class World:
             clocks=clocks,
             leases=leases,
             layouts=layouts,
-            index_gate=self.redis.gate,
+            index_gate=cache(self.redis.gate),
             send_wakes=self._send_wakes,
             wake_callbacks=self._wake_callbacks,
             announce=self._announce,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing import keys, wire
+from gpus.leasing import keys
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 
@@ -30,31 +30,32 @@ class SignsOfLife:
 
 
 class IndexGate:
-    """now_ms: as for `RedisLeases`. Every method raises LeasingUnavailable and may be called again."""
+    """now_ms, monotonic: as for `Scripts`. Every method raises LeasingUnavailable and may be called again."""
 
     def __init__(
-        self, client: Client, fleet: str, layout: int, *, now_ms: Callable[[], int] | None = None
+        self,
+        client: Client,
+        fleet: str,
+        layout: int,
+        *,
+        now_ms: Callable[[], int] | None = None,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
-        self._scripts = Scripts(client, keys.prefix(fleet, layout))
-        self._now_ms = now_ms
+        self._scripts = Scripts(client, keys.prefix(fleet, layout), now_ms=now_ms, monotonic=monotonic)
 
     def close(self, by: str) -> None:
         """Nothing is claimed there any more, by processes of any version, until it is discarded. Leases are
         still renewed, released and settled there. A Redis that restarts forgets it: close it again."""
-        self._run("close_generation", by)
+        self._scripts.run("close_generation", by)
 
     def discard(self) -> None:
         """It is not whole, and not closed: whoever may use it rebuilds it from the database."""
-        self._run("discard_generation")
+        self._scripts.run("discard_generation")
 
     def signs(self) -> SignsOfLife:
-        closed_by, looked_us, *renewed = self._run("signs_of_life", MOST_ATTEMPTS)
+        closed_by, looked_us, *renewed = self._scripts.run("signs_of_life", MOST_ATTEMPTS)
         looked = float(looked_us) / 1e6 if looked_us else None
         return SignsOfLife(str(closed_by), looked, tuple(map(str, renewed)))
-
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
-        clock: wire.Arg = "" if self._now_ms is None else self._now_ms() * 1000
-        return self._scripts.run(script, clock, *args)
 
 
 class IndexGates:

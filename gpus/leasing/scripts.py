@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -179,18 +180,44 @@ class Loaded:
 
 
 class Scripts:
-    """Runs scripts under one key prefix. Every failure is LeasingUnavailable; nothing is ever sent twice."""
+    """Runs scripts under one key prefix. Every failure is LeasingUnavailable; nothing is ever sent twice.
 
-    def __init__(self, client: Client, prefix: str) -> None:
+    now_ms: a simulator's clock (milliseconds since the epoch) in place of Redis' own. monotonic: of this
+    process, seconds; without one as much has passed as Redis' clock says.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        prefix: str,
+        *,
+        now_ms: Callable[[], int] | None = None,
+        monotonic: Callable[[], float] | None = None,
+    ) -> None:
         self._client: Any = client
         # asked once: redis-py's classes are protocols, of which Python asks slowly
         self._cluster = client if isinstance(client, redis.RedisCluster) else None
         self._prefix = prefix
         self._loaded: Loaded | None = None
         self._loading = threading.Lock()
+        self._now_ms = now_ms
+        self._monotonic = monotonic or (time.monotonic if now_ms is None else None)
+        self._sent_at: float | None = None
+        """Of the latest call that was answered, monotonic."""
 
     def run(self, name: str, *args: str | int | float) -> Any:
-        """The script's answer: None, an int, a text, or lists of these."""
+        """The script's answer: None, an int, a text, or lists of these. Its first argument is the clock, as
+        time.lua reads it."""
+        told = "" if self._now_ms is None else str(self._now_ms() * 1000)
+        if self._monotonic is None:
+            return self._call(name, told, *args)
+        sent_at, before = self._monotonic(), self._sent_at
+        since = "" if before is None else max(0, int((sent_at - before) * 1_000_000))
+        answer = self._call(name, f"{told}:{since}", *args)
+        self._sent_at = sent_at
+        return answer
+
+    def _call(self, name: str, *args: str | int | float) -> Any:
         try:
             loaded = self._loaded or self._load_once(None)
             try:

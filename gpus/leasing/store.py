@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -60,8 +59,7 @@ def _never() -> str:
 
 
 class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
-    """Safe to share between threads. now_ms: a simulator's clock (milliseconds since the epoch) in place of
-    Redis' own. monotonic: of this process, seconds; without one as much has passed as Redis' clock says.
+    """Safe to share between threads. now_ms, monotonic: as for `Scripts`.
     head_start_seconds: what a priority level inside a band is worth. refusal: why this index may not be used
     now by others than holders, else empty; asked before each call, so it must not wait. layout: of its keys;
     0 for this code's own."""
@@ -81,7 +79,7 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.fleet = fleet
-        self._scripts = Scripts(client, keys.prefix(fleet, layout))
+        self._scripts = Scripts(client, keys.prefix(fleet, layout), now_ms=now_ms, monotonic=monotonic)
         self._refusal = refusal
         self._lease_us = _us(lease_seconds)
         self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
@@ -91,10 +89,6 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
             _us(circuit_rules.rest_seconds),
             _us(circuit_rules.cap_seconds),
         )
-        self._now_ms = now_ms
-        self._monotonic = monotonic or (time.monotonic if now_ms is None else None)
-        self._sent_at: float | None = None
-        """Of the latest call that was answered, monotonic."""
 
     def check(self) -> bool:
         """Asks the server anew which run it is; whether its index is whole. Raises LeasingUnavailable."""
@@ -272,14 +266,7 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
         if script not in _OF_HOLDERS and (why := self._refusal()):
             raise LayoutNotInUse(why)
-        told = "" if self._now_ms is None else str(self._now_ms() * 1000)
-        if self._monotonic is None:
-            return self._scripts.run(script, told, *args)
-        sent_at, before = self._monotonic(), self._sent_at
-        since = "" if before is None else max(0, int((sent_at - before) * 1_000_000))
-        answer = self._scripts.run(script, f"{told}:{since}", *args)
-        self._sent_at = sent_at
-        return answer
+        return self._scripts.run(script, *args)
 
 
 _stores: dict[tuple[int, str, str, Callable[[str], str] | None], RedisLeases] = {}

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpus.leasing import keys
+from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease
@@ -160,6 +162,23 @@ def test_a_caller_that_is_new_takes_the_clocks_word(wall: Wall) -> None:
     wall.sleep(601.0)
     new = RedisLeases(wall.client, wall.leases.fleet, now_ms=lambda: wall.now_ms, monotonic=lambda: 5.0)
     assert new.claim(POOL, worker="w", attempt_id="a") is not None
+
+
+def test_time_goes_on_where_nobody_calls_but_who_watches_from_outside(wall: Wall) -> None:
+    """A sweeper of another layout that waits until the index is abandoned; its sweeps come late."""
+    gate = IndexGate(
+        wall.client,
+        wall.leases.fleet,
+        keys.LAYOUT,
+        now_ms=lambda: wall.now_ms,
+        monotonic=lambda: wall.passed,
+    )
+    gate.signs()
+    wall.set_clock(-60.0)
+    for _ in range(10):
+        wall.sleep(4.0)
+        looked_seconds = gate.signs().looked_seconds
+    assert looked_seconds == pytest.approx(36.0, abs=4.0), "a tenth less, because the clock was set back"
 
 
 def test_a_rebuild_begins_after_the_latest_start_that_the_database_knows(wall: Wall) -> None:
