@@ -3,6 +3,7 @@
 -- Args: clock, owner, the new generation's id, whether no lease could exist when it was begun: '1' or ''
 -- Returns: the generation's id
 -- include: gate
+-- include: silence
 local owner, id, none_held = ARGV[2], ARGV[3], ARGV[4]
 
 local marker = redis.call('HMGET', key('generation'), 'run_id', 'replication', 'owner', 'id')
@@ -14,5 +15,6 @@ end
 if rebuild[4] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
 redis.call('HSET', key('generation'), 'id', id, 'run_id', run_id, 'replication', replication, 'owner', owner,
   'opened_us', now, 'none_held', none_held)
+note_look()  -- a silence before the first look counts too
 redis.call('DEL', key('rebuild'))
 return id

@@ -40,7 +40,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
         self.rig = Rig(self.client, f"m{uuid.uuid4().hex[:12]}", sweep_seconds=SWEEP_SECONDS).open()
         self.rig.told = set(TENANTS)
         self.model = PlainLeases()
-        self.model.now = self.rig.now_ms * 1000
+        self.model.now = self.model.reached = self.rig.now_ms * 1000
         self.chance = random.Random(0)
         self.number = 0
         self.seen, self.lost = [], []

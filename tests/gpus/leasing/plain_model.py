@@ -19,7 +19,7 @@ class PlainLeases(PlainFollowers):
         super().__init__()
         self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
         self.floor = self.had_time = self.granted = 0
-        self.reached: int | None = None
+        self.reached = 0
         self.silent = 0
 
     def set_rules(self, tenant: str, weight: float, band: int, most: int | None) -> None:
@@ -214,13 +214,11 @@ class PlainLeases(PlainFollowers):
 
     def reach(self) -> None:
         """A keeper's renewal or a sweep's look: the index is not cut off."""
-        if self.reached is not None:
-            self.silent = max(self.silent, self.now - self.reached)
-            self.reached = self.now
+        self.silent = max(self.silent, self.now - self.reached)
+        self.reached = self.now
 
     def expired(self, gap_us: int) -> list[str]:
         self.reach()
-        self.reached = self.now
         if self.silent > gap_us and self.floor <= self.now:
             self.had_time, self.granted = self.granted + LEASE_US, self.now
             self.floor = self.now + LEASE_US

@@ -15,6 +15,7 @@ from gpus.leasing.clock import (
     DATABASE,
     FRESH_SECONDS,
     HOST,
+    LEARN_SECONDS,
     REDIS,
     UNSURE_SECONDS,
     SharedClock,
@@ -224,11 +225,32 @@ def test_one_who_is_unsure_asks_again_before_its_work() -> None:
 
     clock = SharedClock(host, redis_time, lambda: host.now().timestamp() + 300.0)
     assert not clock.make_sure()
+    assert clock.is_learning()
     assert clock.now() == NOW + timedelta(seconds=300)
     host.move(FRESH_SECONDS)
+    assert not clock.is_learning()
     assert clock.make_sure()
     assert abs(clock.now() - host.now()) < timedelta(seconds=2)
     assert clock.make_sure(), "and is not asked again"
+
+
+def test_a_new_process_learns_no_longer_than_living_ones_need_to_tell_the_time() -> None:
+    host = ManualClock(NOW)
+    clock = SharedClock(host, lambda: host.now().timestamp() + 300.0)
+    assert clock.is_learning()
+    host.move(LEARN_SECONDS - 0.1)
+    assert clock.is_learning()
+    host.move(0.1)
+    assert not clock.is_learning(), "nobody else lives"
+
+
+def test_a_process_whose_one_clock_is_all_that_answers_has_nothing_to_learn() -> None:
+    def redis_time() -> float:
+        raise redis.exceptions.ConnectionError("gone")
+
+    clock = SharedClock(ManualClock(NOW), redis_time)
+    assert not clock.make_sure()
+    assert not clock.is_learning()
 
 
 def test_clocks_that_differ_by_seconds_are_as_good_as_one() -> None:

@@ -70,6 +70,15 @@ def test_a_verdict_waits_for_the_time_that_was_granted(rig: Rig) -> None:
     assert not rig.leases.resolve_expired(living.ref, ExpiryVerdict.QUARANTINED)
 
 
+def test_a_standstill_before_the_first_look_leaves_living_keepers_time_to_renew(rig: Rig) -> None:
+    rig.server()
+    rig.push("job")
+    living = rig.must_claim(worker="living")
+    rig.wait(60.0)
+    assert found(rig) == set()
+    assert rig.leases.renew("living", [living], []) == []
+
+
 def test_each_standstill_of_redis_leaves_living_keepers_time_to_renew(rig: Rig) -> None:
     living, other = held(rig, "living", "other")
     for _ in range(3):
