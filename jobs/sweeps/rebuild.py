@@ -22,7 +22,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import announced_seconds
 from gpus.models import Pool, QuarantinedSlot, Server, prepared
 from gpus.models.prepared import value
-from gpus.protocol import Lease, slot_name
+from gpus.protocol import Lease, ReleaseMode, slot_name
 from jobs.ids import new_id
 from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
@@ -120,7 +120,10 @@ class Rebuild:
             yield row
 
     def _fill_and_open(self) -> None:
-        restored = sum(self.leases.restore_lease(lease) for lease in self._slowly(_live_leases(self.fleet)))
+        leases = [
+            lease for lease in self._slowly(_live_leases(self.fleet)) if self.leases.restore_lease(lease)
+        ]
+        self._give_back_ended(leases)
         quarantined = self._quarantine()
         pushed = 0
         for pool in fleet_queries.pools(fleet=self.fleet):
@@ -132,11 +135,22 @@ class Rebuild:
             "index_rebuilt",
             fleet=self.fleet,
             generation=generation,
-            leases=restored,
+            leases=len(leases),
             quarantined=quarantined,
             tickets=pushed,
         )
         self.ports.send_wakes(self.leases.fill())
+
+    def _give_back_ended(self, restored: Sequence[Lease]) -> None:
+        """Of attempts whose end was committed after their rows were read. A worker may have settled such an
+        end before the lease was restored, and does not come again. A slot not proven free is quarantined
+        next."""
+        for first in range(0, len(restored), PAGE):
+            page = restored[first : first + PAGE]
+            live = set(_still_live(ids=[lease.attempt_id for lease in page]))
+            for lease in self._slowly(page):
+                if lease.attempt_id not in live:
+                    self.leases.release(lease.ref, ReleaseMode.FREE, worker="")
 
     def _quarantine(self) -> int:
         servers = _servers(fleet=self.fleet)
@@ -216,6 +230,10 @@ _live_after = prepared.Read(
         .order_by("id")[:PAGE]
     )
 )
+
+
+def _still_live(ids: Sequence[str]) -> Iterable[str]:
+    return Attempt.objects.filter(id__in=ids, state__in=Attempt.LIVE).values_list("id", flat=True)
 
 
 def _live_leases(fleet: str) -> Iterator[Lease]:

@@ -66,6 +66,27 @@ def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world:
     assert sum(wake.count for wake in world.wakes) >= 1
 
 
+def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    world.job()
+    lease = world.claim()
+    restore = world.leases.restore_lease
+
+    def end_and_restore(restored: Lease) -> bool:
+        end = End(lease.job_id, lease.attempt_id, 1, lease.slot, Ending(), RetryPolicy(), world.clock.now())
+        transitions.end_attempt(end)
+        world.leases.settled([lease.ref])
+        return restore(restored)
+
+    monkeypatch.setattr(world.leases, "restore_lease", end_and_restore)
+    world.flush()
+    rebuild(world)
+    assert world.slot() == "free"
+    assert_laws(drained=True, ports=world.ports, accepted=1)
+
+
 def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: World) -> None:
     world.server(slots=1)
     world.job()
