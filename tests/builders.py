@@ -45,6 +45,7 @@ class WrongClocks:
     """As if Redis' clock were that many seconds ahead of all others."""
 
     ahead: float = 3600.0
+    learning: bool = False
 
     def report(self) -> ClockReport:
         return ClockReport({REDIS: self.ahead} if self.ahead else {})
@@ -53,6 +54,9 @@ class WrongClocks:
 
     def make_sure(self) -> bool:
         return False
+
+    def is_learning(self) -> bool:
+        return self.learning
 
 
 class AbsentLeases:

@@ -28,6 +28,8 @@ TOLERATED_SECONDS = 0.25
 """Less is the noise of asking, and no clock that is kept by NTP is further off."""
 FRESH_SECONDS = 1.0
 """A comparison this old is new enough for a verdict."""
+LEARN_SECONDS = 15.0
+"""Three times the period in which living sweepers write the time down."""
 REDIS, DATABASE, HOST = "Redis", "the database", "this host"
 Ask = Callable[[], float | None]
 """A clock's time, seconds since the epoch; None where it has none of its own."""
@@ -58,6 +60,7 @@ class ClockWatch(Protocol):
     def report(self) -> ClockReport: ...
     def compared(self) -> ClockReport: ...
     def make_sure(self) -> bool: ...
+    def is_learning(self) -> bool: ...
 
 
 class AgreedClocks:
@@ -70,6 +73,9 @@ class AgreedClocks:
 
     def make_sure(self) -> bool:
         return True
+
+    def is_learning(self) -> bool:
+        return False
 
 
 class SharedClock:
@@ -101,6 +107,8 @@ class SharedClock:
         self._told: tuple[float | None, float] | None = None
         """What was told when it was last asked for, and when that was, monotonic."""
         self._report = ClockReport()
+        self._began_at: float | None = None
+        """When this process first compared, monotonic."""
         self._compared_at: float | None = None
         self._lock = threading.Lock()
 
@@ -133,6 +141,13 @@ class SharedClock:
             self.compared()
         return self._is_sure
 
+    def is_learning(self) -> bool:
+        """Whether this process is new, knows only clocks that differ, and may still learn the time from those
+        that live. Compares again first."""
+        began_at = self._began_at
+        is_new = began_at is None or self._base.monotonic() - began_at < LEARN_SECONDS
+        return not self.make_sure() and not self._report.agree and is_new
+
     def ask(self) -> None:
         """Never raises."""
         with self._lock:
@@ -153,6 +168,8 @@ class SharedClock:
                 ahead[name] = answer - (at + took / 2)
                 noise = max(noise, took)
         self._compared_at = self._base.monotonic()
+        if self._began_at is None:
+            self._began_at = self._compared_at
         if len(ahead) > 1:
             self._correct(ahead, noise)
 

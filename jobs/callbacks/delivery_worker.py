@@ -41,8 +41,8 @@ _SPARE_FILES = 256
 class DeliveryWorker:
     """One per process.
 
-    clock: by which messages are due, the same for all processes. clocks: makes sure that this process has
-    that time. bounds: of what is in flight; None: as the settings and the open files allow."""
+    clock: by which messages are due, the same for all processes. clocks: whether this process knows that time
+    yet. bounds: of what is in flight; None: as the settings and the open files allow."""
 
     def __init__(self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None) -> None:
         self._clock, self._clocks = clock, clocks
@@ -128,10 +128,10 @@ class DeliveryWorker:
 
     def _step(self) -> None:
         ended = self._settle()
-        if self._draining:
+        # by a wrong time it would take what another process still sends
+        if self._draining or self._clocks.is_learning():
             self._look_at = self._clock.monotonic() + LOOK_SECONDS
             return
-        self._clocks.make_sure()  # by a wrong time it would take what another process still sends
         self._take(self._take_nudges())
         if self._clock.monotonic() >= self._look_at:
             close_old_connections()

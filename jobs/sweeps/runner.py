@@ -28,9 +28,6 @@ log = structlog.get_logger(__name__)
 EARLY_SECONDS = 0.5
 """A tick that comes this much early still counts: ticks are a second apart, more or less."""
 WRITE_SECONDS = 5.0
-LEARN_SECONDS = 3 * WRITE_SECONDS
-"""A new process that is not sure of the time writes none for so long: others would take it for that of who
-lives, and so would it itself. Where another sweeper lives, it learns the time from that one's rows."""
 
 
 class Runner:
@@ -52,15 +49,14 @@ class Runner:
         self._unwritten: dict[str, Ran] = {}
         self._said: dict[str, tuple[str, ...]] = {}
         self._written_at: float | None = None
-        self._first_tick_at: float | None = None
-        self._learns_time = False
+        self._is_learning = False
 
     def tick(self) -> dict[str, SweepCount]:
         """Runs or starts what is due; what ran in this thread, by name. Another tick under way: nothing."""
         if not self._enter(TICK):
             return {}
         try:
-            self._learns_time = not self._ports.clocks.make_sure() and self._is_new()
+            self._is_learning = self._ports.clocks.is_learning()
             done = {}
             leads = self._ports.layouts.leads()
             for name, entry in self._sweeps().items():
@@ -144,16 +140,10 @@ class Runner:
         finally:
             connection.close()
 
-    def _is_new(self) -> bool:
-        now = self._ports.clock.monotonic()
-        if self._first_tick_at is None:
-            self._first_tick_at = now
-        return now - self._first_tick_at < LEARN_SECONDS
-
     def _write(self) -> None:
+        if self._is_learning:
+            return  # else it, and others, would take its time for that of a process that knows it
         now = self._ports.clock.monotonic()
-        if self._learns_time:
-            return
         if self._written_at is not None and 0 <= now - self._written_at < WRITE_SECONDS:
             return
         with self._lock:

@@ -375,3 +375,24 @@ def test_a_new_worker_compares_the_clocks_before_it_takes_a_message(
     start(clock, clock)
     until(lambda: Callback.objects.get(id=due).state == Callback.State.DELIVERED)
     assert Callback.objects.get(id=later).tries == 0
+
+
+def test_a_new_worker_takes_no_message_while_it_learns_the_time(
+    start: Callable[..., DeliveryWorker], receiver: Receiver
+) -> None:
+    [callback_id] = outbox(tenant_named("one"), [receiver.url])
+    asked: list[bool] = []
+
+    class Clocks(AgreedClocks):
+        def is_learning(self) -> bool:
+            asked.append(len(asked) < 3)
+            return asked[-1]
+
+    worker = start(None, Clocks())
+    for _ in range(3):
+        seen = len(asked)
+        worker.nudge(callback_id)
+        until(lambda: len(asked) > seen)  # noqa: B023
+        if asked[-1]:
+            assert Callback.objects.get(id=callback_id).tries == 0
+    until(lambda: Callback.objects.get(id=callback_id).state == Callback.State.DELIVERED)
