@@ -345,7 +345,7 @@ class Trial:
 
     def runs_begin_since(self, at: float) -> bool:
         """In every pool, but where nobody waits: at the end of a trial there is nothing left to begin."""
-        self.signs.read()  # nobody else does while a fault lasts
+        self.signs.read()  # the checks wait while a fault lasts
         began: dict[str, float] = {}
         for gpu in self.fleet.gpus:
             latest = max((self.signs.last_began.get(slot, 0.0) for slot in gpu.slot_names), default=0.0)

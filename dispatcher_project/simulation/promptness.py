@@ -87,8 +87,8 @@ _Slot = tuple[SlotView, _Ended | None]
 
 
 def _is_idle(view: SlotView, ended: _Ended | None) -> bool:
-    """Also if its run is over and its worker, which lives, could not give it back. Nobody gives back what a
-    dead one held: its lease must run out first, a whole lease time after the look that follows a silence."""
+    """Also if its run is over and its worker, which lives, could not give it back. The lease of a dead worker
+    must run out first, a whole lease time after the look that follows a silence."""
     if view.resting or view.circuit is not CircuitState.CLOSED:
         return False
     if ended is None:

@@ -247,7 +247,7 @@ class SweepsRole:
 
 
 class WebRole:
-    """Answers requests; one whose process dies is answered by nobody. is_present: as of `WorkerRole`."""
+    """Answers requests; a request whose process dies gets no answer. is_present: as of `WorkerRole`."""
 
     def __init__(
         self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False

@@ -239,8 +239,8 @@ class World:
         return self.scheduler, process, self.ports(process), self.versions.differ
 
     def start_callbacks(self, skew_seconds: float = 0.0) -> None:
-        """skew_seconds: of its host's clock. Its steps draw from a chance of their own: what is delivered
-        changes no other process's history."""
+        """skew_seconds: of its host's clock. Its steps draw from a random generator of their own, so that
+        deliveries change no other process's history."""
         name = f"callbacks-{sum(known.startswith('callbacks') for known in self.known) + 1}"
         process = Process(name, skew_seconds, chance=self._callback_chance)
         self.known[process.name] = process

@@ -105,7 +105,7 @@ class SharedClock:
         self._is_sure = False
         """Whether two clocks agreed once, or living processes told the time."""
         self._told: tuple[float | None, float] | None = None
-        """What was told when it was last asked for, and when that was, monotonic."""
+        """The answer to the last question for the told time, and when it came, monotonic."""
         self._report = ClockReport()
         self._began_at: float | None = None
         """When this process first compared, monotonic."""

@@ -191,7 +191,7 @@ class Leases(Protocol):
         ...
 
     def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
-        """A slot that holds no lease of another attempt is given to nobody until `free_slot`. pool: of its
+        """A slot that holds no lease of another attempt stays shut until `free_slot`. pool: of its
         server, where that is configured only after this."""
         ...
 

@@ -158,8 +158,8 @@ class Hands:
     leases: WatchedLeases
     sent_wakes: list[Any] = field(default_factory=list)
 
-    def submit(self, payload: Mapping[str, Any] | None = None) -> Job:
-        job = make_job("m", at=self.clock.now(), payload=dict(payload or {}))
+    def submit(self, payload: Mapping[str, Any] | None = None, **values: Any) -> Job:
+        job = make_job("m", at=self.clock.now(), payload=dict(payload or {}), **values)
         self.clock.move(0.001)  # the next one's place is behind it
         push_tickets("main", "m", [job.ticket], self.worker.ports)
         return job
