@@ -36,7 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--direct-queue", type=int, default=10, help="direct callers that may wait (default: 10)"
     )
     parser.add_argument(
-        "--grace", type=float, default=GRACE_SECONDS, help="seconds that runs get to end when stopped"
+        "--grace",
+        type=float,
+        default=GRACE_SECONDS,
+        help=f"seconds that runs get to end when stopped (default: {GRACE_SECONDS:g})",
     )
 
 
