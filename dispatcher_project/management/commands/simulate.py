@@ -24,7 +24,7 @@ SHOWN_LAWS, SHOWN_STEPS = 10, 40
 class Command(BaseCommand):
     help = (
         "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
-        "laws of docs/failures.md afterwards. A seed replays exactly."
+        "laws of docs/simulation.md afterwards. A seed replays exactly."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
         )
-        parser.add_argument("--history", type=Path, metavar="FILE", help="where a broken seed's steps go")
+        parser.add_argument("--history", type=Path, metavar="FILE", help="with --seed: where every step goes")
 
     def handle(self, **options: Any) -> None:
         names, also = (
