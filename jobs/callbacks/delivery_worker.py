@@ -128,11 +128,12 @@ class DeliveryWorker:
 
     def _step(self) -> None:
         ended = self._settle()
-        # by a wrong time it would take what another process still sends
+        nudged = self._take_nudges()
+        # by a wrong time it would take what another process still sends; it is found by looking
         if self._draining or self._clocks.is_learning():
             self._look_at = self._clock.monotonic() + LOOK_SECONDS
             return
-        self._take(self._take_nudges())
+        self._take(nudged)
         if self._clock.monotonic() >= self._look_at:
             close_old_connections()
             self._look()
