@@ -104,6 +104,6 @@ def _said(response: Response) -> Mapping[str, Any]:
 def _date(text: str) -> datetime | None:
     try:
         at = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
+    except (TypeError, ValueError, OverflowError):
+        return None  # no date, or one of a year that no host knows
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -98,6 +98,8 @@ def test_a_client_that_writes_of_cuda_is_not_a_broken_gpu():
         ({"retry-after": " 0.5 "}, 0.5),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "Thu, 01 Jan 99999999999999999999 12:00:00 GMT"}, None),
+        ({"retry-after": "Thu, 01 Jan 2026 12:00:30 +99999999999999999999"}, None),
         ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
         ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
         # the server's clock is an hour behind: its own date is what counts
@@ -105,6 +107,7 @@ def test_a_client_that_writes_of_cuda_is_not_a_broken_gpu():
             {"retry-after": "Thu, 01 Jan 2026 11:00:30 GMT", "date": "Thu, 01 Jan 2026 11:00:00 GMT"},
             30.0,
         ),
+        ({"retry-after": "7", "date": "Thu, 01 Jan 99999999999999999999 12:00:00 GMT"}, 7.0),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(headers, seconds):
