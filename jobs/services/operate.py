@@ -80,6 +80,8 @@ def move_to_cancelled(
         if not is_held:
             ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
         requested = not ended.won and transitions.request_cancel(job_id, now, by_operator=by_operator)
+        if is_held and not requested:  # its attempt has ended since, and it waits for the next one
+            ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
         if ended.won or requested:
             _audit(by, "cancel_job", job_id)
     if requested:

@@ -56,6 +56,29 @@ def test_a_running_job_is_asked_to_stop():
     assert job.cancel_requested_at is not None
 
 
+class HeldLeases:
+    """A worker has the job's ticket, and its attempt ends while the lease layer is asked."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def remove(self, *_: object) -> bool:
+        return False
+
+    def has_tickets(self, *_: object) -> list[bool]:
+        lost = Ending(ServerLost("gone"))
+        attempt_id = make_running(self._job)
+        transitions.end_attempt(End(self._job.id, attempt_id, 1, "gpu-1/0", lost, RetryPolicy(), START))
+        return [True]
+
+
+def test_a_job_whose_attempt_ends_meanwhile_is_cancelled_in_its_pause():
+    job = make_job()
+    assert cancel_job(job.id, ports=make_ports(HeldLeases(job))) is CancelOutcome.CANCELLED
+    job.refresh_from_db()
+    assert (job.state, job.due_at) == (JobState.CANCELLED, None)
+
+
 def test_a_finished_job_is_not_cancellable():
     with pytest.raises(NotCancellable):
         cancel_job(make_dead_letter().id, ports=make_ports())
