@@ -38,7 +38,7 @@ def sweep(ports: Ports) -> SweepCount:
                 return _go_on(fleet, ports)
         elif state.next_layout == ours:
             return _go_on(fleet, ports)
-        elif state.layout == ours and state.next_layout is not None and _nobody_switches(state.next_layout):
+        elif state.next_layout is not None and _nobody_switches(state.next_layout):
             return SweepCount(1, int(index_switch.cancel_switch(fleet, ports)))
         elif state.layout == ours:
             return SweepCount(1, int(index_switch.close_older(fleet, ports)))

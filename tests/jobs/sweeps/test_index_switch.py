@@ -465,6 +465,22 @@ def test_a_switch_that_nobody_can_end_is_cancelled(upgrade: Upgrade) -> None:
     assert upgrade.row.layout == OLD
 
 
+def test_versions_that_are_all_gone_leave_no_switch_behind(upgrade: Upgrade) -> None:
+    """Both were rolled back in the middle of their switch."""
+    upgrade.world.server()
+    upgrade.world.job()
+    FleetIndex.objects.create(fleet=upgrade.fleet, layout=NEW, next_layout=NEW + 1, switch="a switch")
+    upgrade.old.ports.layouts.refresh()
+    for _ in range(40):
+        upgrade.old.beat("old-gpu")
+        upgrade.old.beat("old-sweeps", SWEEPS)
+        sweep.sweep(upgrade.old.ports)
+        generation.sweep(upgrade.old.ports)
+        upgrade.world.clock.advance(1)
+    assert (upgrade.row.layout, upgrade.row.next_layout) == (OLD, None)
+    assert claim(upgrade.old.leases) is not None
+
+
 # -- what a worker says ------------------------------------------------------------------------------------
 
 
