@@ -42,20 +42,23 @@ class LatestEnds:
 
     def add(self, result: Any, apply: Apply, about: Any) -> None:
         """An end that was just confirmed. apply: writes it again, if it is missing. about: handed back by
-        `take` with it."""
+        `all` with it."""
         size = OWN_BYTES + rough_bytes(result, LARGE_BYTES)
         if size > OWN_BYTES + LARGE_BYTES:
             return
-        now = self._monotonic()
-        self._kept.append(_Kept(now, size, apply, about))
+        self._kept.append(_Kept(self._monotonic(), size, apply, about))
         self._bytes += size
-        while self._bytes > KEPT_BYTES or self._kept[0].at < now - KEPT_SECONDS:
+        self.drop_old()
+
+    def drop_old(self) -> None:
+        """Call it when a commit was confirmed."""
+        since = self._monotonic() - KEPT_SECONDS
+        while self._kept and (self._bytes > KEPT_BYTES or self._kept[0].at < since):
             self._bytes -= self._kept.popleft().bytes
 
-    def take(self) -> list[tuple[Apply, Any]]:
-        """All of them, in their order; they are not kept any longer."""
-        kept, self._kept, self._bytes = self._kept, deque(), 0
-        return [(one.apply, one.about) for one in kept]
+    def all(self) -> list[tuple[Apply, Any]]:
+        """In their order. They stay: a connection may break and come back before the database fails over."""
+        return [(one.apply, one.about) for one in self._kept]
 
 
 def rough_bytes(value: Any, limit: int) -> int:

@@ -250,6 +250,7 @@ class Settlement:
     def _after_commit(self, outcomes: Sequence[Any]) -> None:
         ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
         self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
+        self._latest.drop_old()
         for end in ends:
             self._unsettled[end.ref] = end
             if end.ended.won and end.end is not None:
@@ -275,7 +276,7 @@ class Settlement:
         self._latest.add(end.result, apply, Touched(end.job_id, end.attempt_id))
 
     def _again(self) -> list[Write]:
-        return [Write(apply, touched) for apply, touched in self._latest.take()]
+        return [Write(apply, touched) for apply, touched in self._latest.all()]
 
     def _settle(self) -> None:
         """Writer and watcher may both be here: settling twice changes nothing."""

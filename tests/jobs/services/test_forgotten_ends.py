@@ -66,6 +66,16 @@ def test_an_end_is_written_again(shop: Shop, knows_start: bool) -> None:
     assert hands.gpu.sent == [job.id], "it ran once"
 
 
+def test_a_connection_that_broke_before_the_failover_costs_no_end(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    fail_over(hands)  # it comes back to the database that has it all
+    forget_end(job)
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result) == ("completed", "done")
+
+
 def test_it_stands_before_the_next_start_on_its_slot(shop: Shop) -> None:
     hands = by_hand(shop)
     first = run(hands)
@@ -113,7 +123,7 @@ class Clock:
 
 
 def kept(ends: LatestEnds) -> list[Any]:
-    return [about for _, about in ends.take()]
+    return [about for _, about in ends.all()]
 
 
 def test_only_the_latest_are_kept() -> None:
@@ -122,6 +132,9 @@ def test_only_the_latest_are_kept() -> None:
     for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
         ends.add(None, list, clock.now)
     assert kept(ends) == [1.0, KEPT_SECONDS + 0.5]
+    clock.now += KEPT_SECONDS + 0.1
+    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5], "however long no commit was confirmed"
+    ends.drop_old()
     assert kept(ends) == []
 
 
