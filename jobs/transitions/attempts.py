@@ -18,9 +18,9 @@ from jobs.retry import Ending, RetryPolicy, Standing, decide_end
 from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_job
-from jobs.transitions.starts import Start, start_again
+from jobs.transitions.starts import Start, is_to_begin, start_again
 from jobs.transitions.together import change, lock_job, read_attempt, write_out
-from jobs.transitions.waiting import WAITING, Ended
+from jobs.transitions.waiting import Ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def end_again(end: End) -> Ended:
     it."""
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
     is_live = attempt is not None and attempt.state in LIVE_ATTEMPT_STATES
-    is_missing = attempt is None and end.start is not None and job is not None and job.state in WAITING
+    is_missing = attempt is None and job is not None and end.start is not None and is_to_begin(end.start, job)
     return end_attempt(end) if is_live or is_missing else Ended(won=False, job=job)
 
 

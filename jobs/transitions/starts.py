@@ -11,7 +11,7 @@ from gpus.protocol import split_slot
 from jobs.models import Attempt, Job
 from jobs.states import AttemptState, JobState
 from jobs.transitions.rows import move_job
-from jobs.transitions.together import insert_attempt, lock_job, read_attempt
+from jobs.transitions.together import change, insert_attempt, lock_job, read_attempt
 from jobs.transitions.waiting import WAITING
 
 
@@ -48,21 +48,39 @@ def start_attempt(start: Start) -> StartOutcome:
 
 def start_again(start: Start) -> bool:
     """Writes a start that was committed before and is not there: a promoted standby lacked it. False: its job
-    does not wait, or its run goes on elsewhere.
+    is over, or went on without it.
 
-    The standby may lack what came before it, too: that the job's time had come, and that the run before it on
-    its slot was over. The row of that run still stands there as live, so this one is written as over; the
-    caller writes its end in the same transaction.
+    The standby may lack what came before it, too: that the job's time had come, and that the runs before it,
+    of its job and on its slot, were over. The row of that on the slot still stands there as live, so this one
+    is written as over; the caller writes its end in the same transaction.
     """
     job = lock_job(start.job_id)
-    if job is None or job.state not in WAITING:
+    if job is None or not is_to_begin(start, job):
         return False
-    if job.state != JobState.QUEUED:
+    if job.state == JobState.RUNNING:
+        _end_run_before(start, job)
+    elif job.state != JobState.QUEUED:
         job.due_at = None
         move_job(job, JobState.QUEUED, start.at, {}, "due_at")
     if _write(start, job, AttemptState.SENT) is StartOutcome.SLOT_TAKEN:
         _write(start, job, AttemptState.LOST)
     return True
+
+
+def is_to_begin(start: Start, job: Job) -> bool:
+    """Whether the job's row is from before this start: it waits, or runs what was over by then."""
+    before = read_attempt(job.live_attempt) if job.live_attempt else None
+    return job.state in WAITING if before is None else before.started_at < start.at
+
+
+def _end_run_before(start: Start, job: Job) -> None:
+    """How it ended, its own worker knows; that it did is enough here."""
+    before = read_attempt(job.live_attempt or "")
+    assert before is not None
+    before.state, before.finished_at = AttemptState.LOST.value, start.at
+    change(before, "state", "finished_at")
+    job.live_attempt = None
+    move_job(job, JobState.QUEUED, start.at, {"attempt": before.number}, "live_attempt")
 
 
 def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:

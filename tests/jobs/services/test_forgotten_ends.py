@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from dispatcher_project.laws import replayed
+from gpus.errors import ServerFailed
 from gpus.models import QuarantinedSlot
+from jobs import transitions
 from jobs.models import Attempt, Callback, Event, Job
+from jobs.services.finish import push_tickets
 from jobs.services.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
 from jobs.states import AttemptState, JobState
 from tests.jobs.services.by_hand import Hands, by_hand
@@ -87,6 +91,28 @@ def test_it_stands_before_the_next_start_on_its_slot(shop: Shop) -> None:
     states = dict(Job.objects.values_list("id", "state"))
     assert states == {first.id: "completed", second.id: "completed"}
     assert hands.slot() == "free"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: bool) -> None:
+    first, second = by_hand(shop, ServerFailed("answered 500")), by_hand(shop)
+    job = run(first)
+    first_attempt = job.attempts.get()
+    second.clock.move(60.0)
+    transitions.queue_again(job.id, second.clock.now())
+    push_tickets("main", "m", [job.ticket], second.worker.ports)
+    second.worker.work("m")
+    assert Job.objects.get().state == JobState.COMPLETED
+    Attempt.objects.exclude(id=first_attempt.id).delete()
+    forget_end(job)
+    Job.objects.update(attempts_made=1, tries=0)
+    for hands in (first, second) if in_order else (second, first):
+        fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.attempts_made) == (JobState.COMPLETED, "done", 2)
+    last = Attempt.objects.get(number=2)
+    assert (last.state, last.worker) == (AttemptState.COMPLETED, "w")
+    assert not list(replayed())
 
 
 def test_what_is_there_is_not_written_twice(shop: Shop) -> None:
