@@ -254,7 +254,7 @@ class Settlement:
         for end in ends:
             self._unsettled[end.ref] = end
             if end.ended.won and end.end is not None:
-                self._keep(end.end, end.leases, end.ref)
+                self._keep(_with_cancel(end.end, end.ended.job), end.leases, end.ref)
             if not end.ended.won:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
@@ -306,6 +306,13 @@ class Settlement:
 
 def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
     return JobTouched(job_id), outcome
+
+
+def _with_cancel(end: End, job: Job | None) -> End:
+    """job: as committed."""
+    if job is None or job.cancel_requested_at is None:
+        return end
+    return replace(end, cancelled_by_operator=job.cancelled_by_operator)
 
 
 def _is_committed(started: Future[StartOutcome] | None) -> bool:

@@ -20,7 +20,7 @@ from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_job
 from jobs.transitions.starts import Start, is_to_begin, start_again
 from jobs.transitions.together import change, lock_job, read_attempt, write_out
-from jobs.transitions.waiting import Ended
+from jobs.transitions.waiting import Ended, note_cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class End:
     gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused_url:
     where nothing listened of its server then.
     start: its start, if the worker saw that committed: a database that failed over may have forgotten it.
+    cancelled_by_operator: of an end that is written again, whose cancel came before it; None: nobody's.
     """
 
     job_id: str
@@ -49,6 +50,7 @@ class End:
     usage: Mapping[str, Any] | None = None
     refused_url: str = ""
     start: Start | None = None
+    cancelled_by_operator: bool | None = None
 
 
 _ENDED = (
@@ -123,12 +125,7 @@ def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetim
 
 def end_attempt(end: End) -> Ended:
     """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
-    job = lock_job(end.job_id)
-    attempt = read_attempt(end.attempt_id)
-    if attempt is None and end.start is not None and start_again(end.start):
-        job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
-        if attempt is not None:
-            attempt.state = AttemptState.SENT.value
+    job, attempt = _begun(end)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # its start was refused: its run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")
@@ -137,6 +134,8 @@ def end_attempt(end: End) -> Ended:
         return Ended(won=False, job=job)
     if attempt.state not in LIVE_ATTEMPT_STATES:
         return Ended(won=False, job=job)
+    if end.cancelled_by_operator is not None:
+        note_cancel(job, end.at, by_operator=end.cancelled_by_operator)
     decision = decide_end(end.ending, _standing(job, attempt, end.at), end.policy)
     attempt.state = decision.attempt
     attempt.error_code = end.ending.error.code if end.ending.error else ""
@@ -185,6 +184,16 @@ def end_attempt(end: End) -> Ended:
         callback_id=call_back(job, end.at),
         quarantined=end.ending.suspect,
     )
+
+
+def _begun(end: End) -> tuple[Job | None, Attempt | None]:
+    """Its job, locked, and the attempt, whose start is written again where it was forgotten."""
+    job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
+    if attempt is None and end.start is not None and start_again(end.start):
+        job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
+        if attempt is not None:
+            attempt.state = AttemptState.SENT.value
+    return job, attempt
 
 
 def end_again(end: End) -> Ended:

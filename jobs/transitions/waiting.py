@@ -129,11 +129,15 @@ def request_cancel(job_id: str, at: datetime, *, by_operator: bool = False) -> b
     job = lock_job(job_id)
     if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED, JobState.CANCELLING):
         return False
+    note_cancel(job, at, by_operator=by_operator)
+    return True
+
+
+def note_cancel(job: Job, at: datetime, *, by_operator: bool) -> None:
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at
         job.cancelled_by_operator = by_operator
         log_event(job, "cancel_requested", at, {}, "cancel_requested_at", "cancelled_by_operator")
-    return True
 
 
 def open_round(job_id: str, at: datetime, *, queue_deadline: QueueDeadline | None = None) -> Job | None:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from dispatcher_project.laws import replayed
-from gpus.errors import ServerFailed
+from gpus.errors import GpuError, Interrupted, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.services.finish import push_tickets
 from jobs.services.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
+from jobs.services.operate import cancel_job
 from jobs.states import AttemptState, JobState
 from tests.jobs.services.by_hand import Hands, by_hand
 from tests.jobs.services.shop import Shop
@@ -112,6 +113,29 @@ def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: boo
     assert (job.state, job.result, job.attempts_made) == (JobState.COMPLETED, "done", 2)
     last = Attempt.objects.get(number=2)
     assert (last.state, last.worker) == (AttemptState.COMPLETED, "w")
+    assert not list(replayed())
+
+
+@pytest.mark.parametrize("error", [Interrupted("stopped"), ServerLost("gone")])
+@pytest.mark.parametrize("knows_start", [True, False])
+def test_a_job_that_was_cancelled_with_it_stays_so(shop: Shop, knows_start: bool, error: GpuError) -> None:
+    hands = by_hand(shop, error)
+    job = hands.submit()
+    hands.gpu.on_start = lambda request: cancel_job(job.id, ports=hands.worker.ports, by="ada") and None
+    hands.worker.work("m")
+    hands.writer.commit()
+    told = Job.objects.values_list("state", "error_code").get()
+    assert told in [("cancelled", "cancelled_by_operator"), ("cancelling", "")]
+    if knows_start:
+        forget_end(job)
+    else:
+        forget_start()
+    Job.objects.update(cancel_requested_at=None, cancelled_by_operator=False, error_code="")
+    fail_over(hands)
+    assert Job.objects.values_list("state", "error_code").get() == told
+    job.refresh_from_db()
+    assert job.cancel_requested_at is not None
+    assert job.cancelled_by_operator
     assert not list(replayed())
 
 
