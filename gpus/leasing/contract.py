@@ -253,8 +253,9 @@ class Leases(Protocol):
         """One step of wiping; True when the old index is gone."""
         ...
 
-    def restore_lease(self, lease: Lease) -> bool:
-        """A live attempt of the database gets its slot back, with a full lease time and no worker."""
+    def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
+        """A live attempt of the database gets its slot back, with a full lease time and no worker.
+        held_seconds: since it was leased, for rows do not know Redis' time; None: as the lease says."""
         ...
 
     def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:

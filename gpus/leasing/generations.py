@@ -40,8 +40,9 @@ class Generations:
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
         return bool(self._run("wipe", owner, max_keys))
 
-    def restore_lease(self, lease: Lease) -> bool:
-        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease)))
+    def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
+        held_us: wire.Arg = "" if held_seconds is None else int(held_seconds * 1e6)
+        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease), held_us))
 
     def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
         for first in range(0, len(got), _SHARES_PER_CALL):

@@ -23,7 +23,7 @@ from jobs.services.ports import Ports
 from jobs.states import AttemptState, JobState
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 from jobs.sweeps.losses import Loss, lose_attempt, spec_of
-from jobs.sweeps.rebuild import lease_of
+from jobs.sweeps.rebuild import restore
 
 GRACE_SECONDS = 60.0
 LIMIT = 5000
@@ -123,7 +123,7 @@ def _repair(run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Po
     if not leaseless:
         return False
     if run.attempt.state == AttemptState.WAITING:
-        return leases.restore_lease(lease_of(run.job, run.attempt))
+        return restore(run.job, run.attempt, leases, ports)
     return _lose(run, "Nobody holds its slot.", leases, ports)
 
 

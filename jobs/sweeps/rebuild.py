@@ -120,10 +120,12 @@ class Rebuild:
             yield row
 
     def _fill_and_open(self) -> None:
-        leases = [
-            lease for lease in self._slowly(_live_leases(self.fleet)) if self.leases.restore_lease(lease)
+        restored = [
+            lease_of(attempt.job, attempt)
+            for attempt in self._slowly(_live_attempts(self.fleet))
+            if restore(attempt.job, attempt, self.leases, self.ports)
         ]
-        self._give_back_ended(leases)
+        self._give_back_ended(restored)
         quarantined = self._quarantine()
         pushed = 0
         for pool in fleet_queries.pools(fleet=self.fleet):
@@ -135,7 +137,7 @@ class Rebuild:
             "index_rebuilt",
             fleet=self.fleet,
             generation=generation,
-            leases=len(leases),
+            leases=len(restored),
             quarantined=quarantined,
             tickets=pushed,
         )
@@ -210,6 +212,12 @@ def lease_of(job: Job, attempt: Attempt) -> Lease:
     )
 
 
+def restore(job: Job, attempt: Attempt, leases: Leases, ports: Ports) -> bool:
+    """False: a later attempt holds its slot. The fleet's time may be another one than that of rows."""
+    held = (ports.clock.now() - attempt.started_at).total_seconds()
+    return leases.restore_lease(lease_of(job, attempt), held_seconds=max(held, 0.0))
+
+
 _any_held = prepared.Read(
     lambda: Job.objects.filter(fleet=value(Job, "fleet"), state__in=_HELD).order_by().values_list("state")[:1]
 )
@@ -236,12 +244,11 @@ def _still_live(ids: Sequence[str]) -> Iterable[str]:
     return Attempt.objects.filter(id__in=ids, state__in=Attempt.LIVE).values_list("id", flat=True)
 
 
-def _live_leases(fleet: str) -> Iterator[Lease]:
+def _live_attempts(fleet: str) -> Iterator[Attempt]:
     last = ""
     while True:
         page = _live_after(fleet=fleet, last=last)
-        for attempt in page:
-            yield lease_of(attempt.job, attempt)
+        yield from page
         if len(page) < PAGE:
             return
         last = page[-1].id

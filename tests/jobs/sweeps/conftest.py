@@ -45,6 +45,9 @@ class VirtualClock:
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
 
+    def set_back(self, seconds: float) -> None:
+        self._now -= timedelta(seconds=seconds)
+
     def now_ms(self) -> int:
         return int(self._now.timestamp() * 1000)
 

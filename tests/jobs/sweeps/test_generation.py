@@ -128,6 +128,19 @@ def test_a_rebuild_waits_for_what_living_keepers_announce_and_not_for_their_next
     assert lost == []
 
 
+def test_a_run_is_as_old_as_its_row_says_whatever_the_fleets_time_is(world: World) -> None:
+    """All clocks were an hour ahead together, and were set right: the fleet's time goes on from there."""
+    world.server()
+    world.clock.advance(3600)
+    world.leases.fill()
+    world.clock.set_back(3600)
+    world.job()
+    world.claim()
+    world.flush()
+    taken = rebuild(world)
+    assert world.leases.slots("gpu-1")[0].held_seconds == pytest.approx(taken, abs=1.0)
+
+
 def test_an_epoch_is_the_databases(world: World) -> None:
     world.server()
     world.job()
