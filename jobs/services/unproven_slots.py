@@ -21,9 +21,12 @@ from jobs.models import Attempt
 from jobs.states import LIVE_ATTEMPT_STATES
 
 _last_of_slot = prepared.Read(
-    lambda: Attempt.objects.filter(
-        server=prepared.value(Attempt, "server"), slot=prepared.value(Attempt, "slot")
-    ).order_by("-started_at")[:1]
+    lambda: (
+        Attempt.objects.filter(server=prepared.value(Attempt, "server"), slot=prepared.value(Attempt, "slot"))
+        .select_related("job")
+        .defer("job__payload", "job__result")
+        .order_by("-started_at")[:1]
+    )
 )
 
 
@@ -34,9 +37,9 @@ def last_of_slot(server: str, slot: int) -> Attempt | None:
 
 def keep_shut(server: Server, slot: int) -> bool:
     """Writes the row that the slot's last attempt lacks. False: it lacks none, for it lives, has its row, or
-    was proven gone."""
+    was proven gone. One that lives holds its slot in the index of its own fleet only."""
     last = last_of_slot(server.name, slot)
-    if last is None or last.slot_freed or last.state in LIVE_ATTEMPT_STATES or _was_judged(last, server):
+    if last is None or last.slot_freed or _lives_here(last, server) or _was_judged(last, server):
         return False
     spec = fleet.model_spec(last.model) or ModelSpec(last.model, server.pool_id)
     with transaction.atomic():
@@ -50,6 +53,10 @@ def keep_shut(server: Server, slot: int) -> bool:
             run_limit_seconds=spec.run_limit_seconds,
         )
     return True
+
+
+def _lives_here(attempt: Attempt, server: Server) -> bool:
+    return attempt.state in LIVE_ATTEMPT_STATES and attempt.job.fleet == server.pool.fleet
 
 
 def _was_judged(attempt: Attempt, server: Server) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.services.registry import remove_server
 from jobs.models import Attempt
 from jobs.services import unreachable
-from jobs.states import AttemptState
+from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.sweeps import expired_leases, generation, quarantine
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
@@ -91,6 +91,15 @@ def test_a_run_that_lives_gets_no_row(world: World, lease: Lease) -> None:
     assert (suspects(), world.slot()) == ([], "leased")
     lose(world)
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
+
+
+def test_a_run_that_lives_keeps_its_slot_from_another_fleet(world: World, lease: Lease) -> None:
+    """No index knows more than its own fleet's leases."""
+    remove(world)
+    elsewhere = Pool.objects.create(name="elsewhere", fleet=f"{world.fleet}-b")
+    Server.objects.create(name="gpu-1", pool=elsewhere, slots=1)
+    assert suspects() == [lease.attempt_id]
+    assert Attempt.objects.get().state in LIVE_ATTEMPT_STATES
 
 
 def test_what_was_proven_gone_before_the_removal_does_not_come_back(world: World, lease: Lease) -> None:
