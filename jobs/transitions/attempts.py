@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count
 
-from gpus.errors import ConnectFailed, GpuError
+from gpus.errors import ConnectFailed, GpuBusy, GpuError
 from gpus.models import prepared
 from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
@@ -198,11 +198,13 @@ def _begun(end: End) -> tuple[Job | None, Attempt | None]:
 
 def end_again(end: End) -> Ended:
     """Writes an end that was committed before; changes nothing where it is there, or its job went on without
-    it."""
+    it. A refusal whose start is missing too is not missed: it cost nothing, or was counted and removed."""
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
     is_live = attempt is not None and attempt.state in LIVE_ATTEMPT_STATES
     is_missing = attempt is None and job is not None and end.start is not None and is_to_begin(end.start, job)
-    return end_attempt(end) if is_live or is_missing else Ended(won=False, job=job)
+    if is_live or (is_missing and not isinstance(end.ending.error, GpuBusy)):
+        return end_attempt(end)
+    return Ended(won=False, job=job)
 
 
 def _told(error: GpuError) -> str:

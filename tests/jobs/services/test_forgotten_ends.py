@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.laws import replayed
-from gpus.errors import GpuError, Interrupted, ServerFailed, ServerLost
+from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.models import Attempt, Callback, Event, Job
@@ -163,6 +163,19 @@ def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
     assert (job.state, job.live_attempt, Attempt.objects.count()) == ("running", "another", 1)
     assert hands.slot() == "free"
     assert not QuarantinedSlot.objects.exists()
+
+
+def test_a_refusal_that_was_counted_and_removed_does_not_come_back(shop: Shop) -> None:
+    """By the `refusals` sweep; its worker wrote nothing since."""
+    hands = by_hand(shop, GpuBusy("answered 503"))
+    job = run(hands)
+    assert job.state == JobState.QUEUED
+    Attempt.objects.all().delete()
+    Event.objects.filter(job=job, seq__gt=1).delete()
+    fail_over(hands)
+    assert not Attempt.objects.exists()
+    assert Job.objects.get() == job
+    assert Job.objects.get().attempts_made == 1
 
 
 class Clock:
