@@ -23,6 +23,9 @@ from .guard import receiver_of
 from .shares import CLOSED, Circuit, Queue, Shares
 
 TENANTS_LOOKED_AT = 50
+"""Half of them those of the messages that are due longest; the others in turn."""
+LONGEST_DUE = 200
+"""Messages whose tenants are looked at first."""
 QUEUES_LOOKED_AT = 500
 """Of one tenant and one pick; the next one goes on behind them."""
 PICKED_AT_ONCE = 200
@@ -62,13 +65,13 @@ SELECT * FROM (
 ) AS part
 """
 
-_first_due = prepared.Read(
+_longest_due = prepared.Read(
     lambda: (
         Callback.objects.filter(
             state=Callback.State.PENDING, next_at__lte=prepared.value(Callback, "next_at")
         )
         .order_by("next_at")
-        .values_list("id")[:1]
+        .values_list("tenant_id", flat=True)[:LONGEST_DUE]
     )
 )
 
@@ -91,10 +94,11 @@ class Pick:
 
     def ids(self, shares: Shares, now: datetime) -> tuple[list[str], bool]:
         """What may start now, and whether more would be due that may not. Never inside a transaction."""
-        if not is_any_due(now):
+        longest_due = _longest_due(next_at=now)  # asked every second, also where nothing is due for hours
+        if not longest_due:
             return [], False
         fill_in_queues()
-        tenants = self._next_tenants(shares)
+        tenants = self._next_tenants(longest_due, shares)
         due = {tenant_id: list(self._due_queues(tenant_id, now)) for tenant_id in tenants}
         chosen = _plan(due, shares.copy(), now)
         found = _messages(chosen, now)
@@ -103,24 +107,21 @@ class Pick:
         is_more = any(got[one.queue] == chosen[one.queue] and not one.circuit.rests(now) for one in queues)
         return [pk for pk, _, _ in found], is_more
 
-    def _next_tenants(self, shares: Shares) -> list[int]:
+    def _next_tenants(self, longest_due: Sequence[int | None], shares: Shares) -> list[int]:
         tenants = [tenant_id for tenant_id in tenants_with_pending() if shares.tenant_may_start(tenant_id)]
+        may_start = set(tenants)
+        due = [one for one in dict.fromkeys(longest_due) if one in may_start][: TENANTS_LOOKED_AT // 2]
         turned = [one for one in tenants if one > self._tenant_before]
         turned += [one for one in tenants if one <= self._tenant_before]
-        chosen = turned[:TENANTS_LOOKED_AT]
+        chosen = turned[: TENANTS_LOOKED_AT - len(due)]
         self._tenant_before = chosen[-1] if len(turned) > len(chosen) else 0
-        return sorted(chosen, key=shares.of_tenant)
+        return sorted(dict.fromkeys([*due, *chosen]), key=shares.of_tenant)
 
     def _due_queues(self, tenant_id: int, now: datetime) -> Iterator[DueQueue]:
         queues = read_queues(tenant_id, self._receiver_before.pop(tenant_id, ""))
         if len(queues) == QUEUES_LOOKED_AT:
             self._receiver_before[tenant_id] = queues[-1].queue[1]
         return (one for one in queues if one.due_at <= now)
-
-
-def is_any_due(now: datetime) -> bool:
-    """Asked every second, also where nothing is due for hours."""
-    return bool(_first_due(next_at=now))
 
 
 def fill_in_queues() -> None:

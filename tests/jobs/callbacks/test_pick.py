@@ -14,7 +14,7 @@ from jobs.callbacks import pick
 from jobs.callbacks.pick import Pick
 from jobs.callbacks.report import delivery_report
 from jobs.callbacks.shares import Limits, Shares
-from jobs.models import Callback, ReceiverCircuit
+from jobs.models import Callback, ReceiverCircuit, Tenant
 
 from .conftest import NOW, Sent
 from .test_delivery_worker import outbox, tenant_named
@@ -74,6 +74,33 @@ def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.Mon
     for _ in range(20):
         seen |= set(chooser.ids(Shares(LIMITS), LATER)[0])
     assert len(seen) == 50
+
+
+def test_what_is_due_does_not_wait_for_the_turns_of_tenants_without_anything_due() -> None:
+    for number in range(2 * pick.TENANTS_LOOKED_AT):
+        outbox(tenant_named(f"later-{number}"), ["http://a.example.com/"], at=NOW + timedelta(hours=5))
+    [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
+    assert Pick().ids(Shares(LIMITS), LATER) == ([due], False)
+
+
+def test_tenants_have_their_turn_behind_those_with_messages_that_are_due_longest() -> None:
+    """What is due of the first ones may rest behind a circuit."""
+    for number in range(2 * pick.TENANTS_LOOKED_AT):
+        outbox(tenant_named(f"due-{number}"), ["http://a.example.com/"] * 3, at=NOW - timedelta(hours=1))
+    [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
+    ReceiverCircuit.objects.bulk_create(
+        ReceiverCircuit(
+            tenant=tenant,
+            receiver="a.example.com:80",
+            failures=3,
+            failing_since=NOW,
+            failed_at=NOW,
+            resting_until=NOW + timedelta(hours=1),
+        )
+        for tenant in Tenant.objects.exclude(name="last")
+    )
+    chooser = Pick()
+    assert [due] in [chooser.ids(Shares(LIMITS), LATER)[0] for _ in range(5)]
 
 
 def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
