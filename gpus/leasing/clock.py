@@ -143,10 +143,10 @@ class SharedClock:
 
     def is_learning(self) -> bool:
         """Whether this process is new, knows only clocks that differ, and may still learn the time from those
-        that live. Compares again first."""
+        that live. Compares again while it is new."""
         began_at = self._began_at
         is_new = began_at is None or self._base.monotonic() - began_at < LEARN_SECONDS
-        return not self.make_sure() and not self._report.agree and is_new
+        return is_new and not self.make_sure() and not self._report.agree
 
     def ask(self) -> None:
         """Never raises."""

@@ -235,13 +235,22 @@ def test_one_who_is_unsure_asks_again_before_its_work() -> None:
 
 
 def test_a_new_process_learns_no_longer_than_living_ones_need_to_tell_the_time() -> None:
-    host = ManualClock(NOW)
-    clock = SharedClock(host, lambda: host.now().timestamp() + 300.0)
+    host, calls = ManualClock(NOW), []
+
+    def redis_time() -> float:
+        calls.append(host.monotonic())
+        return host.now().timestamp() + 300.0
+
+    clock = SharedClock(host, redis_time)
     assert clock.is_learning()
     host.move(LEARN_SECONDS - 0.1)
     assert clock.is_learning()
     host.move(0.1)
-    assert not clock.is_learning(), "nobody else lives"
+    assert not clock.is_learning(), "no other process lives"
+    asked = len(calls)
+    host.move(60.0)
+    assert not clock.is_learning()
+    assert len(calls) == asked, "a Redis that hangs costs each question its time-out"
 
 
 def test_a_process_whose_one_clock_is_all_that_answers_has_nothing_to_learn() -> None:

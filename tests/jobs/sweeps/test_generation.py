@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -74,11 +75,11 @@ def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
     lease = world.claim()
     restore = world.leases.restore_lease
 
-    def end_and_restore(restored: Lease) -> bool:
+    def end_and_restore(restored: Lease, **held: Any) -> bool:
         end = End(lease.job_id, lease.attempt_id, 1, lease.slot, Ending(), RetryPolicy(), world.clock.now())
         transitions.end_attempt(end)
         world.leases.settled([lease.ref])
-        return restore(restored)
+        return restore(restored, **held)
 
     monkeypatch.setattr(world.leases, "restore_lease", end_and_restore)
     world.flush()
