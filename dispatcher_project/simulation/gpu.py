@@ -146,7 +146,8 @@ class GpuServer:
                 self._late.add(order.attempt_id)
             self._begin(run)
         if not self.is_async:
-            self._done[run.id].wait()
+            if run.id in self._done:  # else it was cancelled before it came
+                self._done[run.id].wait()
             return self._state(desk, run)
         return _json({"status": "processing", "job_id": run.id})
 
