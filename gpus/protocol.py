@@ -255,7 +255,8 @@ class Endpoint:
     """Where a model is run on a server.
 
     headers: the server's secret request headers, in the clear: never log them. is_off: an operator switched
-    the server off: nothing is begun there any more.
+    the server off: nothing is begun there any more. tells_health: False: it has no health endpoint; None: not
+    known yet.
     """
 
     server: str
@@ -264,6 +265,7 @@ class Endpoint:
     ca_pem: str | None = None
     max_slots: int = 1
     is_off: bool = False
+    tells_health: bool | None = None
 
     def __repr__(self) -> str:
         return f"Endpoint({self.server!r}, {self.url!r})"

@@ -140,6 +140,7 @@ def _read_endpoint(server: str, model: str) -> Endpoint | None:
         ca_pem=machine.ca_pem or None,
         max_slots=machine.slots,
         is_off=machine.desired == DesiredState.OFF,
+        tells_health=machine.tells_health,
     )
 
 

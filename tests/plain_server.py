@@ -1,5 +1,5 @@
 """A plain HTTP server in a process of its own, as a user's first one: it takes a payload and answers, and has
-no page for its health. `python tests/plain_server.py PORT HEALTH LOG`."""
+no page for its health. `python tests/plain_server.py PORT HEALTH LOG [any_path] [one_thread]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,14 @@ LONGEST_SECONDS = 120.0
 @dataclass
 class PlainServer:
     """folder: for its log and the gates. health: the status of `GET /health`: 404, 405 or 501 (no GET at
-    all), or 200 with the text `OK`."""
+    all), or 200 with the text `OK`. any_path: a POST at any path is a run. one_thread: it serves one request
+    at a time."""
 
     folder: Path
     health: int = 404
     port: int = 0
+    any_path: bool = False
+    one_thread: bool = False
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -44,8 +47,9 @@ class PlainServer:
 
     def start(self) -> PlainServer:
         """Returns once it accepts connections."""
+        kind = [name for name in ("any_path", "one_thread") if getattr(self, name)]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, str(self.port), str(self.health), str(self._log)],
+            [sys.executable, __file__, str(self.port), str(self.health), str(self._log), *kind],
             preexec_fn=die_with_parent,  # noqa: PLW1509
         )
         until = time.monotonic() + 30
@@ -65,7 +69,8 @@ class PlainServer:
         (self.folder / gate).touch()
 
     def runs(self) -> list[dict[str, Any]]:
-        """One entry when a run begins, one when it ends: `{"event", "job", "path"}`."""
+        """One entry when a run begins, one when it ends, one for each POST that is answered 404:
+        `{"event", "job", "path"}`."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return [json.loads(line) for line in lines]
 
@@ -95,10 +100,12 @@ class Plain(BaseHTTPRequestHandler):
     """Without `do_GET`, so that `http.server` itself answers 501."""
 
     log = folder = Path()
+    any_path = False
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path != "/run":
+        if self.path != "/run" and not self.any_path:
+            self.note("refused")
             self.answer(404, {"detail": "Not Found"})
             return
         payload = json.loads(body)
@@ -135,10 +142,12 @@ class WithPages(Plain):
         self.answer(self.status, "OK" if self.status == 200 else {"detail": "no such page"})
 
 
-def main(port: str, health: str, log: str) -> None:
+def main(port: str, health: str, log: str, *kind: str) -> None:
     Plain.log, Plain.folder, WithPages.status = Path(log), Path(log).parent, int(health)
+    Plain.any_path = "any_path" in kind
     handler = Plain if health == "501" else WithPages
-    ThreadingHTTPServer(("127.0.0.1", int(port)), handler).serve_forever(0.05)
+    server = HTTPServer if "one_thread" in kind else ThreadingHTTPServer
+    server(("127.0.0.1", int(port)), handler).serve_forever(0.05)
 
 
 if __name__ == "__main__":

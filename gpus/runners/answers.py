@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpus.protocol import ModelSpec, ModelType
-from gpus.runners.base import Accepted, Finished, PollFailed, Response, StillRunning
+from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
 from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.refusals import error_of, failure_of, message_of
 
@@ -26,6 +26,7 @@ RUNNING = frozenset({"processing", "pending", "queued", "running", "accepted", "
 }
 _STOPPED = DONE | FAILED | {"not_running", "stopped"}
 _GONE = frozenset({404, 410})
+_TEMPORARY = frozenset({408, 409, 425, 429})
 
 
 def read_start(response: Response, model: ModelSpec, *, now: datetime) -> Finished | Accepted:
@@ -67,21 +68,35 @@ def read_news(body: Any) -> Finished | StillRunning:
 def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bool:
     """Whether the server says that the run does not run. known: it gave the run an id before; if not, a
     bare 404 may only mean that the request is still on its way. guessed: nobody said that this is the path to
-    cancel at, so nothing but the protocol's own ``running`` is believed."""
+    cancel at, so nothing but the protocol's own ``running`` is believed. Raises CancelUnsupported where the
+    answer shows that a guess was wrong: a 404, a result."""
     is_gone = response.status in _GONE
     if is_gone and known and not guessed:
         return True
-    if not _is_success(response) and not is_gone:
+    body = _object(response) if _is_success(response) or is_gone else {}
+    if isinstance(body.get("running"), bool):
+        return not body["running"]
+    if guessed:
+        if _is_final(response):
+            raise CancelUnsupported(
+                f"The answer at the protocol's cancel path is no cancel's ({response.status})."
+            )
         return False
+    return str(body.get("status", "")).lower() in _STOPPED
+
+
+def _object(response: Response) -> dict[str, Any]:
+    """The body, empty where it is no JSON object."""
     try:
         body = read_json(response.body)
     except Unreadable:
-        return False
-    if not isinstance(body, dict):
-        return False
-    if isinstance(body.get("running"), bool):
-        return not body["running"]
-    return not guessed and str(body.get("status", "")).lower() in _STOPPED
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _is_final(response: Response) -> bool:
+    """Whether the same request will be answered the same way later."""
+    return response.status == 501 or (response.status < 500 and response.status not in _TEMPORARY)
 
 
 def _outcome(body: Mapping[str, Any]) -> Finished | StillRunning:

@@ -69,6 +69,10 @@ class PollFailed(Exception):
         self.gone = gone
 
 
+class CancelUnsupported(Exception):
+    """The server has no cancel endpoint that is known: the run is not to be asked to stop again."""
+
+
 class Abort:
     """Ends a blocked network read from another thread, at once and for good.
 
@@ -147,7 +151,8 @@ class Runner(Protocol):
         ...
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Asks the server to stop the run. True: the server says that it does not run (any more)."""
+        """Asks the server to stop the run. True: the server says that it does not run (any more). Raises
+        GpuError, CancelUnsupported."""
         ...
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Finished | StillRunning:

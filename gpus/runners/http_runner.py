@@ -13,6 +13,7 @@ from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
 from gpus.runners.base import (
     Abort,
     Accepted,
+    CancelUnsupported,
     Finished,
     PollFailed,
     Response,
@@ -85,8 +86,13 @@ class HttpRunner:
             raise
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Without a template of the model, the protocol's own path is tried."""
+        """Without a template of the model, the protocol's own path is tried; not on a server that is known to
+        have no health endpoint: one that ignores paths would take the cancel for a run."""
         template = run.model.cancel_endpoint_template
+        if not template and run.endpoint.tells_health is False:
+            raise CancelUnsupported(
+                "The model names no cancel endpoint, and its server tells nothing of its runs."
+            )
         response = self._request(
             "POST",
             _fill(template or DEFAULT_CANCEL, run, remote_id or run.job_id),

@@ -31,6 +31,8 @@ RECORD_SECONDS = 30.0
 PARALLEL_PROBES = 8
 REFUSED_SECONDS = 1.0
 """A refusal comes at once; a server that stays silent is not waited for."""
+_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
+"""Without one of these an answer says nothing of the server's runs."""
 
 
 def probe(
@@ -129,13 +131,13 @@ def url_of(placement: Placement) -> str:
 
 
 def read_health(body: bytes) -> Health:
-    """The protocol's fields out of the body of a 200; any other body (``OK``) is from a server that tells
-    nothing."""
+    """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
+    server that tells nothing."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
         said = None
-    if not isinstance(said, dict):
+    if not isinstance(said, dict) or _FIELDS.isdisjoint(said):
         return Health(True, tells=False)
     boot_id = said.get("boot_id")
     return Health(

@@ -25,7 +25,7 @@ from gpus.errors import (
     ServerLost,
 )
 from gpus.protocol import Clock
-from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Runner, RunRequest
+from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
 from gpus.services.evidence import is_settled
 from jobs.retry import Ending
@@ -83,6 +83,7 @@ class AttemptRun:
         self._abort = Abort()
         # holds nothing of this run: a reference back would leave both to the garbage collector
         self._beside = CancelBeside(clock, self._abort, in_background if runner.answer_ends_run else None)
+        self._can_ask_to_stop = True
         self._started = remote_id is not None
         self._let_go_at = -math.inf  # of a request without an answer: monotonic
         self._look_for_push = remote_id is not None
@@ -295,8 +296,14 @@ class AttemptRun:
         return Wait(STOP_AGAIN_SECONDS)
 
     def _ask_to_stop(self) -> bool:
+        if not self._can_ask_to_stop:
+            return False
         try:
             return self._runner.cancel(self.request, self.remote_id)
+        except CancelUnsupported as error:
+            self._can_ask_to_stop = False
+            log.info("cancel_unsupported", job_id=self.request.job_id, error=str(error))
+            return False
         except GpuError as error:
             log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
             return False

@@ -9,7 +9,7 @@ import pytest
 from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
 from gpus.protocol import ModelSpec, ModelType
 from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
-from gpus.runners.base import Accepted, Finished, PollFailed, Response, StillRunning
+from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
 from gpus.runners.json_body import Unreadable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -180,12 +180,21 @@ def test_only_a_server_that_says_so_has_stopped(body, status, known, stopped):
     [
         ({"running": False}, 200, True),
         ({"status": "not_running", "running": False}, 404, True),
-        ({"detail": "Not Found"}, 404, False),
-        ({"status": "success", "result": "a run of its own"}, 200, False),
+        ({"status": "cancelling", "running": True}, 202, False),
+        ({"status": "cancelled"}, 503, False),
+        ({"status": "cancelled"}, 500, False),
+        ({"status": "cancelled"}, 429, False),
     ],
 )
 def test_at_a_guessed_path_only_the_protocols_own_word_is_believed(body, status, stopped):
     assert read_cancel(answer(body, status), known=True, guessed=True) is stopped
+
+
+@pytest.mark.parametrize("status", [200, 202, 302, 400, 404, 405, 410, 501])
+@pytest.mark.parametrize("body", [{"status": "success", "result": "a run of its own"}, {"detail": "no"}, [1]])
+def test_another_answer_at_a_guessed_path_is_of_a_server_that_has_no_such_endpoint(body, status):
+    with pytest.raises(CancelUnsupported):
+        read_cancel(answer(body, status), known=True, guessed=True)
 
 
 def test_an_empty_answer_to_a_cancel_proves_nothing():

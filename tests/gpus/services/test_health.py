@@ -64,10 +64,15 @@ def test_everything_it_says_is_read() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"active_jobs": "1"}, {"active_jobs": -1}, {"active_jobs": True}, {"active_jobs": None}, {}],
+    [{"active_jobs": "1"}, {"active_jobs": -1}, {"active_jobs": True}, {"active_jobs": None}],
 )
 def test_what_is_no_count_is_as_if_unsaid(said: object) -> None:
     assert read(said) == Health(True)
+
+
+@pytest.mark.parametrize("said", [{}, {"status": "ok"}, {"version": 3}, [], "OK"])
+def test_an_answer_without_a_field_of_the_protocol_tells_nothing(said: object) -> None:
+    assert read(said) == Health(True, tells=False)
 
 
 @pytest.mark.parametrize("jobs", ["a", {}, [1], [{"job_id": "j"}], [{"attempt": "a"}, {"attempt": None}]])

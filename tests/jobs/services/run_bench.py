@@ -21,6 +21,7 @@ ASYNC = ModelSpec(
     poll_interval=3.0,
     max_poll_time=60.0,
 )
+NOWHERE = Endpoint("gpu-1", "http://gpu-1/generate")
 
 
 class ScriptedRunner:
@@ -59,8 +60,10 @@ def _say(answer: Any) -> Any:
 class Bench:
     def __init__(
         self,
-        runner: ScriptedRunner,
+        runner: Any,
         *,
+        model: ModelSpec = ASYNC,
+        endpoint: Endpoint = NOWHERE,
         deadline: float | None = None,
         remote_id: str | None = None,
         limit: float = math.inf,
@@ -72,8 +75,7 @@ class Bench:
         self.push: Mapping[str, Any] | None = None
         self.evidence: str | None = None
         self.clocks_agree = True
-        endpoint = Endpoint("gpu-1", "http://gpu-1/generate")
-        request = RunRequest("j", "a", ASYNC, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
+        request = RunRequest("j", "a", model, endpoint, {}, "gpu-1/0", 1, limit_seconds=limit)
         self.run = AttemptRun(
             request,
             runner,

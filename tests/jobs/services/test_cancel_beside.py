@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,16 @@ from typing import Any
 import pytest
 
 from gpus.errors import BadInput, GpuBusy, Interrupted, RunTimedOut, ServerFailed, ServerLost
-from gpus.runners.base import Abort, Finished
+from gpus.models import Server
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.base import Abort, CancelUnsupported, Finished
+from gpus.runners.sync_http import SyncHttpRunner
 from jobs.models import Attempt, Job
 from jobs.services.operate import CancelOutcome, cancel_job, slot_held_until
 from jobs.services.steps import Order, Over, Wait
+from jobs.sweeps import lock_sync
 from tests.builders import make_model
+from tests.gpus.runners.raw_server import RawServer, Visit
 from tests.jobs.services.run_bench import Bench, ScriptedRunner
 from tests.jobs.services.shop import Shop, eventually, open_shop, state
 from tests.plain_server import PlainServer
@@ -135,6 +141,22 @@ def test_a_lost_lease_still_ends_the_read() -> None:
     assert over.ending.error.code == "lease_lost"
 
 
+def test_a_server_without_a_cancel_endpoint_is_asked_once() -> None:
+    runner = Read(Finished(1), cancels=[CancelUnsupported()])
+    bench = bench_of(runner)
+
+    def watched(_: Abort) -> None:
+        for _ in range(3):
+            bench.clock.move(3.0)
+            bench.run.order(Order.CANCEL)
+
+    runner.on_start = watched
+    over = bench.run.step()
+    assert isinstance(over, Over)
+    assert over.evidence == "the server answered its request"
+    assert runner.calls == ["start", "cancel None"]
+
+
 # -- with a real server ----------------------------------------------------------------------------------
 
 
@@ -176,3 +198,90 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     assert (attempt.state, attempt.evidence) == ("cancelled", "the server answered its request")
     assert Job.objects.get(id=job.id).result is None
     assert slot_held_until(job.id) is None
+
+
+NOT_FOUND, RESULT = '404 Not Found\r\n{"detail": "Not Found"}', '200 OK\r\n{"image": "a run of its own"}'
+RUNNING, LATER = '202 Accepted\r\n{"status": "cancelling", "running": true}', "503 Busy\r\n{}"
+GUESSED, NAMED = ModelSpec("m", "m"), ModelSpec("m", "m", cancel_endpoint_template="/stop/{job_id}")
+
+
+@pytest.mark.parametrize(
+    ("model", "tells_health", "answer", "asked"),
+    [
+        (GUESSED, False, RESULT, 0),
+        (GUESSED, None, RESULT, 1),
+        (GUESSED, True, RESULT, 1),
+        (GUESSED, True, NOT_FOUND, 1),
+        (GUESSED, True, "405 No\r\n", 1),
+        (GUESSED, True, "501 No\r\n", 1),
+        (GUESSED, True, LATER, 3),
+        (GUESSED, True, RUNNING, 3),
+        (NAMED, False, NOT_FOUND, 3),
+        (NAMED, False, RUNNING, 3),
+    ],
+)
+def test_a_guessed_cancel_path_is_asked_where_the_server_may_have_one(
+    model: ModelSpec, tells_health: bool | None, answer: str, asked: int
+) -> None:
+    ended = threading.Event()
+    status, _, body = answer.partition("\r\n")
+
+    def script(visit: Visit) -> None:
+        if visit.read_request().startswith(b"POST /run "):
+            ended.wait(30)
+            visit.answer()
+        else:
+            head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            visit.send(head.encode() + body.encode())
+
+    with RawServer(script) as server:
+        endpoint = Endpoint("gpu-1", server.url, tells_health=tells_health)
+        bench = Bench(
+            SyncHttpRunner(model), model=model, endpoint=endpoint, in_background=lambda work: work()
+        )
+
+        def cancel() -> None:
+            server.asked.wait(30)
+            for _ in range(3):
+                bench.clock.move(3.0)
+                bench.run.order(Order.CANCEL)
+            ended.set()
+
+        thread = threading.Thread(target=cancel, daemon=True)
+        thread.start()
+        over = bench.run.step()
+        thread.join(30)
+    assert isinstance(over, Over)
+    assert over.evidence == "the server answered its request"
+    assert len([sent for sent in server.requests if not sent.startswith(b"POST /run ")]) == asked
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("any_path", [True, False])
+def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
+    valkey: Any, fleet: str, tmp_path: Path, any_path: bool
+) -> None:
+    with PlainServer(tmp_path, any_path=any_path) as plain:
+        shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+        try:
+            lock_sync.sweep(shop.ports)
+            assert Server.objects.get().tells_health is False
+            worker = shop.worker()
+            job = shop.submit({"gate": "a"})
+            thread = shop.work(worker)
+            eventually(lambda: plain.began() == 1 and state(job) == "running")
+            cancel_job(job.id, ports=shop.ports)
+            has_asked: Callable[[], bool] = lambda: any(  # noqa: E731
+                run._beside.was_asked and not run._beside._is_asking for _, run in worker._runs.values()
+            )
+            eventually(has_asked)
+            plain.open("a")
+            eventually(lambda: state(job) == "cancelled")
+            thread.join(60)
+            assert [(run["event"], run["path"]) for run in plain.runs()] == [
+                ("began", "/run"),
+                ("ended", "/run"),
+            ]
+        finally:
+            plain.open("a")
+            shop.close()
