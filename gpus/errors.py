@@ -86,6 +86,10 @@ class ConnectRefused(ConnectFailed):
     """Nothing listens at the GPU server's address."""
 
 
+class ConnectTimedOut(ConnectFailed):
+    """The GPU server did not take the connection in time."""
+
+
 class ServerLost(GpuError):
     """The GPU server was lost while it had the job."""
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from gpus import blocking
-from gpus.errors import ConnectFailed, ConnectRefused, Interrupted
+from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted
 from gpus.runners.base import Abort
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class Cut:
 
 def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connection:
     """A new connection, tried at every address of the host. Raises ConnectFailed, Interrupted; ConnectRefused
-    if every address refuses.
+    if every address refuses, ConnectTimedOut.
 
     deadline: by `time.monotonic`. Looking up the name is the system's own: nothing here ends it early.
     """
@@ -203,7 +203,9 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
             if abort is not None:
                 abort.set_reader(None)
         _check(abort)
-    kind = ConnectRefused if was_refused else ConnectFailed
+    kind = ConnectTimedOut if isinstance(failure, TimeoutError) else ConnectFailed
+    if was_refused:
+        kind = ConnectRefused
     raise kind(f"{origin.host_header}: {reason(failure)}") from failure
 
 

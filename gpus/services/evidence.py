@@ -28,7 +28,7 @@ class Health:
     """ok: it answered, and nothing it said speaks against it. tells: it has a health endpoint; False: it
     answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
     it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
-    at its address. age_seconds: since it said so."""
+    at its address. timed_out: it did not answer in time. age_seconds: since it said so."""
 
     ok: bool
     boot_id: str = ""
@@ -40,6 +40,7 @@ class Health:
     tells: bool = True
     reached: bool = True
     refused: bool = False
+    timed_out: bool = False
 
     def runs(self, attempt_id: str) -> bool | None:
         """None: it can't tell."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from gpus.errors import ConnectRefused, GpuError, LeasingUnavailable
+from gpus.errors import ConnectRefused, ConnectTimedOut, GpuError, LeasingUnavailable, RunTimedOut
 from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server, prepared
 from gpus.protocol import Clock, ModelType
@@ -77,9 +77,13 @@ def probe(
             return ask(placement.endpoint, config.remote_model or config.name, server.slots, get)
         answer = get(url)
     except GpuError as error:
-        is_refused = isinstance(error, ConnectRefused)
-        said = f"{error.code}: {error.message}"[:500]
-        return Health(False, error=said, reached=False, refused=is_refused)
+        return Health(
+            False,
+            error=f"{error.code}: {error.message}"[:500],
+            reached=False,
+            refused=isinstance(error, ConnectRefused),
+            timed_out=isinstance(error, (RunTimedOut, ConnectTimedOut)),
+        )
     if answer.status in NO_SUCH_PAGE and not config.health_path:
         return Health(True, tells=False)
     if answer.status != 200:

@@ -41,6 +41,7 @@ def sweep(ports: Ports) -> SweepCount:
     count = SweepCount()
     for at in range(0, len(servers), CHUNK):
         chunk = servers[at : at + CHUNK]
+        busy = _plain_with_runs(chunk)
         asked_at = ports.clock.now()
         healths = ask_all(
             ((server, "") for server in chunk),
@@ -49,16 +50,22 @@ def sweep(ports: Ports) -> SweepCount:
             transport=ports.transport,
             at_once=ports.parallel_probes,
         )
-        answers = [_Answer(server, health, asked_at) for server, health in zip(chunk, healths, strict=True)]
+        answers = [
+            _Answer(server, health, asked_at, server.name in busy)
+            for server, health in zip(chunk, healths, strict=True)
+        ]
         count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, ports))
     return count
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """had_run: a plain server that ran something just before it was asked."""
+
     server: Server
     health: Health
     asked_at: datetime
+    had_run: bool
 
     def __str__(self) -> str:
         return str(self.server.name)
@@ -67,8 +74,8 @@ class _Answer:
 def _compare(answer: _Answer, ports: Ports) -> SweepCount:
     server, health = answer.server, answer.health
     seen_at = server.checked_at
-    restarted = is_restart(server, health)
-    if not restarted:
+    restarted, is_busy = is_restart(server, health), _is_busy(answer)
+    if not restarted and not is_busy:
         record_health(server, health, answer.asked_at)
     leases = ports.leases(server.pool.fleet)
     views = leases.slots(server.name)
@@ -76,7 +83,26 @@ def _compare(answer: _Answer, ports: Ports) -> SweepCount:
     if restarted and seen_at is not None:
         count += _lose_unpolled(server, seen_at, views, leases, ports)
         record_health(server, health, answer.asked_at)  # last: a restart is seen once
-    return count + SweepCount(notes=_drift(server, health, views))
+    return count if is_busy else count + SweepCount(notes=_drift(server, health, views))
+
+
+def _plain_with_runs(servers: Sequence[Server]) -> set[str]:
+    plain = [server.name for server in servers if server.tells_health is False]
+    if not plain:
+        return set()
+    live = Attempt.objects.filter(server__in=plain, state__in=Attempt.LIVE)
+    return set(live.values_list("server", flat=True))
+
+
+def _is_busy(answer: _Answer) -> bool:
+    """Whether the server is silent because it serves one request at a time and has a run: no verdict then."""
+    server = answer.server
+    if server.tells_health is not False or not answer.health.timed_out:
+        return False
+    since = Attempt.objects.filter(
+        server=server.name, slot__in=range(server.slots), started_at__gte=answer.asked_at
+    )
+    return answer.had_run or since.exists()
 
 
 def _lose_unpolled(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
@@ -14,7 +14,7 @@ from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import CircuitKind, DesiredState
 from gpus.services.circuits import all_circuits
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from jobs.states import JobState
 
 UNSEEN_SECONDS = 300.0
@@ -79,7 +79,10 @@ def servers(view: View) -> Iterator[Finding]:
     for one in ill.order_by("name")[:_SHOWN]:
         yield _server(one)
     seen_before = view.now - timedelta(seconds=UNSEEN_SECONDS)
-    for server in Server.objects.filter(healthy=True, checked_at__lt=seen_before).order_by("name")[:_SHOWN]:
+    runs = Attempt.objects.filter(server=OuterRef("name"), state__in=Attempt.LIVE)
+    is_busy = Q(Exists(runs), tells_health=False)  # one of a single thread answers nothing meanwhile
+    unseen = Server.objects.filter(healthy=True, checked_at__lt=seen_before).exclude(is_busy)
+    for server in unseen.order_by("name")[:_SHOWN]:
         assert server.checked_at is not None
         yield Finding(
             Level.WARNING,

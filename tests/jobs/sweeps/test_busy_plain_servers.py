@@ -1,0 +1,192 @@
+"""A plain server that serves one request at a time is silent during a run: it is busy, not sick."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpus import queries
+from gpus.errors import ServerFailed
+from gpus.models import Server
+from gpus.protocol import Lease, ReleaseMode
+from gpus.services.health import probe
+from jobs import transitions
+from jobs.models import Attempt
+from jobs.retry import Ending, RetryPolicy
+from jobs.sweeps import lock_sync
+from jobs.transitions import End
+from tests.builders import make_model
+from tests.dispatcher_project.terminal.doctor.patient import Patient, patient  # noqa: F401
+from tests.gpus.runners.raw_server import RawServer, Visit
+from tests.jobs.services.shop import Shop, eventually, open_shop, state
+from tests.jobs.sweeps.conftest import World
+from tests.plain_server import PlainServer
+from tests.ports import free_port
+
+
+@pytest.fixture(autouse=True)
+def short_patience(settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, health_timeout_seconds=0.3)
+
+
+# -- with a real server and a real run ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[PlainServer]:
+    with PlainServer(tmp_path, one_thread=True) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
+    shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+    yield shop
+    plain.open("a")
+    shop.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
+    lock_sync.sweep(shop.ports)
+    assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
+    job = shop.submit({"gate": "a"})
+    shop.work(shop.worker())
+    eventually(lambda: plain.began() == 1 and state(job) == "running")
+    count = lock_sync.sweep(shop.ports)
+    server = Server.objects.get()
+    assert probe(server).timed_out, "it does not answer"
+    assert (count.looked, count.failed, count.notes) == (1, 0, ())
+    assert (server.healthy, server.last_error) == (True, "")
+    queries.forget()
+    assert queries.has_capacity("m")
+    plain.open("a")
+    eventually(lambda: state(job) == "completed")
+
+
+# -- with a server that answers as the test says -----------------------------------------------------------
+
+
+class Answers:
+    """Its health: 404 while it listens, else no answer."""
+
+    def __init__(self) -> None:
+        self.listens = True
+
+    def __call__(self, visit: Visit) -> None:
+        visit.read_request()
+        if self.listens:
+            visit.send(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        else:
+            visit.wait_for_hang_up()
+
+
+@pytest.fixture
+def answers(world: World) -> Iterator[Answers]:
+    """Of the one server, which was found to be a plain one and is silent now."""
+    answers = Answers()
+    with RawServer(answers) as raw:
+        world.server(url=raw.url)
+        judge(world)
+        assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
+        answers.listens = False
+        yield answers
+
+
+def judge(world: World) -> bool | None:
+    assert lock_sync.sweep(world.ports).failed == 0
+    return Server.objects.get().healthy
+
+
+def end(world: World, lease: Lease) -> None:
+    ending = Ending(ServerFailed())
+    transitions.end_attempt(
+        End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), world.clock.now())
+    )
+
+
+def test_it_is_judged_again_once_its_run_is_over(world: World, answers: Answers) -> None:
+    job = world.job()
+    lease = world.claim()
+    assert judge(world) is True
+    world.clock.advance(1)
+    end(world, lease)
+    world.release(lease, ReleaseMode.FREE)
+    assert not Attempt.objects.filter(job=job, state__in=Attempt.LIVE).exists()
+    assert judge(world) is False
+    assert "timeout" in Server.objects.get().last_error
+    answers.listens = True
+    assert judge(world) is True
+
+
+def test_a_run_that_began_and_ended_while_it_was_asked_counts(world: World, answers: Answers) -> None:
+    world.job()
+    asked_at = world.clock.now()
+    lease = world.claim()
+    end(world, lease)
+    health = probe(Server.objects.get())
+    assert lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, asked_at, had_run=False))
+    later = asked_at + timedelta(seconds=1)
+    assert not lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, later, had_run=False))
+
+
+def test_without_redis_it_is_busy_all_the_same(world: World, answers: Answers) -> None:
+    world.job()
+    world.claim()
+    world.redis_is_gone = True
+    lock_sync.sweep(world.ports)
+    assert Server.objects.get().healthy is True
+
+
+def test_a_server_with_a_health_endpoint_that_is_silent_is_sick(world: World, answers: Answers) -> None:
+    Server.objects.update(tells_health=True)
+    world.job()
+    world.claim()
+    assert judge(world) is False
+
+
+def test_a_refused_connection_is_a_sickness_whatever_it_runs(world: World) -> None:
+    world.server(url=f"http://127.0.0.1:{free_port()}/run")
+    Server.objects.update(healthy=True, tells_health=False)
+    world.job()
+    world.claim()
+    assert judge(world) is False
+    assert probe(Server.objects.get()).refused
+
+
+def test_a_full_accept_queue_is_silence_too(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        world.server(url=f"http://127.0.0.1:{address[1]}/run")
+        Server.objects.update(healthy=True, tells_health=False)
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(address)
+        try:
+            health = probe(Server.objects.get())
+            assert (health.timed_out, health.refused) == (True, False)
+            assert health.error.startswith("connect: "), "it did not even take the connection"
+            world.job()
+            world.claim()
+            assert judge(world) is True
+        finally:
+            for sock in waiting:
+                sock.close()
+
+
+def test_doctor_does_not_call_its_health_old_while_it_runs(patient: Patient) -> None:  # noqa: F811
+    long_ago = patient.world.clock.now() - timedelta(hours=1)
+    Server.objects.update(tells_health=False, checked_at=long_ago)
+    assert "server gpu-1" in patient.ill()
+    patient.world.job()
+    patient.world.claim()
+    assert "server gpu-1" not in patient.ill()
+    Server.objects.update(tells_health=True)
+    assert "server gpu-1" in patient.ill()
