@@ -8,7 +8,7 @@ import sys
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import StopSignal
+from gpus.node.process import StopSignal, stop_after_runs
 from gpus.node.server import Node
 
 
@@ -23,12 +23,15 @@ def main() -> int:
         node.start()
     except (ConfigError, OSError) as error:
         parser.exit(2, f"gpu_node: {error}\n")
-    sys.stdout.write(f"{node.url} serves {node.config.slots} slots\n")
-    sys.stdout.flush()
+    _say(f"{node.url} serves {node.config.slots} slots")
     stopped.wait()
-    node.drain(options.grace)
-    node.stop()
+    stop_after_runs(node, options.grace, _say)
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -121,6 +121,11 @@ class Desk:
                 "late_senders": self._tally.late_senders,
             }
 
+    def unfinished(self) -> int:
+        """Runs, and direct callers that wait for a slot."""
+        with self._lock:
+            return len(self._active) + len(self._waiting)
+
     def is_done(self, *, patience_seconds: float) -> bool:
         """Nothing runs, and the dispatcher has heard of every end that is not older than that."""
         lately = time.monotonic() - patience_seconds

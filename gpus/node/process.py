@@ -7,15 +7,19 @@ import os
 import queue
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
+
+from gpus.node.server import Node
 
 _PR_SET_PDEATHSIG = 1
 _SLICE_SECONDS = 0.5
 
 
 class StopSignal:
-    """SIGTERM or SIGINT; a second one ends the process at once. Make it in the main thread, before anybody
-    is told that the node serves."""
+    """SIGTERM or SIGINT; a second one, of either kind, ends the process at once. Make it in the main thread,
+    before anybody is told that the node serves."""
 
     def __init__(self) -> None:
         # a handler may interrupt the very wait it ends: of queue and Event, only SimpleQueue bears that
@@ -33,8 +37,26 @@ class StopSignal:
             return
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        for either in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(either, signal.SIG_DFL)
         self._came.put(number)
+
+
+def stop_after_runs(node: Node, grace_seconds: float, say: Callable[[str], object]) -> None:
+    """Let nothing new in, say what is waited for, and stop the node after its runs."""
+    node.desk.drain()
+    with suppress(OSError):  # nobody reads it any more
+        say(_farewell(node.desk.unfinished(), grace_seconds))
+    node.drain(grace_seconds)
+    node.stop()
+
+
+def _farewell(runs: int, grace_seconds: float) -> str:
+    left = {0: "no run is left", 1: "1 run ends first"}.get(runs, f"{runs} runs end first")
+    return (
+        f"Stopping: {left}; results can be fetched meanwhile ({grace_seconds:g} s at most). "
+        "A second signal ends the node at once."
+    )
 
 
 def die_with_parent() -> None:

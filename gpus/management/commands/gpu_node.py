@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from gpus.node.arguments import add_arguments, config_from
 from gpus.node.config import ConfigError
-from gpus.node.process import StopSignal
+from gpus.node.process import StopSignal, stop_after_runs
 from gpus.node.server import Node
 
 
@@ -27,8 +27,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(f"{error}: choose another --port or --host") from error
-        self.stdout.write(f"{node.url} serves {node.config.slots} slots")
-        self.stdout.flush()
+        self._say(f"{node.url} serves {node.config.slots} slots")
         stopped.wait()
-        node.drain(options["grace"])
-        node.stop()
+        stop_after_runs(node, options["grace"], self._say)
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

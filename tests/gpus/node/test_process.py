@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def stop(process: subprocess.Popen[str]) -> int:
             process.stdout.close()
 
 
+def farewell(left: str) -> str:
+    return (
+        f"Stopping: {left}; results can be fetched meanwhile (30 s at most). "
+        "A second signal ends the node at once.\n"
+    )
+
+
 def get(url: str) -> dict[str, object]:
     with urllib.request.urlopen(url, timeout=10) as response:
         return json.load(response)  # type: ignore[no-any-return]
@@ -59,24 +67,57 @@ def test_a_node_serves_until_it_is_told_to_stop(command):
         line = process.stdout.readline()
         assert line.endswith(" serves 3 slots\n"), line + process.stdout.read()
         assert get(line.split()[0] + "/health")["max_concurrent"] == 3
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == farewell("no run is left")
+        assert process.wait(20) == 0
     finally:
-        code = stop(process)
-    assert code == 0
+        stop(process)
 
 
-def test_a_second_signal_does_not_wait_for_the_runs():
-    process = start("-m", "gpus.node", "--handler", SIMULATOR, "--port", "0", "--mode", "async")
+@pytest.mark.parametrize("command", [("-m", "gpus.node"), ("manage.py", "gpu_node")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGTERM, signal.SIGINT),
+        (signal.SIGINT, signal.SIGTERM),
+    ],
+)
+def test_a_second_signal_does_not_wait_for_the_runs(command, first, second):
+    options = ("--handler", SIMULATOR, "--port", "0", "--slots", "2", "--mode", "async")
+    process = start(*command, *options)
     try:
         assert process.stdout is not None
         url = process.stdout.readline().split()[0]
-        request = urllib.request.Request(f"{url}/x", b'{"fault": "hang"}', method="POST")
-        with urllib.request.urlopen(request, timeout=10):
-            pass
-        process.send_signal(signal.SIGTERM)
-        eventually(lambda: get(f"{url}/health")["status"] == "draining")
+        for _ in range(2):
+            request = urllib.request.Request(f"{url}/x", b'{"fault": "hang"}', method="POST")
+            with urllib.request.urlopen(request, timeout=10):
+                pass
+        process.send_signal(first)
+        assert process.stdout.readline() == farewell("2 runs end first")
+        assert get(f"{url}/health")["status"] == "draining"
+        process.send_signal(second)
+        assert process.wait(10) == -second
     finally:
-        code = stop(process)
-    assert code == -signal.SIGTERM
+        stop(process)
+
+
+def test_a_node_whose_output_nobody_reads_lets_its_runs_end():
+    process = start("-m", "gpus.node", "--handler", SIMULATOR, "--port", "0")
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        process.stdout.close()
+        process.stdout = None
+        request = urllib.request.Request(f"{url}/x", b'{"seconds": 2, "echo": 1}', method="POST")
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(lambda: urllib.request.urlopen(request, timeout=20).read())
+            eventually(lambda: get(f"{url}/health")["active_jobs"] == 1)
+            process.send_signal(signal.SIGTERM)
+            assert json.loads(answer.result())["status"] == "success"
+    finally:
+        stop(process)
 
 
 def test_a_node_that_cannot_start_says_why():
