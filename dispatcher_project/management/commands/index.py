@@ -67,6 +67,7 @@ class Command(TerminalCommand):
                 }
             )
             return None
+        self.say(f"this code: layout {LAYOUT}")
         for fleet, state in report.states.items():
             goes = "" if state.next_layout is None else f", being switched to {state.next_layout}"
             self.say(f"{fleet}: layout {state.layout}{goes}")

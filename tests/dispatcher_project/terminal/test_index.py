@@ -42,6 +42,7 @@ def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> Non
     beat("host-a:1", GPU)
     beat("host-b:1", GPU, OTHER)
     said = terminal("index").said
+    assert said.startswith(f"this code: layout {LAYOUT}\n")
     assert f"{world.fleet}: layout {LAYOUT}\n" in said
     assert f"host-b:1  layout {OTHER}" in said
     told = terminal("index", "--json").json
