@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
 from gpus.models import prepared
 from gpus.models.prepared import value
 from jobs.errors import MAX_QUEUED_EXCEEDED
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from jobs.services.ports import Ports
-from jobs.services.queue_deadline import max_queued_seconds, queue_deadline_of
+from jobs.services.queue_deadline import queue_deadline_of
 from jobs.sweeps.base import SweepCount, in_batches, sweep_rows
 from jobs.sweeps.deadlines import end_jobs, waiting_and
 
@@ -50,6 +50,19 @@ def _waits_since(job: Job) -> datetime:
 
 
 def _reason(job: Job) -> tuple[str, str]:
-    seconds = max_queued_seconds(job.tenant_id, job.model)
-    limit = "" if seconds is None else f" of {seconds:g} s"
+    seconds = _own_limit_seconds(job)
+    limit = f" of {seconds:.1f}".removesuffix(".0") + " s" if seconds > 0 else ""
     return MAX_QUEUED_EXCEEDED, f"It waited longer than its limit{limit} (max_queued_seconds)."
+
+
+def _own_limit_seconds(job: Job) -> float:
+    """The limit when it began to wait: model, tenant or settings may have another one by now. Its runs, which
+    pushed `queue_deadline_at` back, are taken off again."""
+    assert job.queue_deadline_at is not None
+    begin = _waits_since(job) if job.round > 1 else job.run_at or job.created_at
+    ran = timedelta()
+    if job.attempts_made:
+        runs = Attempt.objects.filter(job=job, round=job.round, finished_at__isnull=False)
+        for started_at, finished_at in runs.values_list("started_at", "finished_at"):
+            ran += max((finished_at or started_at) - started_at, timedelta())
+    return (job.queue_deadline_at - begin - ran).total_seconds()

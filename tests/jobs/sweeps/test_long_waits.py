@@ -44,6 +44,16 @@ def test_it_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -> N
     assert world.callbacks == [Callback.objects.get(job=job).id]
 
 
+def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> None:
+    world.server()
+    ModelConfig.objects.update(max_queued_seconds=5)
+    job = waiting(world)
+    world.clock.advance(61)
+    assert long_waits.sweep(world.ports).repaired == 1
+    job.refresh_from_db()
+    assert job.error_message == "It waited longer than its limit of 60 s (max_queued_seconds)."
+
+
 def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> None:
     world.server()
     job = waiting(world)
@@ -65,7 +75,9 @@ def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> N
     assert job.queue_deadline_at == world.clock.now() + timedelta(seconds=10), "it had waited for 50 s"
     world.clock.advance(11)
     assert long_waits.sweep(world.ports).repaired == 1
-    assert Job.objects.get(id=job.id).error_code == "max_queued_exceeded"
+    job.refresh_from_db()
+    assert job.error_code == "max_queued_exceeded"
+    assert "its limit of 60 s" in job.error_message, "its run is taken off"
 
 
 def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
