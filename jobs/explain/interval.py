@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gpus.leasing.outlook import Outlook
 from gpus.leasing.values import StartsIn
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Snapshot
@@ -49,9 +50,19 @@ def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
         before = max(before, day.left_seconds)
     if line.model_circuit == "open":
         before += line.model_circuit_seconds
+    before = max(before, _all_rest_seconds(line))
     p50 = before + line.guess_seconds * math.exp(line.p50_log)
     p90 = before + line.guess_seconds * math.exp(line.p90_log)
     return StartsIn(round(p50, 3), round(max(p50, p90), 3), line.seen)
+
+
+def _all_rest_seconds(line: Outlook) -> float:
+    """Until the first slot's rest ends, where none that could run it is free or busy."""
+    slots = line.slots
+    if slots.get("free", 0) or slots.get("busy", 0):
+        return 0.0
+    rests = (("resting", line.rest_seconds), ("circuit", line.circuit_seconds))
+    return min((left for kind, left in rests if slots.get(kind, 0)), default=0.0)
 
 
 _NOT_WAITING = frozenset({"running", "being_cancelled", "finished", "starting"})

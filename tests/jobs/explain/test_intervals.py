@@ -29,8 +29,16 @@ def test_the_p90_holds_for_nine_in_ten(valkey: EmbeddedValkey, fleet: str, shape
     assert 0.3 <= found.share(lambda one: one.waited <= one.p50) <= 0.7
 
 
-def snapshot(**values: object) -> Snapshot:
-    outlook = Outlook(slots={"busy": 2}, position=5, guess_seconds=10.0, p50_log=0.0, p90_log=math.log(3))
+def snapshot(*, slots: dict[str, int] | None = None, **values: object) -> Snapshot:
+    outlook = Outlook(
+        slots=slots or {"busy": 2},
+        position=5,
+        guess_seconds=10.0,
+        p50_log=0.0,
+        p90_log=math.log(3),
+        rest_seconds=28.8,
+        circuit_seconds=40.0,
+    )
     return Snapshot(state=None, model="m", servers=Servers(on=1, slots=2), outlook=outlook, **values)  # type: ignore[arg-type]
 
 
@@ -39,6 +47,26 @@ def test_what_is_known_to_come_before_is_added() -> None:
     found = starts_in(now, explain(now))
     assert found is not None
     assert (found.p50_seconds, found.p90_seconds) == (110.0, pytest.approx(130.0))
+
+
+@pytest.mark.parametrize(
+    ("slots", "begin"),
+    [
+        ({"resting": 2}, 28.8),
+        ({"circuit": 1, "quarantined": 1}, 40.0),
+        ({"resting": 1, "circuit": 1}, 28.8),
+        ({"resting": 1, "busy": 1}, 0.0),
+        ({"resting": 1, "free": 1}, 0.0),
+    ],
+)
+def test_where_all_slots_rest_it_begins_when_the_first_rest_ends(slots: dict[str, int], begin: float) -> None:
+    now = snapshot(slots=slots)
+    found = starts_in(now, [Reason("resting", "", "")])
+    assert found is not None
+    assert (found.p50_seconds, found.p90_seconds) == (
+        pytest.approx(begin + 10.0),
+        pytest.approx(begin + 30.0),
+    )
 
 
 @pytest.mark.parametrize("code", sorted(UNKNOWABLE))
