@@ -7,4 +7,5 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs.services import unproven_slots  # noqa: F401  (hears of each server that is registered)
+        # both receive signals of gpus: a server is registered, a slot is proven free
+        from jobs.services import late_proofs, unproven_slots  # noqa: F401

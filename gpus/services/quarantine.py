@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 from django.db import transaction
+from django.dispatch import Signal
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
@@ -20,6 +21,9 @@ from .model_fields import RegistryRefused
 from .registry import MAX_SLOTS
 
 log = structlog.get_logger(__name__)
+
+slot_proven_free = Signal()
+"""Sent with row and evidence, inside the transaction that closes a quarantine's row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,18 @@ def quarantine_json(row: QuarantinedSlot) -> dict[str, Any]:
     }
 
 
+def close_quarantine(row: QuarantinedSlot, *, at: datetime, evidence: str) -> bool:
+    """Write what proved the slot free of the row's attempt. False: another process did already."""
+    evidence = evidence[:200]
+    with transaction.atomic():
+        if not QuarantinedSlot.objects.filter(pk=row.pk, freed_at=None).update(
+            freed_at=at, evidence=evidence
+        ):
+            return False
+        slot_proven_free.send(QuarantinedSlot, row=row, evidence=evidence)
+    return True
+
+
 def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str = "") -> FreedSlot:
     """Give a slot out of quarantine on an operator's word that nothing runs there; it is in the audit.
 
@@ -73,9 +89,8 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
             raise RegistryRefused(
                 "slot_not_quarantined", f"Slot {slot} is not in quarantine.", pointer="/slot", status=409
             )
-        QuarantinedSlot.objects.filter(pk__in=[row.pk for row in found]).update(
-            freed_at=at, evidence=f"freed by {by}"[:200]
-        )
+        for row in found:
+            close_quarantine(row, at=at, evidence=f"freed by {by}")
         told = [
             {
                 "attempt": row.attempt_id,

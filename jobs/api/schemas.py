@@ -128,7 +128,7 @@ def _attempt() -> Schema:
             "slot_freed": {"type": "boolean", "description": "Its end proved the GPU free of it."},
             "evidence": {
                 **_TEXT_OR_NULL,
-                "description": "What proved it, then or later, if need was.",
+                "description": "What proved it, then or later, where a proof was needed.",
             },
             "usage": {
                 "type": ["object", "null"],

@@ -25,6 +25,7 @@ from gpus.protocol import slot_name
 from gpus.services.evidence import Health, Suspect, answered, counted, outlived
 from gpus.services.health import health_url, health_urls, is_restart, record_health
 from gpus.services.pinned import ask_all
+from gpus.services.quarantine import close_quarantine
 from jobs.models import Attempt
 from jobs.services.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -273,8 +274,7 @@ def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:
 
     def free(row: QuarantinedSlot) -> bool:
         slot, proof = slot_name(group.server.name, row.slot), proofs[row.pk]
-        open_row = QuarantinedSlot.objects.filter(pk=row.pk, freed_at=None)
-        if not open_row.update(freed_at=ports.clock.now(), evidence=proof[:200]):
+        if not close_quarantine(row, at=ports.clock.now(), evidence=proof):
             return False
         log.info("slot_proven_free", slot=slot, attempt=row.attempt_id, evidence=proof)
         if not _others(server=row.server_id, slot=row.slot):

@@ -8,6 +8,7 @@ from gpus.models import AuditEntry, QuarantinedSlot
 from gpus.protocol import Lease, ReleaseMode
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.quarantine import free_slot, open_quarantines
+from jobs.models import Attempt
 from tests.jobs.sweeps.conftest import World, world
 from tests.jobs.sweeps.test_quarantine import let_go
 
@@ -36,6 +37,7 @@ def test_it_is_free_at_once_and_the_audit_says_who_said_so(world: World, lease: 
     assert sum(wake.count for wake in world.wakes) == 1
     row = QuarantinedSlot.objects.get()
     assert (row.freed_at, row.evidence) == (world.clock.now(), "freed by user:ada")
+    assert Attempt.objects.get(id=lease.attempt_id).evidence == "freed by user:ada"
     entry = AuditEntry.objects.get(action="free_slot")
     assert (entry.actor, entry.target) == ("user:ada", "slot:gpu-1/0")
     assert entry.detail["reason"] == "nvidia-smi is empty"

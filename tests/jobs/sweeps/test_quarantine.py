@@ -16,6 +16,7 @@ from gpus.node.server import Node
 from gpus.protocol import Lease, ReleaseMode
 from gpus.services.evidence import Health
 from jobs import transitions
+from jobs.models import Attempt, Job
 from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
@@ -87,6 +88,23 @@ def test_a_server_that_does_not_run_it_frees_the_slot_and_wakes(
     assert (row().freed_at, row().evidence) == (world.clock.now(), "the server does not run it")
     assert sum(wake.count for wake in world.wakes) == 1
     assert not quarantine.is_needed(world.ports)
+
+
+def test_the_proof_is_the_evidence_of_the_attempt_that_kept_it_shut(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    gpu.runs("another")
+    sweep(world)
+    attempt = Attempt.objects.get()
+    assert (attempt.evidence, attempt.slot_freed) == ("the server does not run it", False), "not by its end"
+
+
+def test_a_proof_comes_although_retention_took_the_attempt(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
+    Job.objects.all().delete()
+    gpu.runs("another")
+    assert sweep(world).repaired == 1
 
 
 def test_a_restart_after_the_first_probe_frees_it(world: World, gpu: HealthServer, lease: Lease) -> None:
