@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from admin_ui.timeline import Lane, Timeline, timeline
 from dispatcher_project.terminal.paint import Paint, age, fitted, plain, table
+from gpus.plurals import counted
 from jobs.api.explain import explanation_json
 from jobs.api.representations import job_json
 from jobs.models import Attempt, Event, Job
 from jobs.services import ports as wiring
 from jobs.services.explaining import explain_job
+from jobs.states import JobState
 from jobs.transitions import WAITING
 
 MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
@@ -84,20 +86,33 @@ def why_lines(job: Job, paint: Paint) -> list[str]:
 
 
 def _head(job: Job, now: datetime, paint: Paint) -> list[str]:
-    over = job.finished_at or now
-    waited = ((job.started_at or over) - job.created_at).total_seconds()
+    waited, ran = _waited_and_ran(job, now)
     state = paint(job.state, STATE_COLOURS.get(job.state, "bold"), "bold")
     lines = [
         f"{paint(job.id, 'bold')}  {state}  {job.model}  of {job.tenant.name}  priority {job.priority}",
-        f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, waited {age(waited)}"
-        + (f", ran {age((over - job.started_at).total_seconds())}" if job.started_at else "")
-        + (f", {job.tries} tries used" if job.tries else ""),
+        f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, "
+        + (f"round {job.round}: " if job.round > 1 else "")
+        + f"waited {age(waited)}"
+        + (f", ran {age(ran)}" if job.started_at else "")
+        + (f", {counted(job.tries, 'try', 'tries')} used" if job.tries else ""),
     ]
     if job.error_code:
         lines.append(paint(f"{job.error_code}: {plain(job.error_message, 400)}", "red"))
     if job.cancel_requested_at and not job.finished_at:
         lines.append(paint("cancel is asked for: it ends once its GPU is proven free", "yellow"))
     return lines
+
+
+def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
+    """Seconds of its round. All that is no run is a wait: the pauses between two tries too."""
+    retried_at = datetime.fromtimestamp(job.place_us / 1e6, UTC)  # a new round's place in the line
+    begin = retried_at if job.round > 1 else job.created_at
+    runs = list(job.attempts.filter(round=job.round).values_list("started_at", "finished_at"))
+    ran = sum(((finished_at or now) - started_at).total_seconds() for started_at, finished_at in runs)
+    over = job.finished_at or now
+    if job.state == JobState.CANCELLING:  # it neither waits nor runs
+        over = max((finished_at or now for _, finished_at in runs), default=now)
+    return max(0.0, (over - begin).total_seconds() - ran), ran
 
 
 def _lanes(course: Timeline, paint: Paint) -> list[str]:

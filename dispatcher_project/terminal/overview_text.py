@@ -10,6 +10,7 @@ from typing import Any
 from dispatcher_project.terminal.overview import MOST_COUNTED
 from dispatcher_project.terminal.paint import Paint, age, fitted, plain, table
 from gpus.leasing.clock import ClockReport
+from gpus.plurals import counted
 
 MOST_MESSAGE = 80
 SILENT_SECONDS = 10.0
@@ -66,8 +67,8 @@ def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
     lines = [
         f"{paint('GPU dispatcher', 'bold')}  {at:%Y-%m-%d %H:%M:%S} UTC  {redis}  {beat}",
         f"{counts}  "
-        + _red_if(letters, f"{_bounded(letters)} dead letters", paint)
-        + f"  {_bounded(pending)} callbacks pending",
+        + _red_if(letters, f"{_bounded(letters)} dead letter{'' if letters == 1 else 's'}", paint)
+        + f"  {_bounded(pending)} callback{'' if pending == 1 else 's'} pending",
     ]
     if seen["clocks_off"]:
         off = ClockReport(seen["clocks_off"])
@@ -118,7 +119,7 @@ def _fleet(seen: Mapping[str, Any], paint: Paint) -> list[str]:
     lines = table(("server", "pool", "wanted", "is", "slots", ""), rows, paint)
     return [
         *lines,
-        *([f"… {left} more servers"] if left > 0 else []),
+        *([f"… {counted(left, 'more server')}"] if left > 0 else []),
         *(["  ".join(legend)] if legend else []),
     ]
 

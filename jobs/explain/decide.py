@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpus.plurals import counted
 from jobs.explain.limits import held_back, refused_at_the_door
 from jobs.explain.passing import passed_over
 from jobs.explain.reasons import Reason
@@ -244,7 +245,7 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "circuit_open",
-                f"Servers that could run it failed again and again; {count} slots rest.",
+                f"Servers that could run it failed again and again; {_resting(count)}.",
                 _AFTER_A_REST,
                 {"scope": "server", "slots": count, "left_seconds": round(line.circuit_seconds, 1)},
             ),
@@ -254,7 +255,7 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "resting",
-                f"Servers that could run it said they are busy; {count} slots rest.",
+                f"Servers that could run it said they are busy; {_resting(count)}.",
                 "Their rest ends by itself.",
                 {"slots": count, "left_seconds": round(line.rest_seconds, 1)},
             ),
@@ -264,11 +265,16 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "quarantined",
-                f"{count} slots that could run it may still be busy with a run that nobody controls.",
+                f"{counted(count, 'slot')} that could run it may still be busy with a run that nobody "
+                "controls.",
                 "Their server proves them free or restarts, or an operator frees them.",
                 {"slots": count},
             ),
         )
+
+
+def _resting(count: int) -> str:
+    return counted(count, "slot rests", "slots rest")
 
 
 def _behind(now: Snapshot) -> Iterator[Reason]:
@@ -294,7 +300,8 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
         )
     yield Reason(
         "behind",
-        f"About {ahead} jobs of {ahead * line.mean_seconds:.0f} GPU-seconds go first.",
+        f"About {counted(ahead, 'job')} of {counted(round(ahead * line.mean_seconds), 'GPU-second')} "
+        f"{'goes' if ahead == 1 else 'go'} first.",
         "They run, more slots are added, or an operator moves it up.",
         evidence,
     )

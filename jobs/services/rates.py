@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from gpus.leasing.values import Tokens
+from gpus.plurals import counted
 from jobs.errors import BatchExceedsBurst, RateLimited, Refused
 from jobs.services import slow_redis
 from jobs.services.limits import Limits, limits_of
@@ -56,7 +57,9 @@ def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
         return Admission()
     if jobs > burst:
         rate = Rate(per_second, burst, burst, 0.0)
-        return Admission(rate, BatchExceedsBurst(f"The tenant may submit {burst} jobs at once, not {jobs}."))
+        return Admission(
+            rate, BatchExceedsBurst(f"The tenant may submit {counted(burst, 'job')} at once, not {jobs}.")
+        )
     tokens = _take(tenant_id, jobs, limits, ports)
     if tokens is None:
         return Admission()
@@ -104,5 +107,6 @@ def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | N
 
 
 def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
-    detail = f"The tenant may submit {limits.submits_per_second:g} jobs per second, {limits.burst} at once."
+    s = "" if limits.submits_per_second == 1 else "s"
+    detail = f"The tenant may submit {limits.submits_per_second:g} job{s} per second, {limits.burst} at once."
     return RateLimited(detail, retry_after_seconds=wait_seconds)

@@ -24,6 +24,7 @@ from django.conf import settings
 from django.db import connection
 
 from gpus import queries as registry
+from gpus.plurals import counted
 from jobs.errors import ModelQueueFull, Refused, TenantQueueFull
 from jobs.models import Job
 from jobs.services.limits import limits_of
@@ -74,12 +75,14 @@ class Room:
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
-                f"{self._limits[of_tenant].most} jobs of the tenant wait, and no more may.",
+                counted(self._limits[of_tenant].most, "job of the tenant waits", "jobs of the tenant wait")
+                + ", and no more may.",
                 retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=tenant_id),
             )
         if self._left.get(of_model, 1) <= 0:
             return ModelQueueFull(
-                f"{self._limits[of_model].most} jobs wait for {model!r}, and no more may.",
+                f"{counted(self._limits[of_model].most, 'job waits', 'jobs wait')} for {model!r}, "
+                "and no more may.",
                 retry_after_seconds=seconds_until_one_ends(self._now, model=model),
             )
         for name in (of_tenant, of_model):

@@ -16,6 +16,7 @@ from dispatcher_project.terminal.dead_letters import (
     letter_lines,
     work_through,
 )
+from gpus.plurals import counted
 from jobs.failures import dead_letter_groups
 from jobs.services import ports as wiring
 from jobs.services.bulk import Deed, JobFilter
@@ -74,7 +75,7 @@ class Command(TerminalCommand):
         if options["dry_run"] or not total:
             self._tell_count(word, total)
             return None
-        self.ask(f"{word} {total} dead letters?", options)
+        self.ask(f"{word} {counted(total, 'dead letter')}?", options)
         outcome = work_through(wanted, deed, total)
         if self.as_json:
             self.tell({"done": outcome.done, "refused": outcome.refused, "remaining": outcome.remaining})
@@ -99,4 +100,4 @@ class Command(TerminalCommand):
         if self.as_json:
             self.tell({"would": word, "jobs": total})
         else:
-            self.say(f"would {word} {total} dead letters" if total else "no dead letter matches")
+            self.say(f"would {word} {counted(total, 'dead letter')}" if total else "no dead letter matches")

@@ -16,6 +16,7 @@ from dispatcher_project.simulation.campaign import verdicts
 from dispatcher_project.simulation.nemesis import FAULTS as KINDS
 from dispatcher_project.simulation.run import Verdict
 from dispatcher_project.simulation.size import Size
+from gpus.plurals import counted
 
 PROGRESS_SECONDS = 30.0
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
@@ -75,10 +76,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         took = time.monotonic() - began
         self.stdout.write(
-            f"{len(seeds)} seeds in {took:.1f} s ({len(seeds) / took:.1f} a second): "
+            f"{counted(len(seeds), 'seed')} in {took:.1f} s ({len(seeds) / took:.1f} a second): "
             f"{cost['jobs']} jobs, {cost['gpu_runs']} runs on GPUs, {cost['attempts_lost']} attempts lost, "
             f"{cost['quarantined']} slots quarantined, {cost['late_senders']} late senders refused; "
-            + (f"{len(broken)} seeds broke a law: {broken[:20]}" if broken else "no law broken")
+            + (f"{counted(len(broken), 'seed')} broke a law: {broken[:20]}" if broken else "no law broken")
         )
         if broken:
             sys.exit(1)

@@ -4,6 +4,7 @@ from typing import Any
 
 from dispatcher_project.terminal.command import TerminalCommand
 from dispatcher_project.terminal.paint import age
+from gpus.plurals import counted
 from jobs.api.workers import worker_json
 from jobs.services.workers import workers
 
@@ -18,7 +19,9 @@ class Command(TerminalCommand):
             return None
         for row in rows:
             state = "lives" if row.is_live else "SILENT"
-            what = f"{row.running} running on {len(row.servers)} servers" if row.kind == "gpu" else ""
+            what = (
+                f"{row.running} running on {counted(len(row.servers), 'server')}" if row.kind == "gpu" else ""
+            )
             self.say(
                 f"{row.kind:<9} {row.name:<40} {state:<6} {age(row.beat_seconds):>6} ago  layout {row.layout}"
                 f"  {' '.join(row.queues)}  {what}".rstrip()

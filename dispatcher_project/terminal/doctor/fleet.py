@@ -12,6 +12,7 @@ from dispatcher_project.terminal.paint import age, plain
 from gpus import queries as registry
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
+from gpus.plurals import counted
 from gpus.protocol import CircuitKind, DesiredState
 from gpus.services.circuits import all_circuits
 from jobs.models import Attempt, Job
@@ -104,7 +105,7 @@ def servers(view: View) -> Iterator[Finding]:
         )
     total = Server.objects.count()
     if total:
-        yield Finding(Level.OK, "servers", f"{total} are registered")
+        yield Finding(Level.OK, "servers", f"{counted(total, 'is', 'are')} registered")
     else:
         yield Finding(
             Level.WARNING,

@@ -18,6 +18,7 @@ from gpus import queries as registry
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
+from gpus.plurals import counted
 from jobs.services.database_clock import database_time
 from jobs.services.index_report import index_report
 
@@ -127,6 +128,7 @@ def layouts(view: View) -> Iterator[Finding]:
     report = index_report()
     for fleet, state in report.states.items():
         check, others = f"layout {fleet}", report.others(state)
+        knowing = counted(len(others), "process knows", "processes know")
         named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MOST_NAMED])
         if state.next_layout is not None:
             yield Finding(
@@ -140,7 +142,7 @@ def layouts(view: View) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING,
                 check,
-                f"{state.layout} is in use; {len(others)} processes know another one: {named}",
+                f"{state.layout} is in use; {knowing} another one: {named}",
                 "They run nothing new and repair nothing; what they run comes to its end.",
                 "restart the hosts of the other version: the index follows the last one by itself, or before"
                 " that by `manage.py index switch`",

@@ -9,6 +9,7 @@ from django.conf import settings
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
 from gpus.models import Server
+from gpus.plurals import counted
 from jobs.models import Job
 from jobs.states import JobState
 from jobs.sweeps import TICK
@@ -92,7 +93,7 @@ def workers(view: View) -> Iterator[Finding]:
         )
         return
     names = sorted({worker for served in consumed.values() for worker in served})
-    yield Finding(Level.OK, "workers", f"{len(names)} answer: {', '.join(names)}")
+    yield Finding(Level.OK, "workers", f"{counted(len(names), 'answers', 'answer')}: {', '.join(names)}")
     for queue in (SWEEPS_QUEUE, CALLBACKS_QUEUE):
         if queue not in consumed:
             yield _nobody(queue, Level.ERROR, f"`manage.py queue_worker --queues {queue}`")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.management.commands import job as command
-from gpus.errors import ServerFailed
+from gpus.errors import BadInput, ServerFailed
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
 from jobs.transitions import End
@@ -37,7 +37,7 @@ def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
 
     lines = terminal("job", job.id.lower()).said.splitlines()
     assert lines[0].split()[:3] == [job.id, "completed", "m"]
-    assert "waited 2.0 s, ran 35 s, 1 tries used" in lines[1]
+    assert "waited 2.0 s, ran 35 s, 1 try used" in lines[1]
     first, second = (line for line in lines if "gpu-1/0" in line and "█" in line)
     assert first.rstrip().endswith("5.0 s  server_error boom ·[31m")
     assert second.rstrip().endswith("30 s   completed")
@@ -48,6 +48,29 @@ def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
         "queued", "started", "retrying", "queued", "started", "completed",
     ]  # fmt: skip
     assert [attempt["state"] for attempt in told["attempts"]] == ["failed", "completed"]
+
+
+def test_a_job_that_waits_again_ran_only_while_it_ran(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(5)
+    ended(world, job, attempt, Ending(error=ServerFailed("boom")))
+    transitions.queue_again(job.id, world.clock.now())
+    world.clock.advance(30)
+    assert "waited 30 s, ran 5.0 s, 1 try used" in terminal("job", job.id).said
+
+
+def test_a_retried_dead_letter_tells_of_its_new_round(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(5)
+    ended(world, job, attempt, Ending(error=BadInput("no")))
+    world.clock.advance(3600)
+    assert transitions.open_round(job.id, world.clock.now()) is not None
+    world.clock.advance(2)
+    make_running(job, at=world.clock.now())
+    world.clock.advance(7)
+    assert "UTC, round 2: waited 2.0 s, ran 7.0 s" in terminal("job", job.id).said
 
 
 def test_it_follows_until_the_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

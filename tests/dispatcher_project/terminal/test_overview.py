@@ -43,7 +43,7 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, termi
     lines = terminal("top").said.splitlines()
     told = terminal("top", "--json").json
 
-    assert "1 waiting  1 running  0 retrying  1 dead letters" in lines[1]
+    assert "1 waiting  1 running  0 retrying  1 dead letter  " in lines[1]
     assert f"PAUSED tenant {world.tenant.name}" in lines[2]
     assert lines[2].endswith("by cli:ann: owes us")
     (row,) = (line for line in lines if line.startswith("gpu-1"))

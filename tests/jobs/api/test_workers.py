@@ -36,7 +36,7 @@ def test_operators_see_which_processes_live_and_what_they_drive(operator: Accoun
 
     said, told = StringIO(), StringIO()
     call_command("workers", stdout=said)
-    assert "1 running on 1 servers" in said.getvalue()
+    assert "1 running on 1 server" in said.getvalue()
     assert "SILENT" in said.getvalue()
     call_command("workers", "--json", stdout=told)
     assert [row["name"] for row in json.loads(told.getvalue())] == ["host:1:abc", "host:2:def"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,18 @@ def test_what_nobody_can_know_is_not_said(code: str) -> None:
 def test_without_an_index_nothing_is_forecast() -> None:
     now = snapshot(index=Index.REBUILDING)
     assert starts_in(now, explain(now)) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, ("1 slot rests.", "1 slot that could run it may", "About 1 job of 1 GPU-second goes first.")),
+        (2, ("2 slots rest.", "2 slots that could run it may", "About 2 jobs of 2 GPU-seconds go first.")),
+    ],
+)
+def test_a_reason_counts_in_singular_and_plural(count: int, said: tuple[str, ...]) -> None:
+    now = snapshot(slots={"resting": count, "circuit": count, "quarantined": count})
+    now = replace(now, outlook=replace(now.outlook, position=count + 1))
+    told = " ".join(reason.message for reason in explain(now))
+    assert told.count(said[0]) == 2
+    assert all(part in told for part in said)
