@@ -120,6 +120,7 @@ class ReceiverPages(HistoryAdmin):
 
 @admin.register(CallbackTry)
 class CallbackTryPages(HistoryAdmin):
+    plural = "delivery log"
     list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
     search_fields = ("callback__id__exact",)
     search_help_text = "A webhook-id."

@@ -6,11 +6,14 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from gpus.models import FleetIndex, Process
+from gpus.protocol import FIRST_LAYOUT
+from gpus.queries import fleets
+from gpus.services.layouts import read_index_states
 from jobs.events.news import shown_data
 from jobs.ids import ID_LENGTH
 from jobs.models import (
@@ -215,6 +218,7 @@ class RollupPages(HistoryAdmin):
 
 @admin.register(Tally)
 class TallyPages(ReadOnlyAdmin):
+    plural = "tallies"
     list_display = ("name", "model", "code", "count")
     search_fields = ("name", "model__exact", "code__exact")
     ordering = ("name", "model", "code")
@@ -236,6 +240,7 @@ class WorkerSignPages(ReadOnlyAdmin):
 
 @admin.register(Process)
 class ProcessPages(ReadOnlyAdmin):
+    plural = "processes"
     list_display = ("name", "kind", "layout", "started_at", "beat_at")
     ordering = ("name",)
     sortable_by = ("name", "beat_at")
@@ -243,6 +248,14 @@ class ProcessPages(ReadOnlyAdmin):
 
 @admin.register(FleetIndex)
 class FleetIndexPages(ReadOnlyAdmin):
+    plural = "index layouts"
     list_display = ("fleet", "layout", "next_layout", "changed_at")
     ordering = ("fleet",)
     sortable_by = ()
+    list_before_template = "admin_ui/index_layouts_top.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        without_row = sorted(set(fleets()) - set(read_index_states()))
+        told = {"without_row": without_row, "first_layout": FIRST_LAYOUT}
+        page: HttpResponse = super().changelist_view(request, (extra_context or {}) | told)
+        return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin import ShowFacets
+from django.contrib.admin import AdminSite, ShowFacets
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
@@ -27,7 +27,10 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class OperatorAdmin(AuditedAdmin):
-    """Base of all pages."""
+    """Base of all pages. plural: of the headings, where the model's name and an s is wrong. The model's Meta
+    could say it at the price of a migration."""
+
+    plural = ""
 
     paginator = CappedPaginator
     show_full_result_count = False
@@ -37,6 +40,11 @@ class OperatorAdmin(AuditedAdmin):
     list_fullwidth = True
     save_on_top = False
     show_facets = ShowFacets.NEVER
+
+    def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.plural:
+            model._meta.verbose_name_plural = self.plural
 
 
 def is_list(request: HttpRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from django.urls import reverse
 import dispatcher_project.urls  # noqa: F401  registers the pages
 from admin_ui.models import DeadLetter
 from admin_ui.read_only import COUNT_UP_TO, CappedPaginator
+from gpus.models import FleetIndex, Pool
+from gpus.protocol import FIRST_LAYOUT
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 
 from .rows import fill
@@ -45,6 +48,26 @@ def walked(client: Client, address: str) -> list[Any]:
 @pytest.mark.parametrize("model", OURS, ids=name)
 def test_every_model_has_a_page(model: type[Model]) -> None:
     assert admin.site.is_registered(model)
+
+
+@pytest.mark.sqlite_only
+def test_headings_are_true_plurals(viewer: Client) -> None:
+    for model in OURS:
+        plural = str(model._meta.verbose_name_plural)
+        assert not re.search(r"(ss|xs|[^aeiou]ys)$", plural), plural
+    page = viewer.get(reverse("admin:gpus_process_changelist")).content.decode()
+    assert "Processes" in page
+    assert "Processs" not in page
+
+
+@pytest.mark.sqlite_only
+def test_a_fleet_without_a_row_has_the_first_index_layout(viewer: Client) -> None:
+    list_of_layouts = reverse("admin:gpus_fleetindex_changelist")
+    Pool.objects.create(name="video", fleet="east")
+    page = viewer.get(list_of_layouts).content.decode()
+    assert f"east: layout {FIRST_LAYOUT}, the first one" in page
+    FleetIndex.objects.create(fleet="east")
+    assert "east: layout" not in viewer.get(list_of_layouts).content.decode()
 
 
 @pytest.mark.parametrize(
