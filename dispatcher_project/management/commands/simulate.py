@@ -16,10 +16,13 @@ from dispatcher_project.simulation.campaign import verdicts
 from dispatcher_project.simulation.nemesis import FAULTS as KINDS
 from dispatcher_project.simulation.run import Verdict
 from dispatcher_project.simulation.size import Size
+from dispatcher_project.terminal.command import INTERRUPTED, WRONG
 from gpus.plurals import counted
 
 PROGRESS_SECONDS = 30.0
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
+BROKEN, NOT_PLAYED = 1, 3
+"""Exit statuses: a law broke; the seeds could not be played."""
 
 
 class Command(BaseCommand):
@@ -49,10 +52,11 @@ class Command(BaseCommand):
         )
         if unknown := sorted({*names, *also} - set(KINDS)):
             raise CommandError(
-                f"no fault is named {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}"
+                f"no fault is named {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}",
+                returncode=WRONG,
             )
         if options["faults"] < 0:
-            raise CommandError("--faults must not be negative")
+            raise CommandError("--faults must not be negative", returncode=WRONG)
         one = options["seed"]
         size = Size(options["jobs"], options["faults"], names, also, keeps_history=one is not None)
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
@@ -71,9 +75,9 @@ class Command(BaseCommand):
                 elif one is not None:
                     self._show(verdict, size, options["history"])
         except KeyboardInterrupt:
-            raise CommandError("interrupted") from None
+            raise CommandError("interrupted", returncode=INTERRUPTED) from None
         except RuntimeError as error:
-            raise CommandError(str(error)) from None
+            raise CommandError(str(error), returncode=NOT_PLAYED) from None
         took = time.monotonic() - began
         self.stdout.write(
             f"{counted(len(seeds), 'seed')} in {took:.1f} s ({len(seeds) / took:.1f} a second): "
@@ -82,7 +86,7 @@ class Command(BaseCommand):
             + (f"{counted(len(broken), 'seed')} broke a law: {broken[:20]}" if broken else "no law broken")
         )
         if broken:
-            sys.exit(1)
+            sys.exit(BROKEN)
 
     def _progress(self, played: int, of: int, seconds: float, broken: int) -> None:
         self.stdout.write(f"{played} of {of} seeds, {played / seconds:.1f} a second, {broken} broke a law")

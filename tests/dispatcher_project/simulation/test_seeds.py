@@ -67,3 +67,10 @@ def test_bad_arguments_are_told_in_one_line(arguments: tuple[str, ...], says: st
         call_command("simulate", *arguments)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_an_unknown_fault_is_no_broken_law() -> None:
+    """Status 1 says that a law broke."""
+    with pytest.raises(CommandError) as told:
+        call_command("simulate", "--only", "nope")
+    assert told.value.returncode == 2
