@@ -8,11 +8,13 @@ from typing import Any
 
 import structlog
 from django.db import transaction
+from django.db.models import QuerySet
 from django.dispatch import Signal
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import QuarantinedSlot, Server
+from gpus.plurals import counted
 from gpus.protocol import slot_name, split_slot
 
 from .audit import record
@@ -80,15 +82,10 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
     Raises RegistryRefused: 404 for an unknown slot, 409 for one that is not in quarantine.
     """
     server = _server_of(slot)
-    rows = QuarantinedSlot.objects.select_for_update().filter(
-        server=server, slot=split_slot(slot)[1], freed_at=None
-    )
     with transaction.atomic():
-        found = list(rows)
-        if not found and not _is_held_by_redis(slot, server, leases):
-            raise RegistryRefused(
-                "slot_not_quarantined", f"Slot {slot} is not in quarantine.", pointer="/slot", status=409
-            )
+        found = list(_open_rows(slot, server).select_for_update())
+        if not found:
+            _require_held(slot, server, leases)
         for row in found:
             close_quarantine(row, at=at, evidence=f"freed by {by}")
         told = [
@@ -109,25 +106,45 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
         return FreedSlot(slot, attempts, (), mirrored=False)
 
 
+def require_quarantined(slot: str, *, leases: LeasesOf) -> None:
+    """Raises RegistryRefused as `free_slot` does, and changes nothing."""
+    server = _server_of(slot)
+    if not _open_rows(slot, server).exists():
+        _require_held(slot, server, leases)
+
+
+def _open_rows(slot: str, server: Server) -> QuerySet[QuarantinedSlot]:
+    return QuarantinedSlot.objects.filter(server=server, slot=split_slot(slot)[1], freed_at=None)
+
+
 def _server_of(slot: str) -> Server:
     """Raises RegistryRefused (404)."""
     name, _, index = slot.rpartition("/")
     is_number = index.isascii() and index.isdecimal() and len(index) <= len(str(MAX_SLOTS))
     server = Server.objects.select_related("pool").filter(name=name).first() if is_number else None
     if server is None:
-        raise RegistryRefused(
-            "unknown_slot",
-            f"There is no slot {slot[:80]!r}; one is called box-1/0.",
-            pointer="/slot",
-            status=404,
-        )
+        raise _unknown(slot)
     return server
 
 
-def _is_held_by_redis(slot: str, server: Server, leases: LeasesOf) -> bool:
-    """Whether the lease layer alone holds it back, without a row."""
+def _unknown(slot: str, why: str = "one is called box-1/0") -> RegistryRefused:
+    return RegistryRefused(
+        "unknown_slot", f"There is no slot {slot[:80]!r}; {why}.", pointer="/slot", status=404
+    )
+
+
+def _require_held(slot: str, server: Server, leases: LeasesOf) -> None:
+    """Raises RegistryRefused unless the lease layer alone, without a row, holds the slot in quarantine. A
+    slot above the server's count exists as long as something keeps it."""
     try:
         views = leases(server.pool.fleet).slots(server.name)
     except LeasingUnavailable:
-        return False
-    return any(view.slot == slot and view.state == "quarantined" for view in views)
+        views = []
+    state = next((view.state for view in views if view.slot == slot), None)
+    if state == "quarantined":
+        return
+    if state is None and split_slot(slot)[1] >= server.slots:
+        raise _unknown(slot, f"{server.name} has {counted(server.slots, 'slot')}, counted from 0")
+    raise RegistryRefused(
+        "slot_not_quarantined", f"Slot {slot} is not in quarantine.", pointer="/slot", status=409
+    )

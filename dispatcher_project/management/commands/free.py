@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 
 from dispatcher_project.terminal.command import TerminalCommand
 from gpus.services.audit import cli_actor
-from gpus.services.quarantine import free_slot
+from gpus.services.quarantine import free_slot, require_quarantined
 from jobs.services import ports as wiring
 
 
@@ -24,6 +24,8 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         ports = wiring.production_ports()
         slots: list[str] = options["slot"]
+        for slot in slots:
+            require_quarantined(slot, leases=ports.leases)
         self.ask(f"Is nothing running on {', '.join(slots)}?", options)
         done = []
         for slot in slots:

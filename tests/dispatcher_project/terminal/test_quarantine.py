@@ -38,3 +38,14 @@ def test_what_is_not_in_quarantine_is_said_in_one_line(world: World, terminal: T
     world.server()
     assert terminal("free", "gpu-1/0", "--yes").said == "Slot gpu-1/0 is not in quarantine."
     assert "no slot 'gpu-9/0'" in terminal("free", "gpu-9/0", "--yes").said
+
+
+def test_the_slot_is_looked_at_before_the_question(world: World, terminal: Terminal) -> None:
+    world.server()
+    world.job()
+    let_go(world, world.claim())
+    refused = terminal("free", "gpu-1/0", "gpu-1/7")
+    assert refused.status == 2
+    assert refused.said == "There is no slot 'gpu-1/7'; gpu-1 has 1 slot, counted from 0."
+    assert terminal("free", "gpu-1/0", "gpu-1/7", "--yes").status == 2
+    assert world.slot() == "quarantined", "all of them or none"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.models import AuditEntry, QuarantinedSlot
+from gpus.models import AuditEntry, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.services.model_fields import RegistryRefused
 from gpus.services.quarantine import free_slot, open_quarantines
 from jobs.models import Attempt
+from jobs.sweeps.mirror_registry import mirror_fleet
 from tests.jobs.sweeps.conftest import World, world
 from tests.jobs.sweeps.test_quarantine import let_go
 
@@ -56,12 +57,41 @@ def test_a_slot_that_runs_something_is_not_touched(world: World) -> None:
     assert not AuditEntry.objects.exists()
 
 
-@pytest.mark.parametrize("slot", ["gpu-9/0", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"])
+@pytest.mark.parametrize(
+    "slot", ["gpu-9/0", "gpu-1/1", "gpu-1/9", "gpu-1", "gpu-1/x", "gpu-1/²", f"gpu-1/{'1' * 30}", "", "/0"]
+)
 def test_an_unknown_slot_is_refused(world: World, slot: str) -> None:
     world.server()
     with pytest.raises(RegistryRefused) as refused:
         free(world, slot)
     assert (refused.value.code, refused.value.status) == ("unknown_slot", 404)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_slot_above_the_count_is_freed_while_it_is_in_quarantine(world: World, written: bool) -> None:
+    world.server(slots=2)
+    for _ in range(2):
+        world.job()
+    leases = [world.claim() for _ in range(2)]
+    above = next(lease for lease in leases if lease.slot == "gpu-1/1")
+    if written:
+        let_go(world, above)
+    else:
+        world.release(above, ReleaseMode.SUSPECT)
+    Server.objects.update(slots=1)
+    mirror_fleet(world.fleet, world.leases, world.ports)
+    assert free(world, "gpu-1/1") == ([above.attempt_id] if written else [])
+    with pytest.raises(RegistryRefused) as refused:
+        free(world, "gpu-1/1")
+    assert refused.value.code == "unknown_slot"
+
+
+def test_without_redis_a_slot_above_the_count_is_unknown(world: World) -> None:
+    world.server()
+    world.redis_is_gone = True
+    with pytest.raises(RegistryRefused) as refused:
+        free(world, "gpu-1/1")
+    assert refused.value.status == 404
 
 
 def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:

@@ -129,4 +129,5 @@ def test_an_operator_frees_a_slot_and_a_tenant_does_not(
     assert entry.actor.startswith("key:")
     assert operator.client.get(listed).json()["results"] == []
     problem(operator.client.post(freed), 409, "slot_not_quarantined")
-    problem(operator.client.post("/api/v1/admin/servers/nobody/slots/0/free"), 404, "unknown_slot")
+    for unknown in ("nobody/slots/0", "box/slots/9"):
+        problem(operator.client.post(f"/api/v1/admin/servers/{unknown}/free"), 404, "unknown_slot")
