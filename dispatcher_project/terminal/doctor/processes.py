@@ -10,6 +10,7 @@ from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
 from gpus.models import Server
 from gpus.plurals import counted
+from gpus.runners.local import STARTED_HERE
 from jobs.models import Job
 from jobs.states import JobState
 from jobs.sweeps import TICK
@@ -106,7 +107,25 @@ def workers(view: View) -> Iterator[Finding]:
         queue = queue_of(pool, host)
         if queue not in consumed:
             level = Level.ERROR if pool in waiting else Level.WARNING
-            yield _nobody(queue, level, "`manage.py gpu_worker`" + (f" --host {host}" if host else ""))
+            yield _nobody(queue, level, _gpu_worker(pool, host))
+
+
+def _gpu_worker(pool: str, host: str | None) -> str:
+    """What would consume the queue of this pool and host again."""
+    if not host:
+        return "`manage.py gpu_worker`"
+    # a worker with a GPU of its own is another host at each start: none can be started under the old name
+    pinned = Server.objects.filter(
+        pool=pool, host=host, placements__endpoint__startswith=f"{STARTED_HERE}://"
+    ).first()
+    if pinned is None:
+        return f"`manage.py gpu_worker --host {host}`"
+    where = f" on {pinned.machine}" if pinned.machine else " on its machine"
+    return (
+        f"its worker again{where} with the arguments that it had (`manage.py gpu_worker --gpu … --name "
+        f"{pinned.name}`); or forget the server (`DELETE /api/v1/admin/servers/{pinned.name}`, or delete it "
+        "on the admin's list of servers)"
+    )
 
 
 def _nobody(queue: str, level: Level, command: str) -> Finding:

@@ -313,3 +313,16 @@ def test_a_web_that_is_away_or_not_ready_is_found(
     patient.web = web
     found = patient.ill()["web"]
     assert (found.level, says in found.what) == (level, True), found
+
+
+def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patient: Patient) -> None:
+    """Its host was the process that ended: no worker can be started under that name."""
+    Server.objects.update(host="box-cpu.94efa613", machine="box")
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
+    assert advice == "start `manage.py gpu_worker --host box-cpu.94efa613`", "an operator's own host"
+    Placement.objects.update(endpoint="local://gpu-1/m")
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
+    assert "94efa613" not in advice
+    assert "again on box" in advice
+    assert "--name gpu-1`" in advice
+    assert "DELETE /api/v1/admin/servers/gpu-1" in advice
