@@ -17,9 +17,12 @@ WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node", "
 
 WITHOUT_PAGES = ("gpu_worker", "queue_worker", "gpu_node", "gpu_check")
 
+BASE, PRODUCTION = "dispatcher_project.settings.base", "dispatcher_project.settings.production"
+
 
 def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
+    asks_for_help = not {"-h", "--help"}.isdisjoint(sys.argv[2:])  # answered without a dispatcher's settings
     if os.environ.get("DISPATCHER_NO_BOOTSTRAP") != "1":  # set in containers and for children of `up`
         from dispatcher_project import bootstrap
 
@@ -57,15 +60,14 @@ def main() -> None:
         from dispatcher_project.supervisor import data_folder
 
         try:
-            data_folder.adopt_running_environment(sys.argv[2:])
+            if not asks_for_help:
+                data_folder.adopt_running_environment(sys.argv[2:])
         except data_folder.NotRunning as error:
             sys.exit(f"manage.py: {error}")
         sys.argv[2:] = data_folder.without_data_dir(sys.argv[2:])  # Django's own commands don't know it
     if command in WITHOUT_PAGES:
         os.environ.setdefault("DISPATCHER_PAGES", "0")
-    settings = "base" if command in WITHOUT_SECRETS else "production"
-    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
-        os.environ["DJANGO_SETTINGS_MODULE"] = f"dispatcher_project.settings.{settings}"
+    os.environ["DJANGO_SETTINGS_MODULE"] = _settings(command, asks_for_help=asks_for_help)
     from django.conf import settings as configured
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
@@ -75,6 +77,13 @@ def main() -> None:
     except ImproperlyConfigured as error:
         sys.exit(f"manage.py: {error}")
     execute_from_command_line(sys.argv)
+
+
+def _settings(command: str, *, asks_for_help: bool) -> str:
+    chosen = os.environ.get("DJANGO_SETTINGS_MODULE")
+    if not chosen:
+        chosen = BASE if command in WITHOUT_SECRETS else PRODUCTION
+    return BASE if asks_for_help and chosen == PRODUCTION else chosen
 
 
 if __name__ == "__main__":

@@ -179,6 +179,27 @@ def test_no_bootstrap_uses_the_running_python_from_any_folder(tmp_path: Path) ->
     assert done.stdout.startswith("5.2.")
 
 
+@pytest.mark.parametrize("settings", ["", "dispatcher_project.settings.production"])
+@pytest.mark.parametrize("command", ["top --help", "create_key -h", "migrate --data-dir nowhere --help"])
+def test_help_needs_no_dispatcher(tmp_path: Path, command: str, settings: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SECRET_KEY"}
+    own = {
+        "DISPATCHER_NO_BOOTSTRAP": "1",
+        "DJANGO_SETTINGS_MODULE": settings,
+        "DISPATCHER_DATA_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, bootstrap.ROOT / "manage.py", *command.split()],
+        cwd=tmp_path,
+        env=environment | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: manage.py {command.split(maxsplit=1)[0]}")
+
+
 def test_the_lean_commands_load_no_framework() -> None:
     """`up` and `test` run for long beside everything else; the bootstrap runs before there is anything."""
     code = (
