@@ -282,4 +282,5 @@ class Promptness:
             or name in weather.unreachable
             or weather.http_reply_lost
             or world.fleet_of(name) in weather.silent_fleets
+            or any(name == one and is_unreadable(headers) for one, headers in _servers())
         )
