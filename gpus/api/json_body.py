@@ -6,7 +6,6 @@ The schemas are JSON Schema 2020-12, which is what OpenAPI 3.1 uses: one text is
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,11 +15,11 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing import Registry
 from rest_framework.parsers import BaseParser
 
+from gpus import foreign_json
+
 from .late_body import require_body
 from .problems import FieldError, Problem, validation_problem
 
-MAX_DEPTH = 64
-"""Deeper than any payload means, and shallow enough for every recursion on its way."""
 DEFAULT_MAX_BYTES = 256 * 1024
 
 _CODES = {
@@ -38,8 +37,6 @@ _CODES = {
     "minItems": "too_few",
     "maxItems": "too_many",
 }
-_LONG_NUMBER = re.compile(rb"[0-9]{309}")
-"""As many digits as the largest double has; Python's own whole numbers end far later."""
 _SUSPECT_TEXT = re.compile(rb"\\u(0000|d[89a-f])", re.IGNORECASE)
 
 
@@ -66,20 +63,16 @@ class StrictJsonParser(BaseParser):
 
 def read_json(raw: bytes) -> Any:
     """The value; raises Problem 400 for text that is not JSON or names a key twice, 422 for JSON that can't
-    be stored."""
+    be stored, or has too much of something."""
     try:
-        value = json.loads(
-            raw.decode(),
-            parse_constant=_refuse_constant,
-            parse_float=_read_float,
-            parse_int=_read_whole if _LONG_NUMBER.search(raw) else None,
-            object_pairs_hook=_unique_keys,
-        )
-    except RecursionError:
-        raise _malformed("it is nested too deeply") from None
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors too
+        value = foreign_json.read(raw, pairs=_unique_keys)
+    except foreign_json.TooDeep as error:
+        raise validation_problem([FieldError("", "too_deep", f"The body can't be taken: {error}.")]) from None
+    except foreign_json.TooMuch as error:
+        raise validation_problem([FieldError("", "too_many", f"The body can't be taken: {error}.")]) from None
+    except foreign_json.NotReadable as error:
         raise _malformed(str(error)) from None
-    if _SUSPECT_TEXT.search(raw) or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+    if _SUSPECT_TEXT.search(raw):
         errors = list(_unstorable(value))
         if errors:
             raise validation_problem(errors)
@@ -102,22 +95,6 @@ def pointer_to(*path: object) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _read_float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError("a number is too large")
-    return number
-
-
-def _read_whole(text: str) -> int:
-    _read_float(text)
-    return int(text)
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Of two values under one name readers take either: what was meant nobody can know."""
     found = dict(pairs)
@@ -133,13 +110,10 @@ def _malformed(why: str) -> Problem:
 
 
 def _unstorable(value: Any) -> Iterator[FieldError]:
-    """Text that PostgreSQL can't hold (NUL, half a surrogate pair), and nesting beyond MAX_DEPTH."""
+    """Text that PostgreSQL can't hold: NUL, half a surrogate pair."""
     waiting: list[tuple[tuple[object, ...], Any]] = [((), value)]
     while waiting:
         path, item = waiting.pop()
-        if len(path) > MAX_DEPTH:
-            yield FieldError(pointer_to(*path[:3]), "too_deep", f"Nested more than {MAX_DEPTH} levels deep.")
-            return
         if isinstance(item, str):
             yield from _bad_text(path, item)
         elif isinstance(item, list):

@@ -13,6 +13,8 @@ import struct
 import threading
 from typing import Any
 
+from gpus import foreign_json
+
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 SEND_SECONDS = 20.0
 _LENGTH = struct.Struct(">I")
@@ -51,9 +53,9 @@ class Pipe:
         if length > MAX_FRAME_BYTES:
             raise PipeBroken(f"a frame of {length} bytes")
         try:
-            frame = json.loads(self._read(length))
-        except (ValueError, RecursionError) as error:
-            raise PipeBroken("a frame that is not JSON") from error
+            frame = foreign_json.read(self._read(length))
+        except foreign_json.NotReadable as error:
+            raise PipeBroken(f"a frame that can't be read: {error}") from error
         if not isinstance(frame, dict):
             raise PipeBroken("a frame that is not an object")
         return frame

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from gpus import foreign_json
 from gpus.node.desk import Refused
 from gpus.node.faults import BadOrder
 from gpus.node.handlers import Handler
@@ -157,7 +157,7 @@ class Routes:
             self._node.faults.clear()
             return reply_json({"faults": []})
         try:
-            wish = json.loads(request.body)
+            wish = foreign_json.read(request.body)
             if not isinstance(wish, dict):
                 raise BadOrder("a fault is a JSON object")
             self._node.faults.order(wish)
@@ -169,8 +169,8 @@ class Routes:
 def _read_order(request: Request, handler: Handler) -> RunOrder:
     """Raises ValueError."""
     try:
-        payload = json.loads(request.body) if request.body else None
-    except (ValueError, RecursionError) as error:
+        payload = foreign_json.read(request.body) if request.body else None
+    except foreign_json.NotReadable as error:
         raise ValueError(f"The body is not JSON: {error}") from error
     fence = request.header("x-fence")
     if fence and not fence.isdigit():

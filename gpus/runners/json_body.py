@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from typing import Any
 
+from gpus import foreign_json
 from gpus.errors import RunFailed
 
 _SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
@@ -18,13 +17,14 @@ class Unreadable(RunFailed):
 
 
 def read_json(body: bytes) -> Any:
-    """Raises Unreadable: not JSON, NaN or infinite numbers, text that can't be stored, nested too deep."""
+    """Raises Unreadable: not JSON, NaN or infinite numbers, text that can't be stored, or too much
+    of something (`foreign_json.Bounds`)."""
     try:
-        value = json.loads(body, parse_constant=_refuse, parse_float=_finite)
+        value = foreign_json.read(body)
         if _SUSPICIOUS.search(body):
             _check_texts(value)
-    except RecursionError:
-        raise Unreadable("The answer is nested too deep.") from None
+    except foreign_json.TooMuch as error:
+        raise Unreadable(f"The answer can't be read: {error}.") from error
     except ValueError as error:
         raise Unreadable(f"The answer is not JSON that can be stored: {error}") from error
     return value
@@ -38,17 +38,6 @@ def check_storable(value: Any) -> None:
         raise Unreadable("The result is nested too deep.") from None
     except ValueError as error:
         raise Unreadable(f"The result is not JSON that can be stored: {error}") from error
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:20]} is too large a number")
-    return number
 
 
 def _check_texts(value: Any) -> None:

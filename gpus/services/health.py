@@ -20,6 +20,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server, prepared
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Response, Transport
+from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.transport import HttpTransport
 from gpus.services.evidence import Health, absence, spare_by_count
 from gpus.services.other_health import NO_SUCH_PAGE, OTHERS, first_url
@@ -42,8 +43,8 @@ def probe(
     transport: Transport | None = None,
     timeout_seconds: float | None = None,
 ) -> Health:
-    """Asks once, within `health_timeout_seconds` or the time given; never raises. model: beside whose
-    endpoint to ask; the first one by name if there is none of that name.
+    """Asks once, within `health_timeout_seconds` or the time given; never raises, whatever the server says.
+    model: beside whose endpoint to ask; the first one by name if there is none of that name.
 
     Reads the placements and their models: prefetch ``placements__model``, and it needs no database (so that
     threads may call it).
@@ -138,8 +139,8 @@ def read_health(body: bytes) -> Health:
     """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
     server that tells nothing."""
     try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
+        said = read_json(body)
+    except Unreadable:
         said = None
     if not isinstance(said, dict) or _FIELDS.isdisjoint(said):
         return Health(True, tells=False)

@@ -34,7 +34,7 @@ _RUNNING = (
     "tgi_batch_current_size",
     "tgi_queue_size",
 )
-_GAUGE = re.compile(rf"^({'|'.join(_RUNNING)})(?:\{{[^}}]*\}})?\s+([0-9.eE+]+)", re.MULTILINE)
+_GAUGE = re.compile(rf"^({'|'.join(_RUNNING)})(?:\{{[^}}\n]*\}})?\s+([0-9.eE+]+)", re.MULTILINE)
 _COG_SERVES = frozenset({"READY", "BUSY"})
 
 

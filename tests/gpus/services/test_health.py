@@ -85,6 +85,22 @@ def test_a_body_that_is_no_object_tells_nothing(body: bytes) -> None:
     assert read_health(body) == Health(True, tells=False)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        rb'{"jobs": [{"job_id": "j", "attempt": "\ud800"}]}',
+        rb'{"boot_id": "\u0000"}',
+        b'{"active_jobs": ' + b"9" * 5000 + b"}",
+        b'{"jobs": [' + b"[]," * 300_000 + b"[]]}",
+    ],
+)
+def test_a_hostile_body_tells_nothing(body: bytes) -> None:
+    """Its fields would end in the database and in the index of the whole fleet."""
+    assert read_health(body) == Health(True, tells=False)
+
+
 @pytest.mark.django_db
 def test_it_is_asked_at_its_endpoints_origin_with_its_secret_headers(gpu: HealthServer) -> None:
     server = register(m=f"{gpu.url}/deep/path?x=1")

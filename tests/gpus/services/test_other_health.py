@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,13 @@ def asked(kind: str, endpoint: str, *, slots: int = 1, **fields: Any) -> Health:
     model = make_model("m", model_type=kind, **fields)
     server = make_server("gpu-1", model=model, endpoint=endpoint, slots=slots)
     return probe(Server.objects.prefetch_related("placements__model").get(pk=server.pk))
+
+
+def test_metrics_of_lines_that_never_end_cost_no_more_than_their_length(llm: LlmServer) -> None:
+    llm.does.metrics = "vllm:num_requests_running{\n" * 36_000  # a megabyte
+    began = time.process_time()
+    assert asked("openai", f"{llm.url}/v1") == Health(True)
+    assert time.process_time() - began < 5.0, "it was 27 s"
 
 
 def test_an_openai_server_needs_no_more_than_its_health(llm: LlmServer) -> None:
