@@ -14,14 +14,28 @@ from typing import Any
 
 import structlog
 
+_SPACE = re.compile(r"[\s=]")
+_TOKEN = re.compile(r"(token=)[^&\s]+")
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Of a terminal: a header of a request must not move its cursor or set its title."""
+
+
+def hide_tokens(logger: Any, method: str, event: Any) -> Any:
+    """Cog's webhooks carry an attempt's token in their URL."""
+    request = event.get("request")
+    if isinstance(request, str) and "token=" in request:
+        event["request"] = _TOKEN.sub(r"\1…", request)
+    return event
+
+
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
+    hide_tokens,
     structlog.stdlib.ExtraAdder(),
 ]
-_SPACE = re.compile(r"[\s=]")
 _QUIET = {
     "celery": "INFO",
     "celery.app.trace": "WARNING",  # one line per wake would drown the jobs' own
@@ -102,11 +116,23 @@ def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
     return "\n".join([line, *after])
 
 
+def printable(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Texts come from requests and GPU servers, too."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = value.translate(_CONTROLS)
+    return event
+
+
 def _renderer(style: str) -> list[Any]:
     # plain tracebacks: the rich ones print local variables, and some of those are secrets
     if style == "console" and sys.stderr.isatty():
-        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        return [
+            structlog.processors.format_exc_info,
+            printable,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ]
     if style == "console":
-        return [structlog.processors.format_exc_info, plain_line]
+        return [structlog.processors.format_exc_info, printable, plain_line]
     encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
     return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]

@@ -33,4 +33,5 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
 }
 
 CSRF_FAILURE_VIEW = "jobs.api.errors.csrf_failure"
+IPWARE_META_PRECEDENCE_ORDER = ("REMOTE_ADDR",)  # in which the web server puts what a trusted proxy says
 DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a client's mistake is no warning

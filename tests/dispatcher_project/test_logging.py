@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dispatcher_project.logging import logging_config, plain_line
+from dispatcher_project.logging import hide_tokens, logging_config, plain_line, printable
 from tests.dispatcher_project.worker_bench import ROOT
 
 SCRIPT = """
@@ -24,6 +24,7 @@ def f():
     raise ValueError("broken")
 try: f()
 except ValueError: structlog.get_logger("ours").exception("failed", job_id="J2")
+structlog.get_logger("ours").info("request_started", request="POST /push/J1?token=abc.def&x=1")
 """
 
 
@@ -57,7 +58,7 @@ def test_a_console_that_is_no_terminal_has_one_plain_line_per_event() -> None:
     assert re.search(r" \[warning  \] it happened +\[theirs\]$", lines[1])
     assert re.search(r" \[error    \] failed +\[ours\] job_id=J2$", lines[2])
     assert lines[3:4] == ["Traceback (most recent call last):"]
-    assert lines[-1] == "ValueError: broken"
+    assert lines[-2] == "ValueError: broken"
 
 
 def test_a_plain_line_keeps_its_fields_apart() -> None:
@@ -65,6 +66,26 @@ def test_a_plain_line_keeps_its_fields_apart() -> None:
     line = plain_line(None, "", told)
     assert line.endswith("a='two words' b='' c='k=v' d=None e=[1] f='line\\nbreak'")
     assert "\n" not in line
+
+
+def test_no_text_from_outside_moves_the_terminals_cursor() -> None:
+    told = {
+        "event": "asked \x1b[2J",
+        "user_agent": "\x1b]0;title\x07 \x9b31m",
+        "n": 1,
+        "exception": "a\n\tb\x1b",
+    }
+    line = plain_line(None, "", printable(None, "", told))
+    assert line.replace("\n", "").replace("\t", "").isprintable()
+    assert line.endswith("a\n\tb\\x1b")
+
+
+def test_an_attempts_token_in_a_url_is_not_logged() -> None:
+    told = {"request": "POST /api/v1/tasks/callback/J1?token=abc.def&x=1"}
+    assert hide_tokens(None, "", told)["request"] == "POST /api/v1/tasks/callback/J1?token=…&x=1"
+    for style in ("json", "console"):
+        assert "POST /push/J1?token=" in (text := logged(style)).replace("\\u2026", "…")
+        assert "abc.def" not in text
 
 
 def test_an_unknown_style_or_level_is_refused() -> None:
