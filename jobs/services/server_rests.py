@@ -12,14 +12,14 @@ class ServerRests:
         self._next: dict[str, float] = {}
 
     def after(self, server: str, error: GpuError | None) -> float | None:
-        """Of one that said it is busy, or can't be reached: what it asked for, else 1 s doubling to 30 s;
-        forgotten at its first answer. None: it did not refuse."""
+        """Of one that said it is busy, or can't be reached: what it asked for, if that is a second or more;
+        else 1 s doubling to 30 s, forgotten at its first answer. None: it did not refuse."""
         if not isinstance(error, (GpuBusy, ConnectFailed)):
             self.answered(server)
             return None
         rest = self.broke(server)
         asked = error.retry_after_seconds
-        return rest if asked is None else min(max(asked, 0.0), 3600.0)
+        return rest if asked is None or asked < FIRST_SECONDS else min(asked, 3600.0)
 
     def broke(self, server: str) -> float:
         """Something of this server can't be used here (a secret that can't be read)."""

@@ -38,12 +38,17 @@ def test_each_server_rests_for_itself(worker):
     assert worker.rests.after("gpu-1", GpuBusy()) == 4.0
 
 
-@pytest.mark.parametrize(
-    ("asked", "rest"), [(7.0, 7.0), (0.5, 0.5), (0.0, 0.0), (-5.0, 0.0), (3600.0, 3600.0), (1e9, 3600.0)]
-)
+@pytest.mark.parametrize(("asked", "rest"), [(7.0, 7.0), (1.0, 1.0), (3600.0, 3600.0), (1e9, 3600.0)])
 def test_what_the_server_asks_for_wins_up_to_an_hour(worker, asked, rest):
     assert worker.rests.after("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
     assert worker.rests.after("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
+
+
+@pytest.mark.parametrize("asked", [0.5, 0.0, -5.0])
+def test_a_server_that_asks_for_less_than_a_second_rests_longer_each_time(worker, asked):
+    """Else each refusal is another attempt at once, without end."""
+    busy = GpuBusy(retry_after_seconds=asked)
+    assert [worker.rests.after("gpu-1", busy) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
 
 
 @pytest.mark.django_db(transaction=True)
