@@ -89,6 +89,13 @@ def register_server(
                 status=409,
             )
         placement = Placement.objects.filter(server=row, model=config).first()
+        if headers is None and _would_move_secrets(row, endpoint):
+            raise RegistryRefused(
+                "headers_needed",
+                f"Server {server} has secret headers, and this endpoint is at another origin: "
+                "give the headers that it is to get there, or an empty object.",
+                pointer="/headers",
+            )
         before = _told(row, placement)
         row.slots = slots
         if host is not None:
@@ -108,6 +115,19 @@ def register_server(
             record(by, "register_server", f"server:{server}", **detail)
     wakes, mirrored = mirror(leases, home, row)
     return Registered(row, config, home, created, wakes, mirrored)
+
+
+def _would_move_secrets(server: Server, endpoint: str) -> bool:
+    """Whether what was given for one origin would be sent to another one."""
+    if not server.headers_encrypted:
+        return False
+    known = {_origin(one.endpoint) for one in server.placements.all()}
+    return _origin(endpoint) not in known
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def configure_model(

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from gpus import queries, remember
-from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool, Server
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
 from gpus.services.mirror import mirror_registry
 from gpus.services.model_fields import RegistryRefused
@@ -52,18 +52,30 @@ def test_a_new_server_brings_its_model_and_pool_and_is_live(leases: FakeLeases) 
 def test_registering_again_changes_what_is_said_and_keeps_the_rest(leases: FakeLeases) -> None:
     register(leases, headers={"X-Api-Key": "s3cret"}, host="box-1", ca_pem="PEM")
     queries.endpoint_for("s1", "flux")
-    found = register(leases, slots=5, endpoint="http://10.0.0.2/run")
+    found = register(leases, slots=5, endpoint="http://10.0.0.1:9000/v2")
     assert not found.created
     assert leases.servers["s1"].slots == 5
     endpoint = queries.endpoint_for("s1", "flux")
     assert endpoint is not None
-    assert (endpoint.url, endpoint.max_slots, endpoint.ca_pem) == ("http://10.0.0.2/run", 5, "PEM")
+    assert (endpoint.url, endpoint.max_slots, endpoint.ca_pem) == ("http://10.0.0.1:9000/v2", 5, "PEM")
     assert (endpoint.headers, found.server.host) == ({"X-Api-Key": "s3cret"}, "box-1")
     register(leases, headers={}, host="", ca_pem="")
     endpoint = queries.endpoint_for("s1", "flux")
     assert endpoint is not None
     assert (endpoint.headers, endpoint.ca_pem) == ({}, None)
     assert Server.objects.get().host is None
+
+
+def test_secret_headers_do_not_follow_an_endpoint_to_another_origin(leases: FakeLeases) -> None:
+    register(leases, headers={"X-Api-Key": "s3cret"})
+    endpoint = Placement.objects.get().endpoint
+    register(leases, endpoint=f"{endpoint}/v2")
+    with pytest.raises(RegistryRefused, match="another origin") as refused:
+        register(leases, endpoint="http://elsewhere.example/run")
+    assert (refused.value.code, refused.value.pointer) == ("headers_needed", "/headers")
+    assert Placement.objects.get().endpoint == f"{endpoint}/v2"
+    register(leases, endpoint="http://elsewhere.example/run", headers={})
+    assert Server.objects.get().headers_encrypted == ""
 
 
 def test_headers_are_not_stored_in_the_clear(leases: FakeLeases) -> None:
@@ -286,7 +298,7 @@ def test_what_is_refused_leaves_neither_rows_nor_an_entry(leases: FakeLeases) ->
     "change",
     [
         {"slots": 3},
-        {"endpoint": "http://10.0.0.2/run"},
+        {"endpoint": "http://10.0.0.1:9000/v2"},
         {"host": "box-1"},
         {"ca_pem": "PEM"},
         {"headers": {"A": "b"}},
