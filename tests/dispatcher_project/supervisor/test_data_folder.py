@@ -53,6 +53,9 @@ def test_secrets_are_for_the_owner_only(folder: DataFolder) -> None:
     assert folder.read("secrets.json") == {"a": 2}
     assert stat.S_IMODE((folder.path / "secrets.json").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    folder.path.chmod(0o755)
+    folder.create()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700, "also of one that was open to all"
     assert folder.read("none.json") == {}
 
 
