@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
 from typing import Any
 
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import etag
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+
+@cache
+def _document() -> tuple[bytes, str]:
+    """The bytes and their ETag; made once per process, for it takes 70 ms."""
+    schema = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    body = OpenApiJsonRenderer().render(schema, renderer_context={})
+    return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+
+
+@etag(lambda request: _document()[1])
+def _answer(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(_document()[0], content_type=OpenApiJsonRenderer.media_type)
 
 
 class Document(SpectacularAPIView):
@@ -18,7 +36,7 @@ class Document(SpectacularAPIView):
 
     @extend_schema(exclude=True)
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().get(request, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return _answer(request._request)
 
 
 class Swagger(SpectacularSwaggerView):

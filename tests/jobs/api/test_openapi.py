@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import schemathesis
@@ -42,6 +43,15 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient)
     listed = {(method, path) for path, methods in found["paths"].items() for method in methods}
     expected = {(m, p.replace("<str:", "{").replace(">", "}")) for m, p in ROUTES}
     assert expected | {("post", "/api/v1/tasks/callback/{job_id}")} == listed
+
+
+def test_the_document_is_made_once_and_asked_for_once(anonymous: APIClient) -> None:
+    """A stranger may ask for it as often as it likes."""
+    first = anonymous.get("/api/v1/schema")
+    again = anonymous.get("/api/v1/schema", headers={"If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    with patch("jobs.api.documents.SchemaGenerator", side_effect=AssertionError("it was made again")):
+        assert anonymous.get("/api/v1/schema").content == first.content
 
 
 def test_every_operation_names_its_errors_and_is_unique(anonymous: APIClient) -> None:
