@@ -95,6 +95,13 @@ class DeadlineBeforeStartDeadline(Refused):
     status = 422
 
 
+class TooManyRetries(Refused):
+    """A job can lower its model's retries, not raise them."""
+
+    code = "max_retries_too_high"
+    status = 422
+
+
 class MaxRunSecondsTooLong(Refused):
     """A job can lower its model's run limit, not raise it."""
 

@@ -68,7 +68,7 @@ def submit() -> Schema:
                 "type": ["integer", "null"],
                 "minimum": 0,
                 "maximum": 100_000,
-                "description": "Default: the model's.",
+                "description": "At most the model's, which is the default.",
             },
             "tags": {
                 "type": ["array", "null"],

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from gpus import queries as registry
 from jobs.callbacks.guard import LookUps, check_callback_url
-from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, UnknownModel
+from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, TooManyRetries, UnknownModel
 from jobs.models import IdempotencyKey
 from jobs.services.limits import limits_of
 from jobs.services.payload_schema import check_payload
@@ -55,6 +55,11 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitReque
         if spec is None:
             raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
         check_times(request, spec, now)
+        if request.max_retries is not None and request.max_retries > spec.max_retries:
+            raise TooManyRetries(
+                f"The model's jobs are tried again {spec.max_retries} times at most; a job can lower that.",
+                pointer="/max_retries",
+            )
         limit = settings.DISPATCHER.max_payload_bytes
         if len(json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")

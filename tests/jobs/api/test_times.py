@@ -78,6 +78,7 @@ def test_a_client_whose_clock_is_a_little_behind_means_now(
      "/deadline_seconds"),
     ({"max_run_seconds": 0}, "validation_failed", "/max_run_seconds"),
     ({"max_run_seconds": 31}, "max_run_seconds_too_long", "/max_run_seconds"),
+    ({"max_retries": 51}, "max_retries_too_high", "/max_retries"),
     ({"if_busy": "perhaps"}, "validation_failed", "/if_busy"),
 ])  # fmt: skip
 def test_what_contradicts_the_clock_or_itself_is_told_so(
