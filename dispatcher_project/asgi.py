@@ -31,7 +31,8 @@ def make_application() -> Any:
     threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
     door = SubmitDoor(cast("Any", threads), answer_together)
     site = SiteInTime(door, settings.DISPATCHER.answer_seconds)
-    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL), begin_presence)
+    most = settings.DISPATCHER.streams_per_reader
+    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL), begin_presence, streams_per_reader=most)
 
 
 def begin_presence() -> Callable[[], None]:

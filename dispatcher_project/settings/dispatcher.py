@@ -97,6 +97,8 @@ class DispatcherSettings:
     """Names of receivers that are looked up at once; each is a thread as long as the resolver takes."""
     callback_lookup_seconds: float = 5.0
     """After so long without an answer of the resolver a try counts as failed."""
+    streams_per_reader: int = 256
+    """Event streams that one key or user may have open at once, in each web process."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     public_url: str = "http://127.0.0.1:8000"
@@ -164,6 +166,7 @@ _AT_LEAST_ONE = (
     "callbacks_in_flight_per_receiver",
     "callback_bytes_in_flight",
     "callback_lookups",
+    "streams_per_reader",
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,18 +58,23 @@ _NOT_REPEATED = (
 
 class AsyncFront:
     """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
-    when the server starts; what it returns, when it stops."""
+    when the server starts; what it returns, when it stops. streams_per_reader: event streams that one key or
+    user may have open at once."""
 
     def __init__(
         self,
         site: Application,
         make_hub: Callable[[], EventHub],
         begin: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        streams_per_reader: int = 256,
     ) -> None:
         self._site = site
         self._make_hub = make_hub
         self._begin = begin
         self._hub: EventHub | None = None
+        self._streams_per_reader = streams_per_reader
+        self._streams: Counter[str] = Counter()
+        """Open ones, by reader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -107,7 +113,7 @@ class AsyncFront:
         try:
             answer = await self._answer(scope, body, send)
             if answer.follow is not None:
-                await stream_events(self.hub, answer.follow, body.receive, send)
+                await self._follow(scope, answer.follow, body, send)
             elif answer.pulse:
                 await stream_pulse(self.hub, body.receive, send)
             elif answer.wait is not None:
@@ -140,6 +146,26 @@ class AsyncFront:
                 scope["headers"] = [*others, (b"content-length", str(length).encode())]
         await self._site(scope, body.receive, answer.take)
         return answer
+
+    async def _follow(self, scope: Scope, follow: Follow, body: RequestBody, send: Send) -> None:
+        async def may_follow() -> bool:
+            """Asked as the first time. What can't be answered now changes nothing."""
+            answer = _Answer(None)
+            await self._site(scope, _nothing, answer.take)
+            return answer.status not in (401, 403, 404)
+
+        if self._streams[follow.reader] >= self._streams_per_reader:
+            most = (
+                f"{self._streams_per_reader} event streams are open for this key or user, the most at once."
+            )
+            await send_problem(send, Problem(429, "too_many_streams", most, retry_after_seconds=5.0))
+            return
+        self._streams[follow.reader] += 1
+        try:
+            await stream_events(self.hub, follow, body.receive, send, may_follow=may_follow)
+        finally:
+            self._streams[follow.reader] -= 1
+            self._streams += Counter()  # readers without a stream are forgotten
 
     async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
         assert answer.wait is not None

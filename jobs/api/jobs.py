@@ -135,7 +135,7 @@ class JobEvents(JobView):
             (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
             **{
                 (status, MEDIA_TYPE): OpenApiResponse(reference("Problem"), REFUSALS[status])
-                for status in (400, 401, 404, 406, 503)
+                for status in (400, 401, 404, 406, 429, 503)
             },
         },
     )
@@ -143,9 +143,11 @@ class JobEvents(JobView):
         allow_only(request, ("last_event_id",))
         job_id = require_visible(request, job_id)
         after = _last_event_id(request)
-        with_output = may_see_payloads(principal_of(request))
+        reader = principal_of(request)
+        with_output = may_see_payloads(reader)
         if offered(request.META):
-            return HttpResponse(headers={FOLLOW_HEADER: Follow(job_id, after, with_output).as_header()})
+            follow = Follow(job_id, after, with_output, reader.name)
+            return HttpResponse(headers={FOLLOW_HEADER: follow.as_header()})
         news = read_news({job_id: after}).get(job_id)
         chunks = [event.as_sse(with_output=with_output) for event in news.events] if news else []
         if news is None or news.is_over:

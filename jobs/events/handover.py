@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 SCOPE_KEY = "dispatcher.handover"
 LATE_ANSWER_KEY = "dispatcher.late_answer"
@@ -39,19 +40,20 @@ class WaitFor:
 @dataclass(frozen=True, slots=True)
 class Follow:
     """Stream the job's events that come after number `after`. with_output: whether its reader may see
-    payloads and results."""
+    payloads and results. reader: whose streams are counted together."""
 
     job_id: str
     after: int
     with_output: bool
+    reader: str
 
     def as_header(self) -> str:
-        return f"{self.job_id} {self.after} {int(self.with_output)}"
+        return f"{self.job_id} {self.after} {int(self.with_output)} {quote(self.reader)}"
 
     @classmethod
     def from_header(cls, text: str) -> Follow:
-        job_id, after, with_output = text.split(" ")
-        return cls(job_id, int(after), with_output == "1")
+        job_id, after, with_output, reader = text.split(" ")
+        return cls(job_id, int(after), with_output == "1", unquote(reader))
 
 
 def offered(environ: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from jobs.events.stream import HEADERS, RETRY_MS, Receive, Send, until_disconnec
 
 REST_SECONDS = 1.0
 QUIET_SECONDS = 5.0
-STREAM_SECONDS = 600.0
+STREAM_SECONDS = 60.0
 """Then the browser comes again, and shows again that it may."""
 
 

@@ -15,6 +15,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 KEEP_ALIVE_SECONDS = 15.0
+CHECK_SECONDS = 30.0
+"""How often a reader must still be allowed to follow: its key may be revoked meanwhile."""
 RETRY_MS = 2000
 """What a browser waits before it reconnects."""
 
@@ -25,21 +27,33 @@ HEADERS = [
 ]
 
 
-async def stream_events(hub: EventHub, follow: Follow, receive: Receive, send: Send) -> None:
-    """Replays, follows, says `done` with the job's end (of its current round) and stops."""
+async def stream_events(
+    hub: EventHub, follow: Follow, receive: Receive, send: Send, *, may_follow: Callable[[], Awaitable[bool]]
+) -> None:
+    """Replays, follows, says `done` with the job's end (of its current round) and stops; before, once the
+    reader may not follow any more."""
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     await _send(send, f"retry: {RETRY_MS}\n\n".encode())
     leaves = asyncio.ensure_future(until_disconnect(receive))
+    now = asyncio.get_running_loop().time
+    check_at = now() + CHECK_SECONDS
     try:
         async with hub.watch(follow.job_id, follow.after) as watch:
             while True:
                 comes = asyncio.ensure_future(watch.news())
                 await asyncio.wait(
-                    {comes, leaves}, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    {comes, leaves},
+                    timeout=min(KEEP_ALIVE_SECONDS, max(check_at - now(), 0.0)),
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 if leaves.done():
                     comes.cancel()
                     return
+                if now() >= check_at:
+                    if not await may_follow():
+                        comes.cancel()
+                        break
+                    check_at = now() + CHECK_SECONDS
                 if not comes.done():
                     comes.cancel()
                     await _send(send, b": still here\n\n")

@@ -13,8 +13,9 @@ from django.test import Client
 
 from admin_ui.groups import write_groups
 from jobs.events import stream
+from jobs.models import ApiKey
 from jobs.services.operate import retry_dead_letter
-from tests.jobs.api.conftest import Account, World
+from tests.jobs.api.conftest import Account, World, account
 from tests.jobs.web import Web
 
 from .lives import end_job, new_job, read_stream, say
@@ -50,6 +51,39 @@ def test_a_stream_replays_follows_and_ends_with_done(web: Web, tenant: Account) 
     told = json.loads(events[0]["data"])
     assert (told["job_id"], told["seq"], told["status"]) == (job.id, 2, "failed")
     assert json.loads(events[1]["data"]) == {"job_id": job.id, "status": "failed"}
+
+
+def test_a_stream_ends_soon_after_its_key_was_revoked(
+    web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "CHECK_SECONDS", 0.1)
+    job = new_job(tenant.tenant)
+    lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
+    while next(lines) != "event: queued":
+        pass
+    ApiKey.objects.update(revoked=True)
+    end_job_later = threading.Timer(20.0, end_job, [job.id])  # a stream that goes on says so
+    end_job_later.start()
+    assert not any(line.startswith("event: done") for line in lines), "the job goes on"
+    end_job_later.cancel()
+    assert follow(web, tenant, job.id).status_code == 401
+
+
+def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -> None:
+    web.front._streams_per_reader = 2
+    job = new_job(tenant.tenant)
+    opened = [follow(web, tenant, job.id) for _ in range(2)]
+    refused = follow(web, tenant, job.id)
+    assert refused.status_code == 429
+    told = refused.json()
+    assert (told["code"], told["retry_after_seconds"]) == ("too_many_streams", 5)
+    other = account("other")
+    theirs = follow(web, other, new_job(other.tenant).id)
+    assert theirs.status_code == 200, "each key has its own"
+    for answer in (*opened, theirs):
+        answer.close()
+    until(lambda: not web.front._streams)
+    assert follow(web, tenant, job.id).status_code == 200
 
 
 def test_a_client_that_comes_back_gets_only_what_it_missed(web: Web, tenant: Account) -> None:
