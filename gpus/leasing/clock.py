@@ -248,11 +248,11 @@ def time_of(url: str) -> Callable[[], float]:
     def redis_time() -> float:
         client: Any = connect(url)
         try:
-            if isinstance(client, redis.RedisCluster):
-                answers: Any = client.time(target_nodes=redis.RedisCluster.RANDOM)
-                (answer,) = answers.values()
-            else:
-                answer = client.time()
+            is_cluster = isinstance(client, redis.RedisCluster)
+            # of one node: by its name, or alone, as the version of redis-py has it
+            answer = client.time(target_nodes=redis.RedisCluster.RANDOM) if is_cluster else client.time()
+            if isinstance(answer, dict):
+                [answer] = answer.values()
         finally:
             client.close()
         seconds, microseconds = answer

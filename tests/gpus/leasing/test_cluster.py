@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from dispatcher_project.embedded import find_valkey
 from dispatcher_project.proving.cluster import NODES, ClusterValkeys, move_slot
 from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import time_of
 from gpus.leasing.connect import connect
 from gpus.protocol import PoolSpec
 from tests.ports import free_port
@@ -30,6 +32,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield valkeys.url
     finally:
         valkeys.stop()
+
+
+def test_its_clock_is_asked(cluster: str) -> None:
+    assert abs(time_of(cluster)() - time.time()) < 60.0
 
 
 def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
