@@ -7,6 +7,7 @@ that answers without a health endpoint is well, and proves nothing of its runs.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ RECORD_SECONDS = 30.0
 PARALLEL_PROBES = 8
 REFUSED_SECONDS = 1.0
 """A refusal comes at once; a server that stays silent is not waited for."""
+_REFUSED_TRIES, _AGAIN_SECONDS = 5, 0.05
 _FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
 """Without one of these an answer says nothing of the server's runs."""
 
@@ -201,13 +203,20 @@ def evidence_for(
 
 
 def refused_url(server: str, model: str, *, transport: Transport) -> str:
-    """Where nothing listens of the server that runs the model, asked once within a second; else empty."""
+    """Where nothing listens of the server that runs the model; else empty. A process that was killed just now
+    may take one more connection and break it: it is asked again, a few times."""
     machine = Server.objects.prefetch_related("placements__model").filter(name=server, host=None).first()
     url = health_urls(machine).get(model) if machine is not None else None
     if machine is None or url is None:
         return ""
-    health = probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS)
-    return url if health.refused else ""
+    for _ in range(_REFUSED_TRIES):
+        health = probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS)
+        if health.refused:
+            return url
+        if health.reached or health.timed_out:
+            break
+        time.sleep(_AGAIN_SECONDS)
+    return ""
 
 
 def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:

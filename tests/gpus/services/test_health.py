@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -21,9 +24,10 @@ from gpus.services.health import (
     probe_all,
     read_health,
     record_health,
+    refused_url,
 )
 from gpus.services.secrets import encrypt
-from tests.builders import AbsentLeases, ManualClock
+from tests.builders import AbsentLeases, ManualClock, make_model, make_server
 from tests.gpus.services.health_server import HealthServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -236,3 +240,22 @@ def test_there_is_no_evidence_without_an_answer_from_every_origin(gpu: HealthSer
     gpu.runs()
     assert evidence_of("a1") is None
     assert evidence_of("a1", server="unknown") is None
+
+
+@pytest.mark.django_db
+def test_a_process_that_breaks_a_last_connection_is_asked_again() -> None:
+    """As one does that was killed a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        make_server("gpu-1", model=make_model("m"), endpoint=f"{url}/run")
+
+        def die() -> None:
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            listener.close()
+
+        dying = threading.Thread(target=die)
+        dying.start()
+        assert refused_url("gpu-1", "m", transport=HttpTransport()) == f"{url}/health"
+        dying.join()
