@@ -76,11 +76,11 @@ def test_the_raw_limit_runs_each_job_once_and_keeps_the_slots_busy():
     contender = Scripted(ground, RAW)
     try:
         contender.start(4)
-        found = run_jobs(ground.gpu, contender, spread_out(0, 80, 0.02, 4), 4)
+        found = run_jobs(ground.gpu, contender, spread_out(0, 400, 0.02, 4), 4)  # CPU counts in 10 ms
     finally:
         contender.stop()
         ground.close()
-    assert (found["wrong"], found["jobs"]) == ([], 80)
+    assert (found["wrong"], found["jobs"]) == ([], 400)
     assert 0.0 < found["utilisation"] <= 1.0
     assert found["cpu_ms_per_job"] > 0.0
     assert not ground.folder.exists()

@@ -106,13 +106,14 @@ def main() -> None:
 
     django.setup()
     from dispatcher_project.worker import ordered_stop, run
+    from gpus.leasing.clock import AgreedClocks
     from gpus.protocol import SystemClock
     from jobs.services import ports
 
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):
         ordered_stop.LAST_SECONDS = float(last)
-    nothing: Any = types.SimpleNamespace(clock=SystemClock())
+    nothing: Any = types.SimpleNamespace(clock=SystemClock(), clocks=AgreedClocks())
     ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
     run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 
