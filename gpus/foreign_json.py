@@ -1,7 +1,7 @@
 """The one reader of JSON that came from outside: from a tenant, a GPU server, a model or a browser.
 
 What a text may cost is bounded before it is parsed: a list of empty lists takes Python eighty times the bytes
-that it has as text. What no database can store, and what readers disagree on, is no value here.
+that it has as text. Numbers that JSON does not have, or that no double holds, are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ MAX_DEPTH = 64
 """Deeper than any payload means, and shallow enough for every recursion on its way."""
 _LONG_NUMBER = re.compile(rb"[0-9]{309}")
 """As many digits as the largest double has; Python's own whole numbers end far later."""
+_SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
 _WINDOW_BYTES = 1 << 16
 _OPENING = b"[{"
@@ -41,11 +42,15 @@ class NotReadable(ValueError):
 
 
 class TooMuch(NotReadable):
-    """The text has more of something than it may have."""
+    """The text has more of something than it may have. code: of the error in an answer of the API."""
+
+    code = "too_many"
 
 
 class TooDeep(TooMuch):
     """The text is nested too deep."""
+
+    code = "too_deep"
 
 
 def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = None) -> Any:
@@ -65,6 +70,11 @@ def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = 
         raise _too_deep(bounds) from None
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors too
         raise NotReadable(str(error)) from None
+
+
+def may_be_unstorable(body: bytes) -> bool:
+    """Whether an escape may stand for a NUL or for half a surrogate pair, which jsonb refuses."""
+    return _SUSPICIOUS_ESCAPE.search(body) is not None
 
 
 def check_bounds(body: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> None:

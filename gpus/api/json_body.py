@@ -37,7 +37,6 @@ _CODES = {
     "minItems": "too_few",
     "maxItems": "too_many",
 }
-_SUSPECT_TEXT = re.compile(rb"\\u(0000|d[89a-f])", re.IGNORECASE)
 
 
 class StrictJsonParser(BaseParser):
@@ -66,13 +65,11 @@ def read_json(raw: bytes) -> Any:
     be stored, or has too much of something."""
     try:
         value = foreign_json.read(raw, pairs=_unique_keys)
-    except foreign_json.TooDeep as error:
-        raise validation_problem([FieldError("", "too_deep", f"The body can't be taken: {error}.")]) from None
     except foreign_json.TooMuch as error:
-        raise validation_problem([FieldError("", "too_many", f"The body can't be taken: {error}.")]) from None
+        raise validation_problem([FieldError("", error.code, f"The body can't be taken: {error}.")]) from None
     except foreign_json.NotReadable as error:
         raise _malformed(str(error)) from None
-    if _SUSPECT_TEXT.search(raw):
+    if foreign_json.may_be_unstorable(raw):
         errors = list(_unstorable(value))
         if errors:
             raise validation_problem(errors)

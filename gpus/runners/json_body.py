@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gpus import foreign_json
 from gpus.errors import RunFailed
-
-_SUSPICIOUS = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-"""Escapes of NUL and of surrogates: PostgreSQL's jsonb takes neither a NUL nor half a pair."""
 
 
 class Unreadable(RunFailed):
@@ -21,7 +17,7 @@ def read_json(body: bytes) -> Any:
     of something (`foreign_json.Bounds`)."""
     try:
         value = foreign_json.read(body)
-        if _SUSPICIOUS.search(body):
+        if foreign_json.may_be_unstorable(body):
             _check_texts(value)
     except foreign_json.TooMuch as error:
         raise Unreadable(f"The answer can't be read: {error}.") from error

@@ -123,7 +123,7 @@ def _repair(run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Po
     if not leaseless:
         return False
     if run.attempt.state == AttemptState.WAITING:
-        return restore(run.job, run.attempt, leases, ports)
+        return restore(run.job, run.attempt, leases, ports) is not None
     return _lose(run, "Nobody holds its slot.", leases, ports)
 
 

@@ -121,9 +121,9 @@ class Rebuild:
 
     def _fill_and_open(self) -> None:
         restored = [
-            lease_of(attempt.job, attempt)
+            lease
             for attempt in self._slowly(_live_attempts(self.fleet))
-            if restore(attempt.job, attempt, self.leases, self.ports)
+            if (lease := restore(attempt.job, attempt, self.leases, self.ports)) is not None
         ]
         self._give_back_ended(restored)
         quarantined = self._quarantine()
@@ -212,10 +212,11 @@ def lease_of(job: Job, attempt: Attempt) -> Lease:
     )
 
 
-def restore(job: Job, attempt: Attempt, leases: Leases, ports: Ports) -> bool:
-    """False: a later attempt holds its slot. The fleet's time may be another one than that of rows."""
-    held = (ports.clock.now() - attempt.started_at).total_seconds()
-    return leases.restore_lease(lease_of(job, attempt), held_seconds=max(held, 0.0))
+def restore(job: Job, attempt: Attempt, leases: Leases, ports: Ports) -> Lease | None:
+    """The lease that the attempt has again. None: a later attempt holds its slot. The fleet's time may be
+    another one than that of rows."""
+    lease, held = lease_of(job, attempt), (ports.clock.now() - attempt.started_at).total_seconds()
+    return lease if leases.restore_lease(lease, held_seconds=max(held, 0.0)) else None
 
 
 _any_held = prepared.Read(

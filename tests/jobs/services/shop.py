@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from jobs.models import Job
 from jobs.services.finish import push_tickets
 from jobs.services.ports import Ports
 from jobs.services.worker import GpuWorker
-from tests.builders import Told, make_job, make_ports, make_server
+from tests.builders import Told, make_job, make_model, make_ports, make_server
+from tests.plain_server import PlainServer
 
 
 def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
@@ -81,3 +83,12 @@ def open_shop(
     leases.configure_pool(model.pool.spec)
     leases.configure_server(server.spec())
     return Shop(leases, make_ports(leases, clock=SystemClock(), told=told), node, told, [])
+
+
+@contextmanager
+def plain_shop(redis_url: str, fleet: str, plain: PlainServer) -> Iterator[Shop]:
+    """On a plain server whose runs wait at the gate `a`, which is open in the end."""
+    shop = open_shop(redis_url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+    yield shop
+    plain.open("a")
+    shop.close()

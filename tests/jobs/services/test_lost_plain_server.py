@@ -11,8 +11,7 @@ import pytest
 from gpus.models import QuarantinedSlot, Server
 from gpus.services.evidence import REFUSED_BEFORE
 from jobs.sweeps import quarantine
-from tests.builders import make_model
-from tests.jobs.services.shop import Shop, eventually, open_shop, state
+from tests.jobs.services.shop import Shop, eventually, plain_shop, state
 from tests.plain_server import PlainServer
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,10 +25,8 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
 
 @pytest.fixture
 def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
-    shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
-    yield shop
-    plain.open("a")
-    shop.close()
+    with plain_shop(valkey.url, fleet, plain) as shop:
+        yield shop
 
 
 def test_its_slot_is_free_at_the_first_look_after_it_is_back(shop: Shop, plain: PlainServer) -> None:

@@ -21,10 +21,9 @@ from jobs.models import Attempt
 from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import lock_sync
 from jobs.transitions import End
-from tests.builders import make_model
 from tests.dispatcher_project.terminal.doctor.patient import Patient, patient  # noqa: F401
 from tests.gpus.runners.raw_server import RawServer, Visit
-from tests.jobs.services.shop import Shop, eventually, open_shop, state
+from tests.jobs.services.shop import Shop, eventually, plain_shop, state
 from tests.jobs.sweeps.conftest import World
 from tests.plain_server import PlainServer
 from tests.ports import free_port
@@ -46,10 +45,8 @@ def plain(tmp_path: Path) -> Iterator[PlainServer]:
 
 @pytest.fixture
 def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
-    shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
-    yield shop
-    plain.open("a")
-    shop.close()
+    with plain_shop(valkey.url, fleet, plain) as shop:
+        yield shop
 
 
 @pytest.mark.django_db(transaction=True)
