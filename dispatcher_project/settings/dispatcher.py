@@ -98,7 +98,7 @@ class DispatcherSettings:
     callback_lookup_seconds: float = 5.0
     """After so long without an answer of the resolver a try counts as failed."""
     streams_per_reader: int = 256
-    """Event streams that one key or user may have open at once, in each web process."""
+    """The most event streams of one key or user that a web process serves at once."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     public_url: str = "http://127.0.0.1:8000"

@@ -19,7 +19,7 @@ _SLICE_SECONDS = 0.5
 
 class StopSignal:
     """SIGTERM or SIGINT; a second one, of either kind, ends the process at once. Make it in the main thread,
-    before anybody is told that the node serves."""
+    before the node announces its address."""
 
     def __init__(self) -> None:
         # a handler may interrupt the very wait it ends: of queue and Event, only SimpleQueue bears that
@@ -43,9 +43,9 @@ class StopSignal:
 
 
 def stop_after_runs(node: Node, grace_seconds: float, say: Callable[[str], object]) -> None:
-    """Let nothing new in, say what is waited for, and stop the node after its runs."""
+    """The node refuses new runs, says how many it waits for, and stops after them."""
     node.desk.drain()
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # stdout may be closed
         say(_farewell(node.desk.unfinished(), grace_seconds))
     node.drain(grace_seconds)
     node.stop()

@@ -41,8 +41,8 @@ _SPARE_FILES = 256
 class DeliveryWorker:
     """One per process.
 
-    clock: by which messages are due, the same for all processes. clocks: whether this process knows that time
-    yet. bounds: of what is in flight; None: as the settings and the open files allow."""
+    clock: by which messages are due, the same for all processes. clocks: says whether this process has learnt
+    that time. bounds: of what is in flight; None: as the settings and the open files allow."""
 
     def __init__(self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None) -> None:
         self._clock, self._clocks = clock, clocks

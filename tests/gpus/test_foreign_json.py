@@ -1,4 +1,4 @@
-"""JSON from outside: what is read, what is refused, and that neither costs more than its length."""
+"""JSON from outside: which texts are read, which are refused, and a cost that grows with the length alone."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_what_is_due_does_not_wait_for_the_turns_of_tenants_without_anything_due
 
 
 def test_tenants_have_their_turn_behind_those_with_messages_that_are_due_longest() -> None:
-    """What is due of the first ones may rest behind a circuit."""
+    """The due messages of the first tenants may all rest behind an open circuit."""
     for number in range(2 * pick.TENANTS_LOOKED_AT):
         outbox(tenant_named(f"due-{number}"), ["http://a.example.com/"] * 3, at=NOW - timedelta(hours=1))
     [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)

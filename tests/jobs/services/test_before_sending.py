@@ -58,7 +58,7 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
 
 
 def test_a_worker_that_stood_still_starts_nothing_under_a_lease_that_ran_out(shop):
-    """The claim's answer was a lease time under way. Written by now, such a start would have no lease: nobody
+    """The answer to the claim took a whole lease time. A start that is written now has no lease, so no sweep
     could judge it if the worker died."""
     hands = by_hand(shop)
     job = hands.submit()

@@ -1,8 +1,8 @@
 -- How long the index was reached by nobody who renews or looks for what ran out: Redis was paused, or they all were.
 -- include: keys
 
--- The longest silence since the last look at what ran out, in µs, with the one that ends now; 0 in an index of an older version
--- that nobody has looked at.
+-- The longest silence since the last look for expired leases, in µs, the present one included; 0 where an older version opened
+-- the index and no sweep has looked since.
 local function longest_silence()
   local seen = redis.call('HMGET', key('ticking'), 'at_us', 'renewed_us', 'silent_us')
   if not seen[1] then return 0 end
