@@ -31,7 +31,8 @@ class Refused(Exception):
     ) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.pointer = pointer
-        self.retry_after_seconds = retry_after_seconds
+        if retry_after_seconds is not None:
+            self.retry_after_seconds = retry_after_seconds
 
     @property
     def passes(self) -> bool:
@@ -51,6 +52,29 @@ class PayloadInvalid(Refused):
 
     code = "payload_invalid"
     status = 422
+
+
+class PayloadCheckTooLong(Refused):
+    """The check of the payload against the model's schema took too long."""
+
+    code = "payload_check_too_long"
+    status = 422
+
+
+class PayloadCheckBusy(Refused):
+    """Too many long checks of payloads are under way."""
+
+    code = "payload_check_busy"
+    status = 503
+    retry_after_seconds = 1.0
+
+
+class ModelSchemaUnusable(Refused):
+    """The model's schema was stored by an older version, and this one can't use it."""
+
+    code = "model_schema_unusable"
+    status = 503
+    retry_after_seconds = 60.0
 
 
 class PayloadTooLarge(Refused):

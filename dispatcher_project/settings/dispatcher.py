@@ -36,6 +36,16 @@ class DispatcherSettings:
     only this machine reaches it. `--health-port` of a worker goes before it."""
     worker_threads: int = 64
     max_payload_bytes: int = 1_000_000
+    schema_bytes: int = 64 * 1024
+    """Of a model's `payload_schema`, as JSON."""
+    schema_depth: int = 64
+    """Its levels, also through its references."""
+    schema_values: int = 5000
+    """Its members of all levels, each counted again wherever a reference leads to it."""
+    schema_check_seconds: float = 2.0
+    """How long the checks of one request against schemas may take, where they may take long."""
+    schema_checks: int = 2
+    """Such long checks at once in a web process; each has a process of its own."""
     max_batch_jobs: int = 1000
     max_wait_seconds: float = 60.0
     answer_seconds: float = 25.0
@@ -160,6 +170,7 @@ class DispatcherSettings:
 MOST_QUEUED_SECONDS = 31_536_000.0
 """As for models and tenants: deadlines stay dates."""
 _AT_LEAST_ONE = (
+    "schema_checks",
     "worker_threads",
     "callbacks_in_flight",
     "callbacks_in_flight_per_tenant",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
-
+from gpus.foreign_schema import SchemaRefused, compiled
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import ModelType
 
@@ -120,33 +116,12 @@ def _check_health_path(config: ModelConfig) -> None:
 
 def _check_schema(schema: Any) -> None:
     try:
-        Draft202012Validator.check_schema(schema)
-        resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
-        for reference in _references(schema):
-            resolver.lookup(reference)
-    except SchemaError as error:
-        path = "".join(f"/{part}" for part in error.absolute_path)
+        compiled(schema)
+    except SchemaRefused as refused:
         raise RegistryRefused(
-            "invalid_schema",
-            f"Not a JSON Schema (2020-12): {error.message[:200]}",
-            pointer=f"/payload_schema{path}",
-        ) from None
-    except Unresolvable as error:
-        raise RegistryRefused(
-            "invalid_schema",
-            f"$ref {error.ref!r} leads nowhere; only references inside the schema are followed.",
-            pointer="/payload_schema",
+            "invalid_schema", str(refused), pointer=f"/payload_schema{_pointer(refused.path)}"
         ) from None
 
 
-def _references(schema: Any) -> list[str]:
-    found, waiting = [], [schema]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            if isinstance(item.get("$ref"), str):
-                found.append(item["$ref"])
-            waiting.extend(item.values())
-        elif isinstance(item, list):
-            waiting.extend(item)
-    return found
+def _pointer(path: Iterable[object]) -> str:
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)

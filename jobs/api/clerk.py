@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import close_old_connections, connection
 from rest_framework.renderers import JSONRenderer
 
+from gpus import queries as registry
 from gpus.api.json_body import read_json
 from gpus.api.problems import MEDIA_TYPE
 from jobs.api import request_log
@@ -29,12 +30,12 @@ from jobs.api.parameters import idempotency_key
 from jobs.api.submit import ADMISSION_KEY
 from jobs.api.submit_answer import Wanted, admitted, answer_submit, read_submit
 from jobs.api.submit_form import ENVELOPE_BYTES
-from jobs.callbacks.guard import needs_look_up
 from jobs.errors import Refused
 from jobs.events.handover import SCOPE_KEY
 from jobs.queries import Principal
 from jobs.scopes import Scope
 from jobs.services import ports as wiring
+from jobs.services.payload_schema import comes_alone
 from jobs.services.ports import Ports
 from jobs.services.rates import Admission, admit_each
 from jobs.services.submit_together import NotTogether, Submit, submit_together
@@ -103,8 +104,8 @@ def _read(asked: Asked) -> _Case | None:
             return None
         key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
         wanted = read_submit(read_json(asked.body), key=key, prefer=_text(asked, b"prefer"))
-        url = wanted.request.callback_url
-        if wanted.request.reject_if_busy or (url and needs_look_up(url)):
+        spec = registry.model_spec(wanted.request.model)
+        if wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, asked.body)):
             return None
     except Exception:  # the view says what it is
         return None

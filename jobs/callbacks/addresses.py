@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from django.conf import settings
@@ -34,27 +32,6 @@ def literal_addresses(host: str, port: int) -> list[Address] | None:
         return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
     except (OSError, UnicodeError):
         return None
-
-
-def addresses_of(host: str, port: int, *, within_seconds: float) -> list[Address]:
-    """All addresses of a name, in the resolver's order. Raises OSError, also when it takes too long."""
-    answers: SimpleQueue[list[Address] | OSError] = SimpleQueue()
-
-    def look_up() -> None:
-        try:
-            answers.put(resolve(host, port))
-        except OSError as error:
-            answers.put(error)
-
-    # the system's resolver knows no time limit; a daemon thread does not hold up the end of the process
-    threading.Thread(target=look_up, name="callback-lookup", daemon=True).start()
-    try:
-        answer = answers.get(timeout=max(within_seconds, 0.001))
-    except Empty:
-        raise TimeoutError(f"the name {host} was not resolved in {within_seconds:.0f} s") from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
 
 
 _NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(

@@ -1,8 +1,8 @@
 """Which addresses a callback may reach: the dispatcher must not become anybody's way into a private network.
 
-A URL is checked when a job is submitted and its name is resolved again at each delivery; only addresses that
-`allowed` returned are connected to, so that a name that changes its mind in between (DNS rebinding)
-gains nothing.
+The form of a URL, and an address that stands in it, are checked when a job is submitted. A name is resolved
+at each delivery, and only addresses that were checked then are connected to: a name whose address changes in
+between (DNS rebinding) gains nothing.
 """
 
 from __future__ import annotations
@@ -10,29 +10,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import ip_address
-from time import monotonic
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import quote, urlsplit
 
-from gpus.remember import Remembered
 from jobs.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 
-from .addresses import Address, addresses_of, is_allowed, literal_addresses
+from .addresses import Address, is_allowed, literal_addresses
 
 MAX_URL_LENGTH = 2000
 UNREADABLE = "unreadable"
-SUBMIT_LOOKUP_SECONDS = 2.0
-REMEMBER_SECONDS = 10.0
 _POINTER = "/callback_url"
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
-
-_lately: Remembered[tuple[str, int], list[Address] | OSError] = Remembered(
-    lambda: REMEMBER_SECONDS, at_most=4096
-)
-"""Also that a name was not found: a batch asks for one name a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,54 +42,23 @@ class Target:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-class LookUps:
-    """Those of one request, which share `SUBMIT_LOOKUP_SECONDS`: a batch may name a thousand hosts."""
+def check_callback_url(url: str) -> None:
+    """Raises CallbackUrlRefused for a URL that may not be called, as far as it says so itself.
 
-    def __init__(self) -> None:
-        self._left = SUBMIT_LOOKUP_SECONDS
-
-    def addresses_of(self, host: str, port: int) -> list[Address] | None:
-        """None: nobody knows now."""
-        literal = literal_addresses(host, port)
-        if literal is not None:
-            return literal
-        found = _lately.get((host, port), lambda: self._ask(host, port))
-        return None if isinstance(found, OSError) else found
-
-    def _ask(self, host: str, port: int) -> list[Address] | OSError | None:
-        """None: there is no time left for it."""
-        if self._left <= 0:
-            return None
-        began = monotonic()
-        try:
-            return addresses_of(host, port, within_seconds=self._left)
-        except OSError as error:
-            return error
-        finally:
-            self._left -= monotonic() - began
-
-
-def check_callback_url(url: str, look_ups: LookUps | None = None) -> None:
-    """Raises CallbackUrlRefused for a URL that may not be called. look_ups: those of the request; None: it
-    has this URL alone.
-
-    Resolves its name, so never inside a transaction. A name that can't be resolved now is accepted: each
-    delivery resolves and checks again.
+    A name is not looked up here: that waits for a server which its tenant may have chosen. Each delivery
+    resolves it and checks what it finds.
     """
     target = read_url(url)
-    found = (look_ups or LookUps()).addresses_of(target.host, target.port)
-    if found is None:
-        return
-    if not any(is_allowed(address) for address in found):
+    found = _literal_addresses(target)
+    if found is not None and not any(is_allowed(address) for address in found):
         raise _refused("The callback URL points to an address that this dispatcher must not call.")
 
 
-def needs_look_up(url: str) -> bool:
-    """Whether `check_callback_url` would ask a name server, and so might wait for it. Raises
-    CallbackUrlRefused."""
-    target = read_url(url)
-    known = literal_addresses(target.host, target.port) is not None
-    return not known and not _lately.knows((target.host, target.port))
+def _literal_addresses(target: Target) -> list[Address] | None:
+    """None: it is a name."""
+    if target.host == "localhost" or target.host.endswith(".localhost"):  # RFC 6761
+        return [IPv4Address("127.0.0.1"), IPv6Address("::1")]
+    return literal_addresses(target.host, target.port)
 
 
 def allowed(found: list[Address]) -> list[Address]:

@@ -1,38 +1,71 @@
-"""A model's own schema for its payloads; compiled once per text."""
+"""A model's own schema for its payloads (`gpus.foreign_schema`)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+from django.conf import settings
 
-from gpus.canonical import canonical_json
-from jobs.errors import PayloadInvalid
+from gpus.foreign_schema import CHEAP_STEPS, Mismatch, Schema, SchemaRefused, compiled
+from gpus.schema_process import NoneFree, Patience, TooLong, processes
+from jobs.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
+
+ALONE_STEPS = CHEAP_STEPS // 10
+"""A check that may take more is not made in a thread that works for many clients."""
+_POINTER = "/payload"
 
 
-def check_payload(schema: Mapping[str, Any] | bool | None, payload: Any) -> None:
-    """Raises PayloadInvalid with a pointer to the place that fits least."""
+@dataclass(slots=True)
+class Checks:
+    """Those of one request: what they may cost together."""
+
+    steps_left: float = CHEAP_STEPS
+    patience: Patience = field(default_factory=Patience)
+
+
+def check_payload(schema: Schema | None, payload: Any, text: bytes, checks: Checks) -> None:
+    """text: the payload as JSON. Raises PayloadInvalid with a pointer to the first place that does not match,
+    PayloadCheckTooLong, PayloadCheckBusy, ModelSchemaUnusable."""
     if schema is None:
         return
+    found = _mismatch(schema, payload, text, checks)
+    if found is not None:
+        path = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in found.path)
+        raise PayloadInvalid(found.text, pointer=f"{_POINTER}{path}")
+
+
+def comes_alone(schema: Schema | None, text: bytes) -> bool:
+    """Whether a check of a payload that is not longer than this text may take long."""
+    if schema is None:
+        return False
     try:
-        error = best_match(_compiled(canonical_json(schema)).iter_errors(payload))
-    except (Unresolvable, RecursionError):
-        raise PayloadInvalid(
-            "The model's schema leads nowhere; tell its owner.", pointer="/payload"
+        return compiled(schema).steps(text) > ALONE_STEPS
+    except SchemaRefused:
+        return False
+
+
+def _mismatch(schema: Schema, payload: Any, text: bytes, checks: Checks) -> Mismatch | None:
+    try:
+        foreign = compiled(schema)
+    except SchemaRefused as refused:
+        raise ModelSchemaUnusable(
+            f"The model's schema can't be used; tell its owner. {refused}", pointer="/model"
         ) from None
-    if error is not None:
-        path = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in error.absolute_path)
-        raise PayloadInvalid(error.message[:200], pointer=f"/payload{path}")
-
-
-@lru_cache(maxsize=512)
-def _compiled(text: str) -> Draft202012Validator:
-    return Draft202012Validator(
-        json.loads(text), registry=Registry()
-    )  # the registry: no $ref leaves the schema
+    steps = foreign.steps(text)
+    if steps <= checks.steps_left:
+        checks.steps_left -= steps
+        return foreign.mismatch(payload)
+    try:
+        return processes.mismatch(foreign, payload, checks.patience)
+    except TooLong:
+        raise PayloadCheckTooLong(
+            "The check against the model's schema took more than the "
+            f"{settings.DISPATCHER.schema_check_seconds:g} s of a request.",
+            pointer=_POINTER,
+        ) from None
+    except NoneFree:
+        raise PayloadCheckBusy(
+            f"{settings.DISPATCHER.schema_checks} long checks against schemas run, the most at once.",
+            pointer=_POINTER,
+        ) from None

@@ -10,22 +10,22 @@ from datetime import datetime
 from django.conf import settings
 
 from gpus import queries as registry
-from jobs.callbacks.guard import LookUps, check_callback_url
+from jobs.callbacks.guard import check_callback_url
 from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, TooManyRetries, UnknownModel
 from jobs.models import IdempotencyKey
 from jobs.services.limits import limits_of
-from jobs.services.payload_schema import check_payload
+from jobs.services.payload_schema import Checks, check_payload
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submit_times import check_times
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Names of models; None: all. look_ups: of the names in callback URLs."""
+    """Names of models; None: all. checks: of payloads against schemas."""
 
     of_tenant: frozenset[str] | None
     of_key: frozenset[str] | None
-    look_ups: LookUps = field(default_factory=LookUps)
+    checks: Checks = field(default_factory=Checks)
 
     def check(self, model: str) -> None:
         """Raises ModelNotAllowed."""
@@ -61,11 +61,12 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitReque
                 pointer="/max_retries",
             )
         limit = settings.DISPATCHER.max_payload_bytes
-        if len(json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()) > limit:
+        text = json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
-        check_payload(spec.payload_schema, request.payload)
+        check_payload(spec.payload_schema, request.payload, text, may.checks)
         if request.callback_url:
-            check_callback_url(request.callback_url, may.look_ups)
+            check_callback_url(request.callback_url)
     except Refused as refused:
         return refused
     return request

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import cast
 
 from django.db.models import Count, Exists, OuterRef, Q
 
 from dispatcher_project.terminal.doctor.finding import Finding, Level, View
 from dispatcher_project.terminal.paint import age, plain
 from gpus import queries as registry
+from gpus.foreign_schema import Schema, SchemaRefused, compiled
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
 from gpus.plurals import counted
@@ -52,6 +54,22 @@ def models(view: View) -> Iterator[Finding]:
             "They wait for ever, or for their deadlines.",
             "register it again, or cancel them",
         )
+
+
+def schemas(view: View) -> Iterator[Finding]:
+    for name, schema in ModelConfig.objects.exclude(payload_schema=None).values_list(
+        "name", "payload_schema"
+    ):
+        try:
+            compiled(cast("Schema", schema))
+        except SchemaRefused as refused:
+            yield Finding(
+                Level.ERROR,
+                f"model {name}",
+                f"its payload_schema can't be used: {plain(str(refused), 200)}",
+                "Its submits are refused with 503 model_schema_unusable.",
+                "configure the model with a schema that is accepted",
+            )
 
 
 def _too_large(waiting: set[str]) -> Iterator[Finding]:

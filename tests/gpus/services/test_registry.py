@@ -219,6 +219,8 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
         ({"payload_schema": {"type": "nothing"}}, "invalid_schema"),
         ({"payload_schema": {"$ref": "http://127.0.0.1:1/x.json"}}, "invalid_schema"),
         ({"payload_schema": {"properties": {"a": {"$ref": "#/$defs/a"}}}}, "invalid_schema"),
+        ({"payload_schema": {"pattern": r"(?=a)b"}}, "invalid_schema"),
+        ({"payload_schema": {"patternProperties": {r"(a)\1": {}}}}, "invalid_schema"),
     ],
 )
 def test_a_configuration_that_can_not_work_is_refused(

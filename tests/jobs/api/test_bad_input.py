@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from gpus.api import json_body
+from gpus.api.problems import MAX_ERRORS, FieldError
 from gpus.models import ModelConfig
 from jobs.models import Job
 
@@ -215,3 +217,21 @@ def test_a_bad_idempotency_key_is_named(acme: Account, zimg: ModelConfig, key: s
     answer = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY=key)
     told = problem(answer, 400, "invalid_idempotency_key", "/Idempotency-Key")
     assert told["errors"][0]["in"] == "header"
+
+
+def test_of_a_million_errors_a_few_are_looked_for(
+    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second of the whole web for each 50,000 of them: the check of a wrong body holds the interpreter."""
+    made: list[FieldError] = []
+
+    class Counted(FieldError):
+        def __post_init__(self) -> None:
+            made.append(self)
+
+    monkeypatch.setattr(json_body, "FieldError", Counted)
+    body = {"model": "zimg", "payload": {}, "callback_url": 5} | {f"x{number}": 1 for number in range(2000)}
+    problem(acme.client.post(SUBMIT, body, format="json"), 422, "validation_failed")
+    body = {"model": "zimg", "payload": {}, "metadata": {}, "tags": [1] * 2000}
+    problem(acme.client.post(SUBMIT, body, format="json"), 422, "validation_failed")
+    assert len(made) <= 4 * MAX_ERRORS

@@ -138,7 +138,8 @@ def test_a_schema_that_leads_elsewhere_is_not_followed(acme: Account) -> None:
         make_model("flux", payload_schema={"$ref": f"http://127.0.0.1:{server.server_port}/schema.json"})
         answer = acme.client.post(URL, {"model": "flux", "payload": {}}, format="json")
         server.shutdown()
-    assert (answer.status_code, answer.json()["code"]) == (422, "payload_invalid")
+    assert (answer.status_code, answer.json()["code"]) == (503, "model_schema_unusable")
+    assert answer["Retry-After"] == "60"
     assert asked == []
 
 

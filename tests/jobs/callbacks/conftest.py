@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import pytest
 from django.conf import LazySettings
 
-from jobs.callbacks import addresses, guard
+from jobs.callbacks import addresses
 from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.outbox import callback_for
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
@@ -98,7 +98,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
         return [ip_address(text) for text in (answers.pop(0) if len(answers) > 1 else answers[0])]
 
     monkeypatch.setattr(addresses, "resolve", resolve)
-    guard._lately.forget()
     return table
 
 

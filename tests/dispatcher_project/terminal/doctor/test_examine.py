@@ -183,6 +183,11 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (lambda p: Placement.objects.all().delete(), "server gpu-1", Level.WARNING),
         (lambda p: Server.objects.update(healthy=False), "server gpu-1", Level.ERROR),
         (lambda p: Server.objects.all().delete(), "servers", Level.WARNING),
+        (
+            lambda p: ModelConfig.objects.update(payload_schema={"pattern": "(?=a)"}),
+            "model m",
+            Level.ERROR,
+        ),
         (lambda p: quarantined(p, minutes=10, limit=30), "slot gpu-1/0", Level.WARNING),
         (lambda p: quarantined(p, minutes=10, limit=5), "slot gpu-1/0", Level.ERROR),
         (

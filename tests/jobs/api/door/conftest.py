@@ -27,6 +27,7 @@ def ground(world: World) -> Iterator[None]:
     make_model("zimg")
     make_model("full", max_queued=0)
     make_model("strict", payload_schema={"type": "object", "required": ["prompt"]})
+    make_model("tree", payload_schema={"properties": {"prompt": {"$ref": "#"}}})
     yield
     connections.settings["default"]["CONN_MAX_AGE"] = kept
     limits.forget()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from jobs.callbacks import guard
 from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.services import limits, quotas
 from jobs.services.keys import create_key
@@ -35,6 +34,7 @@ USUAL = {
     "for later": job(run_at="2026-03-05T00:00:00+01:00"),
     "just past": job(run_at="2026-03-04T11:59:30Z"),
     "5.0 for a 5": job(priority=5.0, max_retries=2.0),
+    "a callback with a name": job(callback_url="http://hooks.example.invalid/"),
     "a literal callback": job(callback_url="http://93.184.216.34/hook"),
     "a forbidden callback": job(callback_url="http://127.0.0.1/hook"),
     "unknown model": job(model="nobody"),
@@ -71,7 +71,7 @@ UNUSUAL = {
     "no time": job(run_at="tomorrow"),
     "a newline after the model": job(model="zimg\n"),
     "if busy, reject": job(if_busy="reject"),
-    "a callback to look up": job(callback_url="http://hooks.example.invalid/"),
+    "a schema that refers to itself": job(model="tree"),
     "no credentials": with_headers(authorization=None),
     "unknown key": with_headers(authorization="Bearer aaaaaaaa." + "b" * 32),
     "no key": with_headers(authorization="Bearer x"),
@@ -104,7 +104,6 @@ def begin_anew(world: World) -> None:
     world.leases = FakeLeases()
     limits.forget()
     quotas.forget()
-    guard._lately.forget()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from gpus import foreign_schema
+from gpus.foreign_schema import CHEAP_STEPS, SchemaRefused, compiled, make_validator
+
+
+def refusal(schema: Any) -> SchemaRefused:
+    with pytest.raises(SchemaRefused) as refused:
+        compiled(schema)
+    return refused.value
+
+
+@pytest.mark.parametrize("pattern", [r"(?=a)b", r"(?!a)b", r"(?<=a)b", r"(a)\1", "(", "a{1,9999999}"])
+def test_a_pattern_that_no_linear_engine_has_is_refused_with_its_place(pattern: str) -> None:
+    refused = refusal({"properties": {"name": {"pattern": pattern}}})
+    assert "linear-time" in str(refused)
+    assert refused.path == ("properties", "name", "pattern")
+    assert refusal({"patternProperties": {pattern: True}}).path == ("patternProperties", pattern)
+
+
+def test_a_pattern_that_backtracks_elsewhere_costs_nothing() -> None:
+    schema = compiled({"pattern": r"^(a+)+$"})
+    found = schema.mismatch("a" * 100_000 + "!")
+    assert found is not None
+    assert len(found.text) <= 200
+
+
+def test_equal_items_are_found_in_linear_time() -> None:
+    schema = compiled({"uniqueItems": True})
+    items: list[Any] = [{"a": number} for number in range(20_000)]
+    assert schema.mismatch(items) is None
+    assert schema.mismatch([*items, {"a": 7}]) is not None
+
+
+ELSEWHERE: list[Any] = [
+    {"$ref": "URL"},
+    {"$id": "URL", "properties": {"a": {"$ref": "x"}}},
+    {"properties": {"a": {"$id": "URL", "$ref": "x"}}},
+]
+
+
+@pytest.mark.parametrize("schema", [*ELSEWHERE, {"$ref": "file:///etc/passwd"}, {"$ref": "#/nowhere"}])
+def test_a_reference_that_leads_elsewhere_is_refused(schema: Any) -> None:
+    assert "$" in str(refusal(schema))
+
+
+@pytest.mark.parametrize("schema", [*ELSEWHERE, {"$schema": "URL", "type": "object"}])
+def test_nothing_is_fetched(schema: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        with suppress(SchemaRefused):
+            make_validator(json.dumps(schema).replace("URL", url))
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_a_schema_has_bounds(settings: LazySettings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_bytes=1000, schema_depth=10, schema_values=100)
+    assert "1000 bytes" in str(refusal({"const": "x" * 1000}))
+    deep: dict[str, Any] = {}
+    for _ in range(11):
+        deep = {"not": deep}
+    assert "10 levels" in str(refusal(deep))
+    assert "100 values" in str(refusal({"enum": list(range(101))}))
+
+
+def test_a_schema_is_as_large_as_what_its_references_make_of_it() -> None:
+    """The billion laughs: twenty definitions, each of which holds the one before it twice."""
+    laughs: dict[str, Any] = {"d0": {"type": "integer"}}
+    for number in range(1, 21):
+        laughs[f"d{number}"] = {"allOf": [{"$ref": f"#/$defs/d{number - 1}"}] * 2}
+    assert "values" in str(refusal({"$defs": laughs, "$ref": "#/$defs/d20"}))
+    chain: dict[str, Any] = {"d0": {"type": "integer"}}
+    for number in range(1, 100):
+        chain[f"d{number}"] = {"$ref": f"#/$defs/d{number - 1}"}
+    assert "levels" in str(refusal({"$defs": chain, "$ref": "#/$defs/d99"}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"properties": {"a": {"$ref": "#"}}},
+        {"$anchor": "n", "properties": {"a": {"$ref": "#n"}}},
+        {"$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}, "$ref": "#/$defs/n"},
+        {"$dynamicAnchor": "n", "items": {"$dynamicRef": "#n"}},
+        {"pattern": r"^.{1,1000}$"},
+    ],
+)
+def test_what_may_take_long_is_not_checked_here(schema: Any) -> None:
+    assert compiled(schema).steps(b"1") == float("inf")
+
+
+def test_what_a_check_may_take_is_known_before() -> None:
+    schema = compiled({"items": {"enum": list(range(1000))}})
+    assert schema.steps(json.dumps([1]).encode()) < CHEAP_STEPS / 100
+    assert schema.steps(json.dumps([1] * 10_000).encode()) > CHEAP_STEPS
+    many = compiled({"allOf": [{"pattern": f"a{number}"} for number in range(100)]})
+    assert many.steps(json.dumps("b" * 100_000).encode()) > CHEAP_STEPS
+
+
+def test_compiled_schemas_are_kept_and_bounded() -> None:
+    assert compiled({"minimum": 5}) is compiled({"minimum": 5})
+    for number in range(foreign_schema._Known.AT_MOST + 10):
+        compiled({"minimum": number})
+    assert len(foreign_schema._known._found) <= foreign_schema._Known.AT_MOST
+    assert foreign_schema._compiled.cache_info().maxsize == 128
+
+
+def test_a_value_is_not_said_in_the_text() -> None:
+    found = compiled({"properties": {"a": {"type": "integer"}}}).mismatch({"a": "secret"})
+    assert found is not None
+    assert (found.path, found.text) == (("a",), 'The value is not of type "integer"')

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from gpus.foreign_schema import compiled
+from gpus.schema_process import NoneFree, Patience, SchemaProcesses, TooLong
+
+NODE = {"$ref": "#/$defs/n"}
+TREE = {
+    "$defs": {
+        "n": {
+            "anyOf": [
+                {"type": "integer"},
+                {"properties": {"a": NODE}, "required": ["a", "b"]},
+                {"properties": {"a": NODE}, "required": ["a", "c"]},
+            ]
+        }
+    },
+    **NODE,
+}
+"""Whose errors are twice as many with each level."""
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.fixture
+def processes() -> Iterator[SchemaProcesses]:
+    made = SchemaProcesses()
+    yield made
+    made.close()
+
+
+def test_a_schema_that_refers_to_itself_is_checked(processes: SchemaProcesses) -> None:
+    schema, patience = compiled(TREE), Patience(60.0)
+    assert processes.mismatch(schema, {"a": 5, "b": 1}, patience) is None
+    found = processes.mismatch(schema, nested(2), patience)
+    assert found is not None
+    assert "anyOf" in found.text
+    assert patience.left < 60.0
+
+
+@pytest.mark.timeout(60)
+def test_a_check_that_takes_too_long_is_ended_and_the_next_one_goes_on(processes: SchemaProcesses) -> None:
+    schema = compiled(TREE)
+    with pytest.raises(TooLong):
+        processes.mismatch(schema, nested(40), Patience(1.0))
+    assert processes.mismatch(schema, 5, Patience(60.0)) is None
+
+
+def test_long_checks_are_bounded(processes: SchemaProcesses, settings: LazySettings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_checks=1)
+    schema = compiled(TREE)
+    taken = threading.Event()
+    go_on = threading.Event()
+
+    def hold() -> None:
+        process = processes._take(60.0)
+        taken.set()
+        go_on.wait(60)
+        processes._give_back(process)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert taken.wait(60)
+    with pytest.raises(NoneFree):
+        processes.mismatch(schema, 5, Patience(0.05))
+    go_on.set()
+    holding.join()
+    assert processes.mismatch(schema, 5, Patience(60.0)) is None
+
+
+def test_a_process_that_was_killed_is_replaced(processes: SchemaProcesses) -> None:
+    schema = compiled(TREE)
+    processes.mismatch(schema, 5, Patience(60.0))
+    [idle] = processes._idle
+    idle.kill()
+    idle.wait()
+    assert processes.mismatch(schema, 5, Patience(60.0)) is None

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from gpus.foreign_schema import CHEAP_STEPS, Mismatch
+from gpus.schema_process import NoneFree, TooLong
+from jobs.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
+from jobs.services import payload_schema
+from jobs.services.payload_schema import Checks, check_payload, comes_alone
+
+CHOICE = {"items": {"enum": list(range(1000))}}
+
+
+class Elsewhere:
+    """Stands in for the processes; counts."""
+
+    def __init__(self, says: Exception | Mismatch | None = None) -> None:
+        self.says, self.asked = says, 0
+
+    def mismatch(self, *_: Any) -> Mismatch | None:
+        self.asked += 1
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+def check(schema: Any, payload: Any, checks: Checks | None = None) -> None:
+    check_payload(schema, payload, json.dumps(payload).encode(), checks or Checks())
+
+
+def test_the_place_that_does_not_match_is_named() -> None:
+    with pytest.raises(PayloadInvalid) as refused:
+        check({"properties": {"a/b": {"items": {"type": "integer"}}}}, {"a/b": [1, "x"]})
+    assert refused.value.pointer == "/payload/a~1b/1"
+    assert str(refused.value) == 'The value is not of type "integer"'
+
+
+def test_the_checks_of_a_request_share_what_they_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = Elsewhere()
+    monkeypatch.setattr(payload_schema, "processes", elsewhere)
+    checks, payload = Checks(), [1] * 900
+    check(CHOICE, payload, checks)
+    assert elsewhere.asked == 0
+    assert checks.steps_left < CHEAP_STEPS
+    for _ in range(5):
+        check(CHOICE, payload, checks)
+    assert elsewhere.asked > 0, "what comes after it is checked where it can be stopped"
+
+
+def test_what_took_too_long_is_refused_with_the_limit(
+    monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=7.0, schema_checks=3)
+    monkeypatch.setattr(payload_schema, "processes", Elsewhere(TooLong()))
+    with pytest.raises(PayloadCheckTooLong, match="7 s"):
+        check({"$ref": "#"}, 1)
+    monkeypatch.setattr(payload_schema, "processes", Elsewhere(NoneFree()))
+    with pytest.raises(PayloadCheckBusy, match="3 long checks") as busy:
+        check({"$ref": "#"}, 1)
+    assert (busy.value.passes, busy.value.retry_after_seconds) == (True, 1.0)
+
+
+def test_a_schema_that_this_version_refuses_lets_nothing_in_and_says_so() -> None:
+    with pytest.raises(ModelSchemaUnusable) as refused:
+        check({"pattern": "(?=a)"}, "anything")
+    assert refused.value.passes
+    assert not comes_alone({"pattern": "(?=a)"}, b"1")
+
+
+def test_what_may_take_long_comes_alone() -> None:
+    assert comes_alone({"properties": {"a": {"$ref": "#"}}}, b"{}")
+    assert comes_alone(CHOICE, b"[" + b"1," * 900 + b"1]")
+    assert not comes_alone(CHOICE, b"[1]")
+    assert not comes_alone(None, b"[1]")
