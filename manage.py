@@ -15,6 +15,9 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
 WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node", "gpu_check")
 """Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
 
+EXTRAS = {"test": ("dev", "supply"), "supply": ("supply",)}
+"""What a command needs of pyproject.toml's optional dependencies."""
+
 WITHOUT_PAGES = ("gpu_worker", "queue_worker", "gpu_node", "gpu_check")
 
 BASE, PRODUCTION = "dispatcher_project.settings.base", "dispatcher_project.settings.production"
@@ -28,7 +31,7 @@ def main() -> None:
 
         bootstrap.keep_bytecode()
         try:
-            python = bootstrap.environment_python(extras=("dev",) if command == "test" else ())
+            python = bootstrap.environment_python(extras=EXTRAS.get(command, ()))
         except bootstrap.BootstrapError as error:
             sys.exit(f"manage.py: {error}")
         if python is not None:
@@ -42,6 +45,10 @@ def main() -> None:
         from dispatcher_project.gate import main as gate
 
         sys.exit(gate(sys.argv[2:]))
+    if command == "supply":
+        from dispatcher_project.supply.main import main as supply
+
+        sys.exit(supply(sys.argv[2:]))
     if command == "prove":
         from dispatcher_project.proving.main import main as prove
 

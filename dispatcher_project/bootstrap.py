@@ -1,7 +1,7 @@
 """Makes the virtual environment that everything else runs in. Standard library only.
 
-constraints.txt is the one lock (docs/adr/0002): uv and pip install the dependencies of pyproject.toml at the
-versions it pins. A stamp in the environment says what was installed; while it matches, nothing is done.
+constraints.txt is the one lock (docs/adr/0002, 0040): uv and pip install what it pins, with the hashes it
+names, wheels only. A stamp in the environment says what was installed; while it matches, nothing is done.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,8 +23,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OFF_SWITCH = "DISPATCHER_NO_BOOTSTRAP"
+LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+"""Options of pip and uv: only files whose hashes the lock names, and no package runs code to be built."""
 _STAMP = "dispatcher-stamp.json"
 _SHOWN_LINES = 12
+_WRONG_HASH = re.compile(r"(?:DO NOT MATCH THE HASHES|Hash mismatch for)[^=]*?([\w.-]+==[\w.+!-]+)")
 
 
 class BootstrapError(Exception):
@@ -55,16 +59,11 @@ def keep_bytecode(root: Path = ROOT) -> None:
         sys.dont_write_bytecode = False
 
 
-def requirements(root: Path, extras: tuple[str, ...]) -> list[str]:
-    """The dependencies of pyproject.toml, with those of the extras. Raises BootstrapError."""
-    try:
-        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-        found = list(project["dependencies"])
-        for extra in extras:
-            found += project["optional-dependencies"][extra]
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
-        raise BootstrapError(f"pyproject.toml cannot be read: {error}") from None
-    return found
+def locked(text: str, extras: tuple[str, ...]) -> str:
+    """The lock with the packages of these extras; installers skip what a marker keeps for an extra."""
+    for extra in extras:
+        text = text.replace(f"extra == '{extra}'", "python_version >= '3'")
+    return text
 
 
 def is_current(folder: Path, *, extras: tuple[str, ...], root: Path) -> bool:
@@ -99,18 +98,32 @@ def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
     if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
         venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
     (folder / _STAMP).unlink(missing_ok=True)
-    command = [*_installer(python), *requirements(root, extras), "-c", str(root / "constraints.txt")]
+    wanted = folder / "locked.txt"
+    wanted.write_text(locked((root / "constraints.txt").read_text(), extras))
+    command = [*_installer(python), *LOCKED, "-r", str(wanted)]
     done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
-        lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
-        tail = "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])
-        raise BootstrapError(
-            f"installing the packages failed:\n{tail}\n"
-            "  Check that this machine reaches its package index (PIP_INDEX_URL, UV_INDEX_URL), try again;\n"
-            f"  or install them yourself (pip install -r constraints.txt) and set {OFF_SWITCH}=1."
-        )
+        raise BootstrapError(_advice(done.stdout))
     text = json.dumps({"fingerprint": fingerprint(root), "extras": list(extras)})
     (folder / _STAMP).write_text(text)
+
+
+def _advice(output: str) -> str:
+    if wrong := _WRONG_HASH.search(output):
+        return (
+            f"{wrong[1]} is not the file that constraints.txt names (another sha256) and was not installed. "
+            "Check what your package index serves (PIP_INDEX_URL, UV_INDEX_URL); after a change of pins by "
+            "hand, run `manage.py supply lock`."
+        )
+    lines = [line for line in output.splitlines() if not line.startswith("WARNING")]
+    tail = "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])
+    return (
+        f"installing the packages failed:\n{tail}\n"
+        "  Check that this machine reaches its package index (PIP_INDEX_URL, UV_INDEX_URL), try again;\n"
+        "  constraints.txt pins wheels for Python 3.11 to 3.14 on Linux (glibc 2.28, x86-64 and arm64) and\n"
+        "  macOS (arm64); elsewhere install the packages yourself (pip install -r constraints.txt) and set\n"
+        f"  {OFF_SWITCH}=1."
+    )
 
 
 def _installer(python: Path) -> list[str]:

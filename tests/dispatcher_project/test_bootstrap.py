@@ -1,26 +1,30 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from dispatcher_project import bootstrap
 
-PINS = {
-    canonicalize_name(line.partition("==")[0]): line.partition("==")[2]
-    for line in (bootstrap.ROOT / "constraints.txt").read_text().splitlines()
-}
-
+LOCK = """\
+a==1.0 \\
+    --hash=sha256:aa
+b==2.0 ; extra == 'dev' \\
+    --hash=sha256:bb
+c==3.0 ; (python_version < '3.12') and (extra == 'dev' or extra == 'supply') \\
+    --hash=sha256:cc
+"""
 Installs = Callable[[], list[str]]
 
 
@@ -30,7 +34,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["a>=1"]\n[project.optional-dependencies]\ndev = ["b"]\n'
     )
-    (tmp_path / "constraints.txt").write_text("a==1.0\nb==2.0\n")
+    (tmp_path / "constraints.txt").write_text(LOCK)
     venv.EnvBuilder(symlinks=True, with_pip=False).create(tmp_path / ".venv")
     stamp(tmp_path, [])
     return tmp_path
@@ -110,13 +114,15 @@ def test_what_is_no_dependency_changes_nothing(project: Path, installs: Installs
 
 def test_an_extra_is_installed_once_and_stays(project: Path, installs: Installs) -> None:
     bootstrap.environment_python(extras=("dev",), root=project)
-    assert installs()[0].endswith(f" a>=1 b -c {project / 'constraints.txt'}")
+    wanted = project / ".venv" / "locked.txt"
+    assert installs()[0].endswith(f" --require-hashes --no-deps --only-binary :all: -r {wanted}")
+    assert "b==2.0 ; python_version >= '3'" in wanted.read_text()
     bootstrap.environment_python(root=project)
     bootstrap.environment_python(extras=("dev",), root=project)
     assert len(installs()) == 1
-    (project / "constraints.txt").write_text("a==1.1\nb==2.0\n")
+    (project / "constraints.txt").write_text(LOCK.replace("2.0", "2.1"))
     bootstrap.environment_python(root=project)
-    assert " b " in installs()[1]
+    assert "b==2.1 ; python_version >= '3'" in wanted.read_text()
 
 
 def test_an_environment_of_another_python_is_made_anew(project: Path, installs: Installs) -> None:
@@ -140,6 +146,84 @@ def test_a_failed_installation_says_why_and_leaves_no_stamp(project: Path, insta
     (project / "broken").unlink()
     bootstrap.environment_python(root=project)
     assert len(installs()) == 2
+
+
+def test_an_installer_takes_the_chosen_extras_packages_and_no_others() -> None:
+    def taken(*extras: str) -> list[str]:
+        lines = bootstrap.locked(LOCK, extras).replace("\\\n", "").splitlines()
+        wanted = [Requirement(line.partition(" --hash")[0]) for line in lines]
+        python = {"python_version": "3.11", "extra": ""}
+        return [one.name for one in wanted if one.marker is None or one.marker.evaluate(python)]
+
+    assert taken() == ["a"]
+    assert taken("dev") == ["a", "b", "c"]
+    assert taken("supply") == ["a", "c"]
+    assert taken("dev", "supply") == ["a", "b", "c"]
+
+
+PIP_SAYS = """\
+ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package
+versions, please update the hashes. Otherwise, examine the package contents carefully; someone may have
+tampered with them.
+    a==1.0 from https://index.example/a-1.0-py3-none-any.whl (from -r locked.txt (line 1)):
+        Expected sha256 aa
+             Got        ab
+"""
+UV_SAYS = "error: Failed to download `a==1.0`\n  cause: Hash mismatch for `a==1.0`\n\n Expected:\n sha256:aa"
+
+
+@pytest.mark.parametrize("said", [PIP_SAYS, UV_SAYS], ids=["pip", "uv"])
+def test_another_file_than_the_locked_one_is_one_line_that_says_what_to_do(
+    project: Path, installs: Installs, said: str
+) -> None:
+    (project / "broken").touch()
+    (project / "said").write_text(said)
+    tool = project / "bin" / "uv"
+    tool.write_text(tool.read_text().replace("echo 'no matching distribution a'", f"cat {project}/said"))
+    (project / "constraints.txt").write_text("a==9\n")
+    with pytest.raises(bootstrap.BootstrapError) as raised:
+        bootstrap.environment_python(root=project)
+    line = str(raised.value)
+    assert line.startswith("a==1.0 is not the file that constraints.txt names")
+    assert "supply lock" in line
+    assert "\n" not in line
+
+
+def wheel(folder: Path, name: str) -> str:
+    """Makes one in the folder; returns its sha256."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = f"{name}-1.0.dist-info"
+        archive.writestr(f"{name}.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_the_real_installer_takes_the_locked_file_and_no_other(
+    project: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """No index is asked: a folder of wheels stands in for it."""
+    found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if tool == "uv" and not found:
+        pytest.skip("uv is not installed")
+    monkeypatch.setattr(shutil, "which", lambda _: found if tool == "uv" else None)
+    right = wheel(project, "a")
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS"):
+        monkeypatch.setenv(name, str(project))
+    for name in ("PIP_NO_INDEX", "UV_NO_INDEX", "UV_NO_CACHE", "PIP_NO_CACHE_DIR"):
+        monkeypatch.setenv(name, "1")
+    for digest in ("0" * 64, right):
+        (project / "constraints.txt").write_text(f"a==1.0 \\\n    --hash=sha256:{digest}\n")
+        if digest != right:
+            with pytest.raises(bootstrap.BootstrapError, match=r"a==1\.0 is not the file") as raised:
+                bootstrap.environment_python(root=project)
+            assert "\n" not in str(raised.value)
+            assert not list((project / ".venv").rglob("a.py"))
+    bootstrap.environment_python(root=project)
+    assert len(list((project / ".venv").rglob("a.py"))) == 1
 
 
 def test_a_second_one_waits_and_finds_it_done(project: Path, installs: Installs) -> None:
@@ -210,53 +294,3 @@ def test_the_lean_commands_load_no_framework() -> None:
         [sys.executable, "-c", code], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-SUPPORTED = [
-    {
-        "python_version": version.rpartition(".")[0],
-        "python_full_version": version,
-        "sys_platform": platform,
-        "platform_system": platform.capitalize(),
-        "platform_machine": machine,
-    }
-    for version in ("3.11.0", "3.12.0", "3.13.0", "3.14.0")
-    for platform, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
-]
-
-
-def needed(requirement: Requirement, seen: set[tuple[str, frozenset[str]]]) -> None:
-    """Adds the packages that the requirement may bring on any supported Python and machine."""
-    name = canonicalize_name(requirement.name)
-    if (name, frozenset(requirement.extras)) in seen:
-        return
-    seen.add((name, frozenset(requirement.extras)))
-    try:
-        texts = distribution(name).requires or []
-    except PackageNotFoundError:  # only other Pythons or machines want it
-        return
-    for child in map(Requirement, texts):
-        wanted = any(
-            child.marker is None or child.marker.evaluate({**machine, "extra": extra})
-            for machine in SUPPORTED
-            for extra in requirement.extras or {""}
-        )
-        if wanted:
-            needed(child, seen)
-
-
-def test_constraints_pin_everything_that_any_supported_python_needs() -> None:
-    seen: set[tuple[str, frozenset[str]]] = set()
-    for text in bootstrap.requirements(bootstrap.ROOT, ("dev",)):
-        needed(Requirement(text), seen)
-    names = {name for name, _ in seen}
-    assert names - set(PINS) == set()
-    assert set(PINS) - names == set(), "pinned, but nobody needs it any more"
-
-
-def test_what_is_installed_is_what_is_pinned() -> None:
-    for name, version in PINS.items():
-        try:
-            assert distribution(name).version == version, name
-        except PackageNotFoundError:
-            continue  # needed by other Pythons or machines only

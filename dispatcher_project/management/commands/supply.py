@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from dispatcher_project.supply.main import main, parser
+
+
+class Command(BaseCommand):
+    """For `manage.py help`: manage.py itself runs `supply` before Django is set up, for no dispatcher yet."""
+
+    help = "Dependencies: lock, sbom, audit, licences; secrets: looks for keys in the repository."
+
+    def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
+        return parser()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        sys.exit(main(argv[2:]))
