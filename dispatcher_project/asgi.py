@@ -26,13 +26,20 @@ def make_application() -> Any:
     from jobs.api.door import SubmitDoor
     from jobs.api.front import AsyncFront
     from jobs.api.overdue import SiteInTime, unless_given_up
+    from jobs.api.whole_answers import whole_answers
     from jobs.events.hub import EventHub
 
-    threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
+    site = whole_answers(unless_given_up(django))
+    threads = WSGIMiddleware(cast("Any", site), workers=WSGI_THREADS)
     door = SubmitDoor(cast("Any", threads), answer_together)
-    site = SiteInTime(door, settings.DISPATCHER.answer_seconds)
-    most = settings.DISPATCHER.streams_per_reader
-    return AsyncFront(site, lambda: EventHub(settings.REDIS_URL), begin_presence, streams_per_reader=most)
+    limits = settings.DISPATCHER
+    return AsyncFront(
+        SiteInTime(door, limits.answer_seconds),
+        lambda: EventHub(settings.REDIS_URL),
+        begin_presence,
+        streams_per_reader=limits.streams_per_reader,
+        body_bytes=limits.web_body_bytes,
+    )
 
 
 def begin_presence() -> Callable[[], None]:

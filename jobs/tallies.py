@@ -20,6 +20,8 @@ class Name(StrEnum):
     """Ends that came under an attempt or epoch which does not count any more."""
     SWEEP_REPAIRS = "sweep_repairs"
     """code: the sweep."""
+    WEB_ENDED = "web_ended"
+    """Connections that the web server ended; code: why."""
 
 
 Key = tuple[Name, str, str]
@@ -42,16 +44,21 @@ def add(counts: Mapping[Key, int]) -> None:
 def add_if_possible(name: Name, by: int) -> None:
     """For who has better things to do than to count: never raises over a database that is away, and does not
     wait for long where somebody else counts and does not come to an end."""
-    if not by:
+    add_by_code_if_possible(name, {"": by})
+
+
+def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
+    """As `add_if_possible`, of several codes."""
+    if not any(counts.values()):
         return
     try:
         with transaction.atomic():
             if connection.vendor == "postgresql":
                 with connection.cursor() as cursor:
                     cursor.execute("SET LOCAL lock_timeout = '200ms'")
-            add({(name, "", ""): by})
+            add({(name, "", code): by for code, by in counts.items()})
     except (DatabaseError, InterfaceError) as error:
-        log.warning("not_counted", tally=name.value, by=by, error=str(error))
+        log.warning("not_counted", tally=name.value, by=sum(counts.values()), error=str(error))
 
 
 def read(name: Name) -> list[tuple[str, str, int]]:

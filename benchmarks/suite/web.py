@@ -12,6 +12,8 @@ from .ground import CannotMeasure
 
 UNIT = ROOT / "deploy" / "systemd" / "dispatcher-web.service"
 _OURS = {"dispatcher_project.asgi:application": "asgi", "dispatcher_project.wsgi:application": "wsgi"}
+_SERVER = "dispatcher_project.web"
+"""It serves ours unless its first argument names another application."""
 _BARE = {
     "asgi": "benchmarks.suite.bare_django_asgi:application",
     "wsgi": "benchmarks.suite.bare_django:application",
@@ -27,6 +29,8 @@ def deployed_command(unit: str, port: int, *, bare: bool = False) -> list[str]:
         raise CannotMeasure(f"{UNIT.name} has no ExecStart")
     command[0] = sys.executable if "python" in command[0] else command[0]
     _replace(command, "--port", str(port))
+    if bare and _SERVER in command:
+        command.insert(command.index(_SERVER) + 1, _BARE["asgi"])
     return [_BARE[_OURS[part]] if bare and part in _OURS else part for part in command]
 
 

@@ -296,10 +296,7 @@ class Rolling:
                 python, "manage.py", "queue_worker", "--queues", "sweeps,callbacks",
                 "--ready-file", str(ready),
             ),
-            "web": (
-                python, "-m", "uvicorn", "dispatcher_project.asgi:application", "--port", str(host.web),
-                "--timeout-graceful-shutdown", "3", "--no-access-log",
-            ),
+            "web": (python, *_web_of(version), "--port", str(host.web)),
             "beat": (
                 python, "-m", "celery", "--app", "dispatcher_project", "beat", "--pidfile=",
                 f"--schedule={self._folder / 'beat'}",
@@ -546,3 +543,11 @@ def main(arguments: Sequence[str]) -> int:
 def version_of(said: str, folder: Path) -> Path:
     """A commit's tree, or with ``.`` a copy of what lies here."""
     return copy_of_present(folder) if said == "." else checkout_of(said, folder)
+
+
+def _web_of(version: Path) -> tuple[str, ...]:
+    """A version before `dispatcher_project/web` was started by uvicorn's own command."""
+    if (version / "dispatcher_project" / "web").is_dir():
+        return ("-m", "dispatcher_project.web")
+    options = ("--timeout-graceful-shutdown", "3", "--no-access-log")
+    return ("-m", "uvicorn", "dispatcher_project.asgi:application", *options)

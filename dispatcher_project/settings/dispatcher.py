@@ -111,6 +111,24 @@ class DispatcherSettings:
     """The most event streams of one key or user that a web process serves at once."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
+    web_connections: int = 4096
+    """The most connections of a web process. Fewer where it may not open as many files (`ulimit -n`)."""
+    web_connections_per_address: int = 512
+    """Of one address, or of one /64 network; not of the proxies that FORWARDED_ALLOW_IPS names."""
+    web_head_seconds: float = 10.0
+    """A client whose request's head has not come by then is told 408."""
+    web_idle_seconds: float = 5.0
+    """An answered connection without a next request is closed. Proxies must close theirs sooner."""
+    web_read_seconds: float = 30.0
+    """A connection whose client took less than 32 KiB of what waits for it in that time is closed."""
+    web_unsent_bytes: int = 128 * 1024 * 1024
+    """Of answers that their clients have not taken yet, in all; those that wait longest go first."""
+    web_body_bytes: int = 96 * 1024 * 1024
+    """Of request bodies in memory that are still arriving, in all; those that take longest go first."""
+    web_head_bytes: int = 64 * 1024
+    """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
+    web_url_bytes: int = 16 * 1024
+    web_headers: int = 100
     public_url: str = "http://127.0.0.1:8000"
     """Where GPU servers reach this dispatcher with a pushed result."""
     flower_url: str = "http://127.0.0.1:5555"
@@ -152,6 +170,9 @@ class DispatcherSettings:
                 f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MOST_QUEUED_SECONDS:g} (a year), "
                 f"it is {self.max_queued_seconds:g}; 0: for ever"
             )
+        for name in ("web_head_seconds", "web_read_seconds"):
+            if not getattr(self, name):
+                raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be more than 0")
         if not self.worker_silent_seconds:
             raise ImproperlyConfigured("DISPATCHER_WORKER_SILENT_SECONDS must be more than 0")
         for name in _AT_LEAST_ONE:
@@ -178,6 +199,13 @@ _AT_LEAST_ONE = (
     "callback_bytes_in_flight",
     "callback_lookups",
     "streams_per_reader",
+    "web_connections",
+    "web_connections_per_address",
+    "web_unsent_bytes",
+    "web_body_bytes",
+    "web_head_bytes",
+    "web_url_bytes",
+    "web_headers",
 )
 
 

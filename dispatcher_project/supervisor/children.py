@@ -132,10 +132,7 @@ def plan_of_up(
         ),
         ChildSpec(
             "web",
-            (
-                python, "-m", "uvicorn", "dispatcher_project.asgi:application", "--host", host,
-                "--port", str(ports.web), "--timeout-graceful-shutdown", "3", "--no-access-log",
-            ),
+            (python, "-m", "dispatcher_project.web", "--host", host, "--port", str(ports.web)),
             with_flower,
             ready=lambda: http_says_ok(reachable(host), ports.web, "/livez"),
         ),

@@ -16,6 +16,7 @@ from urllib.parse import quote_from_bytes
 
 from gpus.api.late_body import GO_ON, LATER_KEY
 from gpus.api.problems import Problem
+from jobs.api.body_budget import BodyBudget
 from jobs.api.errors import API_PREFIX
 from jobs.api.overdue import send_problem
 from jobs.api.parameters import PREFER_WAIT
@@ -59,7 +60,7 @@ _NOT_REPEATED = (
 class AsyncFront:
     """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
     when the server starts; what it returns, when it stops. streams_per_reader: event streams that one key or
-    user may have open at once."""
+    user may have open at once. body_bytes: of bodies in memory that are still arriving."""
 
     def __init__(
         self,
@@ -67,12 +68,14 @@ class AsyncFront:
         make_hub: Callable[[], EventHub],
         begin: Callable[[], Callable[[], None]] = lambda: lambda: None,
         streams_per_reader: int = 256,
+        body_bytes: int = 96 * 1024 * 1024,
     ) -> None:
         self._site = site
         self._make_hub = make_hub
         self._begin = begin
         self._hub: EventHub | None = None
         self._streams_per_reader = streams_per_reader
+        self._budget = BodyBudget(body_bytes)
         self._streams: Counter[str] = Counter()
         """Open ones, by reader."""
 
@@ -108,7 +111,7 @@ class AsyncFront:
             return
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = RequestBody(receive, scope["headers"])
+        body = RequestBody(receive, scope["headers"], self._budget)
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
         try:
             answer = await self._answer(scope, body, send)

@@ -14,6 +14,7 @@ from tempfile import SpooledTemporaryFile
 
 from django.conf import settings
 
+from jobs.api.body_budget import BodyBudget
 from jobs.events.stream import Message, Receive
 
 SMALL_BYTES = 256 * 1024
@@ -37,14 +38,18 @@ class ClientGone(Exception):
 
 
 class RequestBody:
-    """Wraps `receive` of one request. declared: its Content-Length; None: chunked, or no body."""
+    """Wraps `receive` of one request. declared: its Content-Length; None: chunked, or no body. budget: of all
+    bodies of this process."""
 
-    def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]], budget: BodyBudget) -> None:
         named = dict(headers)
         self.chunked = b"transfer-encoding" in named  # beside it a Content-Length says nothing
         length = b"" if self.chunked else named.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
         self._receive = receive
+        self._budget = budget
+        self._given_up = False
+        self._waiting: asyncio.Timeout | None = None
         self._ended = not self.chunked and not self.declared
         self._kept: SpooledTemporaryFile[bytes] | None = None
         self._left: int | None = None
@@ -72,9 +77,12 @@ class RequestBody:
                 raise ClientGone
             kept.write(message.get("body", b""))
             more = message.get("more_body", False)
+            if more:
+                self._budget.hold(self, min(kept.tell(), _IN_MEMORY_BYTES))
             if at_most is not None and kept.tell() > at_most:
                 raise BodyTooLong
         self._ended = True
+        self._budget.release(self)
         self._left = kept.tell()
         kept.seek(0)
         return self._left
@@ -100,15 +108,26 @@ class RequestBody:
             dropped += len(message.get("body", b""))
             self._ended = message["type"] != "http.request" or not message.get("more_body", False)
 
+    def give_up(self) -> None:
+        """Others' bodies need its memory."""
+        self._given_up = True
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(0.0)
+
     def close(self) -> None:
         self._left = None
+        self._budget.release(self)
         if self._kept is not None:
             self._kept.close()
 
     async def _next(self, until: float) -> Message:
         patience = min(settings.DISPATCHER.upload_idle_seconds, until - time.monotonic())
+        if self._given_up:
+            raise BodyTooSlow
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience) as self._waiting:
                 return await self._receive()
         except TimeoutError:
             raise BodyTooSlow from None
+        finally:
+            self._waiting = None

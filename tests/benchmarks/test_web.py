@@ -32,6 +32,13 @@ def test_the_bare_view_is_served_in_the_same_way(interface, bare):
     ]  # fmt: skip
 
 
+def test_the_bare_view_is_served_by_our_own_server():
+    bare = deployed_command(UNIT.read_text(), 1, bare=True)
+    ours = deployed_command(UNIT.read_text(), 1)
+    added = [part for part in bare if part not in ours]
+    assert added == ["benchmarks.suite.bare_django_asgi:application"]
+
+
 @pytest.mark.parametrize(
     ("unit", "says"), [("", "has no ExecStart"), ("ExecStart=python x", "has no --port")]
 )

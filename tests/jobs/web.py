@@ -1,4 +1,4 @@
-"""The real web process in a thread of this one: uvicorn, the async layer, Django in threads."""
+"""The real web process in a thread of this one: its server, the async layer, Django in threads."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from django.db import connections
+
+from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.server import BoundedServer, make_server
 
 
 @dataclass
 class Web:
     url: str
     front: Any
+    server: BoundedServer
 
 
 @contextmanager
-def running_web() -> Iterator[Web]:
+def running_web(limits: WebLimits = WebLimits()) -> Iterator[Web]:  # noqa: B008 - it is frozen
     """On a free port; every thread's database connection is closed after its request."""
     from dispatcher_project.asgi import make_application
 
     kept = connections.settings["default"]["CONN_MAX_AGE"]
     connections.settings["default"]["CONN_MAX_AGE"] = 0
     front = make_application()
-    config = uvicorn.Config(front, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = make_server(
+        front, limits, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1
+    )
     thread = threading.Thread(target=server.run, name="web", daemon=True)
     thread.start()
     try:
         until = time.monotonic() + 60
         while not server.started:
-            assert thread.is_alive(), "uvicorn ended at start"
-            assert time.monotonic() < until, "uvicorn did not start"
+            assert thread.is_alive(), "the server ended at start"
+            assert time.monotonic() < until, "the server did not start"
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield Web(f"http://127.0.0.1:{port}", front)
+        yield Web(f"http://127.0.0.1:{port}", front, server)
     finally:
         server.should_exit = True
         thread.join(60)

@@ -25,6 +25,12 @@ def collect(now: datetime) -> Iterator[Metric]:
     )
     refused.add_metric([], sum(count for _, _, count in tallies.read(tallies.Name.RESULTS_REFUSED)))
     yield refused
+    ended = CounterMetricFamily(
+        "dispatcher_web_connections_ended", "Connections that the web server ended.", labels=["reason"]
+    )
+    for _, reason, count in tallies.read(tallies.Name.WEB_ENDED):
+        ended.add_metric([reason], count)
+    yield ended
 
 
 def _sweeps(now: datetime) -> Iterator[Metric]:

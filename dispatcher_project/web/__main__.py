@@ -1,0 +1,58 @@
+"""``python -m dispatcher_project.web``: serves the API, the event streams and the admin."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from uvicorn.config import STARTUP_FAILURE
+
+from dispatcher_project.settings.dispatcher import read_settings
+
+from .limits import WebLimits, within_descriptors
+from .server import make_server
+
+APPLICATION = "dispatcher_project.asgi:application"
+GRACE_SECONDS = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m dispatcher_project.web", description=__doc__)
+    parser.add_argument("application", nargs="?", default=APPLICATION, metavar="MODULE:NAME", help="ASGI")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="(default: 8000)")
+    options = parser.parse_args()
+    try:
+        limits = within_descriptors(WebLimits.of(read_settings(environ.Env())))
+    except ImproperlyConfigured as error:
+        parser.exit(2, f"web: {error}\n")
+    sys.path.insert(0, "")
+    server = make_server(
+        options.application,
+        limits,
+        host=options.host,
+        port=options.port,
+        count=_count,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    return 0 if server.started else STARTUP_FAILURE
+
+
+def _count(ended: Mapping[str, int]) -> None:
+    """Django is set up by now: the application was loaded."""
+    from django.db import connection
+
+    from jobs import tallies
+
+    tallies.add_by_code_if_possible(tallies.Name.WEB_ENDED, ended)
+    connection.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

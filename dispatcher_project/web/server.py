@@ -1,0 +1,98 @@
+"""The server of `python -m dispatcher_project.web`, and of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from .connections import Connections, Reason
+from .heads import within_heads
+from .limits import WebLimits
+from .protocol import BoundedProtocol
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted."""
+_TICKS = 10
+"""Of uvicorn, to a second."""
+_WRITE_SECONDS = 10.0
+"""Between two additions of what was ended to the counters of /metrics."""
+
+Count = Callable[[Mapping[str, int]], None]
+
+
+class BoundedServer(uvicorn.Server):
+    """count: writes what was ended, by reason; called in a thread."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, count: Count) -> None:
+        super().__init__(config)
+        self.connections = connections
+        self._count = count
+        self._written_at = time.monotonic()
+
+    async def startup(self, sockets: Any = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_exception)
+        await super().startup(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            self.connections.sweep()
+            self._write_ended()
+        return await super().on_tick(counter)
+
+    def _write_ended(self) -> None:
+        ended, now = self.connections.ended, time.monotonic()
+        if not ended or now - self._written_at < _WRITE_SECONDS:
+            return
+        self._written_at, self.connections.ended = now, Counter()
+        log.warning("web_connections_ended", open=len(self.connections), **ended)
+        asyncio.get_running_loop().run_in_executor(None, self._count, ended)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio pauses accepting for a second where no descriptor is left, and says so for each try."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+            return
+        if not self.connections.ended[Reason.NO_DESCRIPTORS]:
+            log.error("no_file_descriptor_left", open=len(self.connections))
+        self.connections.free_descriptors()
+
+
+def make_server(
+    application: Any,
+    limits: WebLimits,
+    *,
+    host: str,
+    port: int,
+    count: Count = lambda ended: None,
+    **options: Any,
+) -> BoundedServer:
+    """application: ASGI, or ``module:name``. options: of `uvicorn.Config`."""
+    config = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        ws="none",
+        backlog=BACKLOG,
+        access_log=False,
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]  # it goes to call_later
+        **options,
+    )
+    config.load()
+    served = config.loaded_app
+    is_proxy = served.trusted_hosts.__contains__ if isinstance(served, ProxyHeadersMiddleware) else None
+    connections = Connections(limits, is_proxy or (lambda address: False))
+    config.loaded_app = within_heads(served, limits)
+    config.http_protocol_class = partial(BoundedProtocol, connections)  # type: ignore[assignment]
+    return BoundedServer(config, connections, count)
