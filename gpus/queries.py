@@ -49,6 +49,12 @@ def endpoint_for(server: str, model: str) -> Endpoint | None:
     return _remembered.get(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
 
 
+def addresses_in_use() -> tuple[str, ...]:
+    """Every URL under which GPU servers are asked for anything, without paths that are relative."""
+    found: tuple[str, ...] = _remembered.get(("addresses",), _read_addresses)
+    return found
+
+
 def pools(*, fleet: str | None = None) -> list[PoolSpec]:
     """All pools by name, or those of one fleet."""
     return [pool.spec for pool in (_all_pools() if fleet is None else _pools_of(fleet=fleet))]
@@ -102,6 +108,14 @@ _placed_on = prepared.ReadAmong(
 _all_pools = prepared.Read(Pool.objects.all)
 _fleet = prepared.Read(lambda: Pool.objects.filter(name=value(Pool, "name")).values_list("fleet", flat=True))
 _pools_of = prepared.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_endpoints = prepared.Read(lambda: Placement.objects.order_by().values_list("endpoint", flat=True).distinct())
+_templates = prepared.Read(
+    lambda: (
+        ModelConfig.objects.order_by()
+        .values_list("poll_endpoint_template", "cancel_endpoint_template")
+        .distinct()
+    )
+)
 _used_fleets = prepared.Read(lambda: Pool.objects.order_by().values_list("fleet", flat=True).distinct())
 _pauses = prepared.Read(Pause.objects.all)
 _fit = prepared.Read(
@@ -114,6 +128,11 @@ _address = prepared.Read(
         server=value(Server, "name", "server"), model=value(ModelConfig, "name", "model")
     ).values_list("endpoint", flat=True)
 )
+
+
+def _read_addresses() -> tuple[str, ...]:
+    templates = (text for row in _templates() for text in row if text and not text.startswith("/"))
+    return tuple(sorted({*_endpoints(), *templates}))
 
 
 def _read_fleets() -> list[str]:

@@ -89,6 +89,8 @@ class DispatcherSettings:
     retention_days: float = 30.0
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
+    callback_refused_origins: tuple[str, ...] = ()
+    """``HOST:PORT`` where no callback goes, besides GPU servers and the services that settings name."""
     callback_timeout_seconds: float = 15.0
     callbacks_in_flight: int = 1000
     """Callbacks that one callbacks worker sends at once; each takes a socket and no thread."""
@@ -186,6 +188,11 @@ class DispatcherSettings:
                 ip_network(network.strip(), strict=False)
             except ValueError as error:
                 raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_NETWORKS: {error}") from None
+        for origin in self.callback_refused_origins:
+            try:
+                split_address(origin.strip())
+            except ValueError as error:
+                raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_REFUSED_ORIGINS: {error}") from None
 
 
 MOST_QUEUED_SECONDS = 31_536_000.0

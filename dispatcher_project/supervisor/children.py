@@ -108,6 +108,11 @@ def plan_of_up(
     def child(name: str, *command: str, **options: object) -> ChildSpec:
         return ChildSpec(name, command, environment, **options)  # type: ignore[arg-type]
 
+    listens = (environment.get("DISPATCHER_CALLBACK_REFUSED_ORIGINS"), ports.web, ports.flower_port)
+    environment = {
+        **environment,
+        "DISPATCHER_CALLBACK_REFUSED_ORIGINS": ",".join(str(one) for one in listens if one),
+    }
     # not on the command line: everybody on the machine can read that
     with_flower = {
         **environment,

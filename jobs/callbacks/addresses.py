@@ -14,11 +14,13 @@ Address = IPv4Address | IPv6Address
 
 
 def is_allowed(address: Address) -> bool:
-    """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS. An address that carries an IPv4 address (mapped,
-    NAT64) is judged by that one."""
-    inner = _embedded(address)
+    """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS; never a cloud's metadata service. An address
+    that carries an IPv4 address (mapped, NAT64) is judged by that one."""
+    inner = embedded(address)
     if inner is not None:
         return is_allowed(inner)
+    if address in _METADATA:
+        return False
     if any(address in network for network in _networks(settings.DISPATCHER.callback_networks)):
         return True
     if any(address in network for network in _NEVER):
@@ -48,10 +50,25 @@ _NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
         "fec0::/10",  # site-local
     )
 )
+_METADATA: frozenset[Address] = frozenset(
+    ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "169.254.170.2",  # credentials of AWS' containers
+        "169.254.170.23",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "168.63.129.16",  # Azure
+        "100.100.100.200",  # Alibaba
+        "192.0.0.192",  # Oracle
+    )
+)
+"""They answer with credentials, and tell no client from another."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
-def _embedded(address: Address) -> IPv4Address | None:
+def embedded(address: Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address carries."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped

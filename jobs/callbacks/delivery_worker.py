@@ -22,6 +22,7 @@ from gpus.protocol import Clock
 
 from .deliver import Taken, settle, take
 from .pick import Pick
+from .refused_origins import refused_origins
 from .resolver import Resolver
 from .sending import Message, Outcome, failure_text, send
 from .shares import Circuit, Limits, Queue, Shares
@@ -170,11 +171,11 @@ class DeliveryWorker:
 
     def _begin(self, taken: Taken) -> None:
         try:
-            secrets = secrets_of(taken.tenant, taken.at)
+            secrets, refused = secrets_of(taken.tenant, taken.at), refused_origins()
         except Exception as failure:
             self._ended(taken, Outcome(None, failure_text(failure), 0))
             return
-        message = Message(taken.id, taken.tenant.pk, taken.url, taken.body, secrets)
+        message = Message(taken.id, taken.tenant.pk, taken.url, taken.body, secrets, refused)
         self._hand_over(message, replace(taken, body=""))
 
     def _hand_over(self, message: Message, taken: Taken) -> None:

@@ -17,6 +17,7 @@ from jobs.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 
 from .addresses import Address, is_allowed, literal_addresses
+from .refused_origins import Origins
 
 MAX_URL_LENGTH = 2000
 UNREADABLE = "unreadable"
@@ -42,7 +43,7 @@ class Target:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def check_callback_url(url: str) -> None:
+def check_callback_url(url: str, refused: Origins) -> None:
     """Raises CallbackUrlRefused for a URL that may not be called, as far as it says so itself.
 
     A name is not looked up here: that waits for a server which its tenant may have chosen. Each delivery
@@ -50,7 +51,9 @@ def check_callback_url(url: str) -> None:
     """
     target = read_url(url)
     found = _literal_addresses(target)
-    if found is not None and not any(is_allowed(address) for address in found):
+    if refused.has_name(target.host, target.port) or (
+        found is not None and not allowed(found, target, refused)
+    ):
         raise _refused("The callback URL points to an address that this dispatcher must not call.")
 
 
@@ -61,9 +64,11 @@ def _literal_addresses(target: Target) -> list[Address] | None:
     return literal_addresses(target.host, target.port)
 
 
-def allowed(found: list[Address]) -> list[Address]:
+def allowed(found: list[Address], target: Target, refused: Origins) -> list[Address]:
     """Those that may be connected to, in the same order."""
-    return [address for address in found if is_allowed(address)]
+    return [
+        address for address in found if is_allowed(address) and not refused.has_address(address, target.port)
+    ]
 
 
 def read_url(url: str) -> Target:

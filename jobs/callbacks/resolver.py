@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,8 +17,14 @@ from django.conf import settings
 
 from . import addresses
 from .addresses import Address, literal_addresses
-from .guard import allowed
+from .guard import Target, allowed
+from .refused_origins import Origins, one_of
 
+KEEP_SECONDS = 10.0
+"""Addresses of names in the registry."""
+_MOST_KEPT = 10_000
+_OURS = 0
+"""No tenant's id."""
 _Name = tuple[int, str, int]
 
 
@@ -37,16 +44,46 @@ class Resolver:
         self._pending: dict[_Name, _LookUp] = {}
         self._waiting: dict[int, deque[_LookUp]] = {}
         self._running: Counter[int] = Counter()
+        self._kept: dict[tuple[str, int], tuple[float, list[Address]]] = {}
 
-    async def allowed_addresses(self, host: str, port: int, *, tenant_id: int) -> list[Address]:
-        """The addresses of `host` that may be connected to, best first; none if all are refused.
+    async def allowed_addresses(self, target: Target, refused: Origins, *, tenant_id: int) -> list[Address]:
+        """The addresses of the target's host that may be connected to, best first; none if all are refused.
 
         Raises OSError (`socket.gaierror`, `TimeoutError`) when the name can't be resolved.
         """
-        found = literal_addresses(host, port)
+        if refused.has_name(target.host, target.port):
+            return []
+        found = literal_addresses(target.host, target.port)
         if found is None:
-            found = await self._look_up((tenant_id, host, port))
-        return allowed(found)
+            found = await self._look_up((tenant_id, target.host, target.port))
+        found = allowed(found, target, refused)
+        if found and not (target.scheme == "https" and all(one.is_global for one in found)):
+            # a public server that has a certificate for the tenant's name is the tenant's
+            theirs = await self._addresses_of(refused.names_with_port(target.port), target.port)
+            found = [one for one in found if one_of(one) not in theirs]
+        return found
+
+    async def _addresses_of(self, names: Iterable[str], port: int) -> set[Address]:
+        """Of GPU servers and our own services: looked up as one more tenant's, and kept for a moment. Raises
+        TimeoutError: as long as one of them is not known, the message waits for its next try."""
+        known = await asyncio.gather(*(self._address_of(name, port) for name in names))
+        return {one_of(address) for found in known for address in found}
+
+    async def _address_of(self, name: str, port: int) -> list[Address]:
+        now = asyncio.get_running_loop().time()
+        kept = self._kept.get((name, port))
+        if kept is not None and kept[0] > now:
+            return kept[1]
+        try:
+            found = await self._look_up((_OURS, name, port))
+        except TimeoutError:
+            raise
+        except OSError:  # there is no such name now
+            found = []
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept = {}
+        self._kept[name, port] = (now + KEEP_SECONDS, found)
+        return found
 
     async def _look_up(self, name: _Name) -> list[Address]:
         look_up = self._pending.get(name)

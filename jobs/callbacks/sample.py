@@ -14,13 +14,15 @@ from jobs.ids import new_id
 from jobs.models import Tenant
 
 from .guard import check_callback_url
+from .refused_origins import refused_origins
 from .sending import Message, Outcome, failure_text, send_now
 from .tenant_secret import secrets_of
 
 
 def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
     """Raises CallbackUrlRefused for an address that must not be called. Never inside a transaction."""
-    check_callback_url(url)
+    refused = refused_origins()
+    check_callback_url(url, refused)
     message_id = f"msg_{new_id(now.timestamp())}"
     body = json.dumps(
         {"status": "test", "message": "A test of this address, sent by hand.", "sent_at": now.isoformat()},
@@ -32,4 +34,4 @@ def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
         secrets = secrets_of(tenant, now)
     except SecretUnreadable as failure:
         return Outcome(None, failure_text(failure), 0)
-    return send_now(Message(message_id, tenant.pk, url, body, secrets), now=now)
+    return send_now(Message(message_id, tenant.pk, url, body, secrets, refused), now=now)

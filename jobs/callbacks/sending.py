@@ -13,19 +13,21 @@ from jobs.errors import CallbackUrlRefused
 
 from .guard import read_url
 from .pinned_post import Answer, post
+from .refused_origins import Origins
 from .resolver import Resolver
 from .signing import sign
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """body: as stored. secrets: those that sign it."""
+    """body: as stored. secrets: those that sign it. refused: where it may not go."""
 
     id: str
     tenant_id: int
     url: str
     body: str
     secrets: list[str]
+    refused: Origins
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def send_now(message: Message, *, now: datetime) -> Outcome:
 
 async def _post(message: Message, resolver: Resolver, now: datetime, limit: asyncio.Timeout) -> Answer:
     target = read_url(message.url)
-    addresses = await resolver.allowed_addresses(target.host, target.port, tenant_id=message.tenant_id)
+    addresses = await resolver.allowed_addresses(target, message.refused, tenant_id=message.tenant_id)
     if not addresses:
         raise CallbackUrlRefused
     headers = sign(message.secrets, message.id, now, message.body)

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from gpus import queries as registry
 from jobs.callbacks.guard import check_callback_url
+from jobs.callbacks.refused_origins import refused_origins
 from jobs.errors import ModelNotAllowed, PayloadTooLarge, Refused, TooManyRetries, UnknownModel
 from jobs.models import IdempotencyKey
 from jobs.services.limits import limits_of
@@ -66,7 +67,7 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitReque
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
         check_payload(spec.payload_schema, request.payload, text, may.checks)
         if request.callback_url:
-            check_callback_url(request.callback_url)
+            check_callback_url(request.callback_url, refused_origins())
     except Refused as refused:
         return refused
     return request

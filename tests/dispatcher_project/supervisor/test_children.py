@@ -16,6 +16,8 @@ from dispatcher_project.supervisor.children import (
 from dispatcher_project.supervisor.data_folder import DataFolder
 from dispatcher_project.supervisor.spec import ChildSpec, Plan
 
+REFUSED = "DISPATCHER_CALLBACK_REFUSED_ORIGINS"
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> DataFolder:
@@ -69,6 +71,13 @@ def test_embedded_parts_have_urls_for_each_library(folder: DataFolder) -> None:
     assert made["BROKER_URL"] == f"redis+socket://{socket}?virtual_host=0"
     assert made["DATABASE_URL"] == f"sqlite:///{folder.path}/db.sqlite3"
     assert made["DISPATCHER_PUBLIC_URL"] == "http://127.0.0.1:80"
+
+
+def test_no_callback_goes_to_what_up_listens_on(folder: DataFolder) -> None:
+    started = {spec.name: spec for stage in plan(folder, **{REFUSED: "a.lan:1"}).start for spec in stage}
+    given, web, flower = started["callbacks"].environment[REFUSED].split(",")
+    assert (given, web) == ("a.lan:1", "8000")
+    assert started["web"].environment["DISPATCHER_FLOWER_URL"].endswith(f":{flower}")
 
 
 def test_without_demo_nothing_of_it_is_started_or_stopped(folder: DataFolder) -> None:

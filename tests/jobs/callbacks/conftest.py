@@ -15,6 +15,7 @@ from django.conf import LazySettings
 from jobs.callbacks import addresses
 from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.outbox import callback_for
+from jobs.callbacks.refused_origins import refused_origins
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.callbacks.tenant_secret import renew_secret, secrets_of
 from jobs.models import Callback, Job, Tenant
@@ -115,7 +116,9 @@ def deliver(callback_id: str, *, now: datetime) -> str:
     except Exception as failure:
         outcome = Outcome(None, failure_text(failure), 0)
     else:
-        outcome = send_now(Message(one.id, one.tenant.pk, one.url, one.body, secrets), now=now)
+        outcome = send_now(
+            Message(one.id, one.tenant.pk, one.url, one.body, secrets, refused_origins()), now=now
+        )
     [end] = settle([(one, outcome)], now + timedelta(milliseconds=outcome.duration_ms))
     return end
 

@@ -103,7 +103,7 @@ def test_a_receiver_that_asks_for_a_pause_gets_it(receiver: Receiver, send: Send
 
 
 def test_a_receiver_that_is_away_is_tried_again(receiver: Receiver, send: Send) -> None:
-    sent = send("http://127.0.0.1:1/hook")
+    sent = send("http://127.0.0.1:9/hook")
     assert deliver(sent.callback.id, now=NOW) == "failed"
     [line] = sent.callback.log.all()
     assert line.status_code is None

@@ -9,8 +9,9 @@ import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs.callbacks import addresses
-from jobs.callbacks.guard import check_callback_url
+from jobs.callbacks import addresses, guard
+from jobs.callbacks.guard import Target
+from jobs.callbacks.refused_origins import Origins
 from jobs.callbacks.resolver import Resolver
 from jobs.errors import CallbackUrlRefused
 
@@ -24,9 +25,16 @@ PRIVATE = [
 ]  # fmt: skip
 
 
+NOWHERE = Origins()
+
+
+def check_callback_url(url: str) -> None:
+    guard.check_callback_url(url, NOWHERE)
+
+
 def resolve_allowed(host: str, port: int) -> list[addresses.Address]:
     async def ask() -> list[addresses.Address]:
-        return await Resolver().allowed_addresses(host, port, tenant_id=1)
+        return await Resolver().allowed_addresses(Target("https", host, port, "/"), NOWHERE, tenant_id=1)
 
     return asyncio.run(ask())
 
@@ -144,7 +152,8 @@ def test_who_asks_later_for_a_name_gets_its_answer_though_the_first_one_gave_up(
     monkeypatch.setattr(addresses, "resolve", resolve)
 
     async def ask(resolver: Resolver) -> list[addresses.Address]:
-        return await resolver.allowed_addresses("slow.example.com", 443, tenant_id=1)
+        target = Target("https", "slow.example.com", 443, "/")
+        return await resolver.allowed_addresses(target, NOWHERE, tenant_id=1)
 
     async def first(resolver: Resolver) -> None:
         with pytest.raises(TimeoutError):
