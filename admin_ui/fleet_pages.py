@@ -57,9 +57,10 @@ class ModelConfigPages(LiveAdmin):
                 "fields": (
                     ("poll_endpoint_template", "id_field"),
                     ("poll_interval", "max_poll_time"),
-                    ("cancel_endpoint_template", "max_run_seconds"),
-                    ("health_path", "max_response_bytes"),
-                    ("remote_model", "keep_alive_seconds"),
+                    ("max_run_seconds", "min_run_seconds"),
+                    ("cancel_endpoint_template", "max_response_bytes"),
+                    ("health_path", "keep_alive_seconds"),
+                    "remote_model",
                 )
             },
         ),

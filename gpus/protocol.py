@@ -218,7 +218,8 @@ class TenantSpec:
 class ModelSpec:
     """How a model is run: the founding document's fields, then our own.
 
-    poll_interval, max_poll_time, max_run_seconds: seconds. max_queued: jobs that may wait for it; None: any.
+    poll_interval, max_poll_time, max_run_seconds: seconds. min_run_seconds: the shortest `max_run_seconds` of
+    a job; None: as the settings say. max_queued: jobs that may wait for it; None: any.
     max_queued_seconds: how long one may wait for it in all; None: as the settings say.
     remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
     how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
@@ -233,6 +234,7 @@ class ModelSpec:
     max_poll_time: float = 600.0
     max_retries: int = 50
     max_run_seconds: float | None = None
+    min_run_seconds: float | None = None
     at_most_once: bool = False
     payload_schema: Mapping[str, Any] | None = None
     cancel_endpoint_template: str | None = None

@@ -133,6 +133,13 @@ class MaxRunSecondsTooLong(Refused):
     status = 422
 
 
+class MaxRunSecondsTooShort(Refused):
+    """A job's own run limit is at least `min_run_seconds` of its model."""
+
+    code = "max_run_seconds_too_short"
+    status = 422
+
+
 class RateLimited(Refused):
     """The tenant submits faster than it may."""
 

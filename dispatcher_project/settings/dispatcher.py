@@ -69,6 +69,8 @@ class DispatcherSettings:
     max_queued_seconds: float = 86_400.0
     """How long a job may wait in all before it fails, where neither its model nor its tenant says. 0: for
     ever."""
+    min_run_seconds: float = 1.0
+    """The shortest `max_run_seconds` that a job may set, where its model does not say. 0: any."""
     circuit_failures: int = 5
     """Failures in a row, of different jobs, that open the circuit of a server or model; 0: none opens."""
     circuit_rest_seconds: float = 10.0

@@ -38,6 +38,12 @@ _MODEL_PROPERTIES: Schema = {
     "max_poll_time": _SECONDS,
     "max_retries": {"type": "integer", "minimum": 0, "maximum": 100_000},
     "max_run_seconds": {**_SECONDS, "type": ["number", "null"]},
+    "min_run_seconds": {
+        "type": ["number", "null"],
+        "minimum": 0,
+        "maximum": MAX_SECONDS,
+        "description": "The shortest max_run_seconds that a job may set. null: DISPATCHER_MIN_RUN_SECONDS.",
+    },
     "at_most_once": {"type": "boolean"},
     "payload_schema": {
         "type": ["object", "boolean", "null"],

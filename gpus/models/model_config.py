@@ -24,6 +24,13 @@ class ModelConfig(models.Model):
     max_run_seconds = models.FloatField(
         null=True, blank=True, default=None, help_text="Longest run of one attempt; empty: max_poll_time."
     )
+    min_run_seconds = models.FloatField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[MinValueValidator(0.0), MaxValueValidator(31_536_000.0)],
+        help_text="The shortest max_run_seconds that a job may set. Empty: DISPATCHER_MIN_RUN_SECONDS.",
+    )
     at_most_once = models.BooleanField(
         default=False, help_text="Never run again after an attempt whose end is unknown."
     )
@@ -87,6 +94,7 @@ class ModelConfig(models.Model):
             max_poll_time=self.max_poll_time,
             max_retries=self.max_retries,
             max_run_seconds=self.max_run_seconds,
+            min_run_seconds=self.min_run_seconds,
             at_most_once=self.at_most_once,
             payload_schema=self.payload_schema,
             cancel_endpoint_template=self.cancel_endpoint_template,

@@ -55,12 +55,18 @@ class HttpRunner:
             run,
             headers=_run_headers(run),
             body=json.dumps(run.payload, separators=(",", ":")).encode(),
-            deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
+            deadline_seconds=self._read_seconds(run),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
             meanwhile=run.meanwhile,
         )
         return read_start(response, run.model, now=datetime.now(UTC))
+
+    def _read_seconds(self, run: RunRequest) -> float:
+        """Seconds for the whole answer. Where it proves the run over, it is read on past the job's own limit,
+        and the run is asked to stop beside it."""
+        limit = run.model.run_limit_seconds
+        return limit if self.answer_ends_run else min(limit, run.limit_seconds)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         template = run.model.poll_endpoint_template

@@ -19,6 +19,7 @@ MODEL_FIELDS = (
     "max_poll_time",
     "max_retries",
     "max_run_seconds",
+    "min_run_seconds",
     "at_most_once",
     "payload_schema",
     "cancel_endpoint_template",

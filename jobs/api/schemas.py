@@ -50,7 +50,8 @@ def submit() -> Schema:
             },
             "max_run_seconds": {
                 **_DEADLINE,
-                "description": "Longest run of one attempt; at most, and by default, the model's.",
+                "description": "Longest run of one attempt; at most, and by default, the model's; at least "
+                "the model's `min_run_seconds`.",
             },
             "run_at": {
                 **_TIME_OR_NULL,

@@ -23,8 +23,9 @@ from gpus.errors import (
     RunTimedOut,
     ServerFailed,
     ServerLost,
+    Verdict,
 )
-from gpus.protocol import Clock
+from gpus.protocol import Clock, ModelSpec
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
 from gpus.services.evidence import is_settled
@@ -35,6 +36,7 @@ from jobs.services.steps import DeadlineExceeded, HandedOver, Order, Over, Remot
 
 log = structlog.get_logger()
 
+REPORTED = "the server reported its end"
 STOP_AGAIN_SECONDS = 2.0
 POLL_BACKOFF_CAP_SECONDS = 30.0
 
@@ -74,6 +76,7 @@ class AttemptRun:
         self.woken = threading.Event()
         self._runner, self._clock = runner, clock
         self._limit_at = self.began + limit_seconds
+        self._limit_is_the_jobs = request.limit_seconds < model_seconds(request.model)
         # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
         self._deadline, self._clocks_agree = deadline, clocks_agree
@@ -119,11 +122,13 @@ class AttemptRun:
         return Order.LOST in self._orders
 
     def check_time(self) -> None:
-        """Ends a blocked read whose job's deadline has passed (a watcher calls it every second), and lets go
-        what the run said last."""
+        """Stops a run whose job's deadline or own limit has passed (a watcher calls it every second), and
+        writes what the run said last."""
         if self.news is not None:
             self.news.look()
-        if self._is_past_deadline() and not self._beside.was_asked:
+        is_past_deadline = self._is_past_deadline()
+        # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
+        if self._out_of_time() is not None and not self._cancel_beside() and is_past_deadline:
             self._abort.fire()
             self.woken.set()
 
@@ -152,12 +157,11 @@ class AttemptRun:
             return self._stop(LeaseLost())
         if Order.STOP in orders:
             return self._stop(LeaseLost("The start was not accepted."))
-        if Order.CANCEL in orders:
-            return self._stop(RunCancelled(), until_proven=True)
-        if self._is_past_deadline():
-            return self._stop(DeadlineExceeded())
-        if self._clock.monotonic() >= self._limit_at:
-            return self._stop(RunTimedOut(f"The run took longer than {self._limit_at - self.began:.0f} s."))
+        of_the_job = self._reason_to_stop()
+        if of_the_job is not None:
+            return self._stop(of_the_job, until_proven=True)
+        if self._is_past_limit():
+            return self._stop(self._timed_out())
         if Order.HAND_OVER in orders and self.remote_committed:
             return HandedOver()
         if Order.INTERRUPT in orders:
@@ -177,8 +181,9 @@ class AttemptRun:
         finally:
             self._beside.reads(on=False)
         if isinstance(outcome, Finished):
-            if self._beside.was_asked:
-                return Over(Ending(RunCancelled()), evidence=ANSWERED)
+            stopped = self._reason_to_stop() if self._beside.was_asked else None
+            if stopped is not None:
+                return Over(Ending(stopped), evidence=ANSWERED)
             return Over(Ending(), outcome.result, usage=outcome.usage)
         return self._accepted(outcome)
 
@@ -246,7 +251,7 @@ class AttemptRun:
         return Over(Ending(), outcome.result, "result pushed", outcome.usage)
 
     def _fail(self, error: GpuError) -> Step:
-        if isinstance(error, Interrupted) and (self._orders or self._is_past_deadline()):
+        if isinstance(error, Interrupted) and (self._orders or self._out_of_time() is not None):
             obeyed = self._obey()
             if obeyed is not None:
                 return obeyed
@@ -255,12 +260,18 @@ class AttemptRun:
             pushed = self._read_pushed_quietly()
             if pushed is not None:
                 return pushed
-        if self._beside.was_asked:
+        stopped = self._reason_to_stop() if self._beside.was_asked else None
+        if stopped is not None:
             if isinstance(error, RunTimedOut):
-                return self._stop(RunCancelled(), until_proven=True)
+                return self._stop(stopped, until_proven=True)
             if not (error.suspect or isinstance(error, (GpuBusy, ConnectFailed))):
-                return Over(Ending(RunCancelled(), process_died=error.process_died), evidence=ANSWERED)
+                return Over(Ending(stopped, process_died=error.process_died), evidence=ANSWERED)
+            if isinstance(error, ServerLost):
+                error.blames = Verdict.NOTHING  # a server may hang up when it is asked to stop
         if isinstance(error, RunTimedOut):
+            if self._limit_is_the_jobs and self._is_past_limit():
+                error.blames = Verdict.NOTHING
+                return self._stop(error, until_proven=True)
             return self._stop(error)
         is_lost = error.suspect and isinstance(error, ServerLost)
         refused_url = self._refused_url_safely() if is_lost else ""
@@ -274,8 +285,8 @@ class AttemptRun:
             return Over(Ending(error, suspect=error.suspect), evidence="failure pushed")
 
     def _stop(self, error: GpuError, *, until_proven: bool = False) -> Step:
-        """Asks the server to stop. until_proven: the end waits for a proof, up to the run limit. A result
-        that was pushed before wins."""
+        """Asks the server to stop. A result that was pushed before wins. until_proven: the end waits for a
+        proof, up to the run limit; the job asked to stop, so its tenant pays for the busy slot."""
         if not self._started:
             return Over(Ending(error, sent=False), evidence="never sent")
         if not isinstance(error, LeaseLost):
@@ -289,11 +300,24 @@ class AttemptRun:
         evidence = self._evidence()
         if evidence:
             return Over(Ending(error), evidence=evidence)
-        if not until_proven:
+        if not until_proven or Order.INTERRUPT in self._orders:
             return Over(Ending(error, suspect=True))
         if self._clock.monotonic() >= self._over_at:
             return Over(Ending(error), evidence="the model's run limit has passed")
+        if self._is_polled_over():
+            return Over(Ending(error), evidence=REPORTED)
         return Wait(STOP_AGAIN_SECONDS)
+
+    def _is_polled_over(self) -> bool:
+        """Whether the server says that the run, which it could not stop, has ended."""
+        if self.remote_id is None:
+            return False
+        try:
+            return isinstance(self._runner.poll(self.request, self.remote_id, abort=Abort()), Finished)
+        except PollFailed:
+            return False
+        except GpuError as error:
+            return not error.suspect
 
     def _ask_to_stop(self) -> bool:
         if not self._can_ask_to_stop:
@@ -333,6 +357,25 @@ class AttemptRun:
             log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
             return ""
 
+    def _reason_to_stop(self) -> GpuError | None:
+        """Why the job's own wishes end the run: neither server nor model is to blame."""
+        return RunCancelled() if Order.CANCEL in self._orders else self._out_of_time()
+
+    def _out_of_time(self) -> GpuError | None:
+        """Its deadline has passed, or its own limit, which is shorter than the model's."""
+        if self._is_past_deadline():
+            return DeadlineExceeded()
+        return self._timed_out() if self._limit_is_the_jobs and self._is_past_limit() else None
+
+    def _timed_out(self) -> RunTimedOut:
+        error = RunTimedOut(f"The run took longer than {self._limit_at - self.began:.0f} s.")
+        if self._limit_is_the_jobs:
+            error.blames = Verdict.NOTHING
+        return error
+
+    def _is_past_limit(self) -> bool:
+        return self._clock.monotonic() >= self._limit_at
+
     def _is_past_deadline(self) -> bool:
         return self._deadline is not None and self._seconds_left(self._deadline) <= 0 and self._clocks_agree()
 
@@ -341,9 +384,11 @@ class AttemptRun:
 
 
 def run_seconds(request: RunRequest) -> float:
-    """The longest this run may take: the model's run limit or the job's own lower one, and for polled models
-    also `max_poll_time`."""
-    model = request.model
-    if model.model_type.is_polled:
-        return min(model.run_limit_seconds, model.max_poll_time, request.limit_seconds)
-    return min(model.run_limit_seconds, request.limit_seconds)
+    """The longest this run may take: as its model says, or the job's own lower limit."""
+    return min(model_seconds(request.model), request.limit_seconds)
+
+
+def model_seconds(model: ModelSpec) -> float:
+    """The longest a run of the model may take: its run limit, and for polled ones also `max_poll_time`."""
+    limit = model.run_limit_seconds
+    return min(limit, model.max_poll_time) if model.model_type.is_polled else limit

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.conf import settings
+
 from gpus.protocol import ModelSpec
-from jobs.errors import DeadlineBeforeStartDeadline, MaxRunSecondsTooLong, RunAtInPast, RunAtTooFar
+from jobs.errors import (
+    DeadlineBeforeStartDeadline,
+    MaxRunSecondsTooLong,
+    MaxRunSecondsTooShort,
+    RunAtInPast,
+    RunAtTooFar,
+)
 from jobs.services.submit_request import SubmitRequest
 
 SKEW_SECONDS = 60.0
@@ -31,6 +39,12 @@ def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
             f"The model's runs may take {limit:g} s; a job can lower that, not raise it.",
             pointer="/max_run_seconds",
         )
+    least = min(limit, _least_run_seconds(spec))
+    if request.max_run_seconds is not None and request.max_run_seconds < least:
+        raise MaxRunSecondsTooShort(
+            f"A job may limit its runs of this model to {least:g} s or more.",
+            pointer="/max_run_seconds",
+        )
     if request.run_at is None:
         return
     ahead = (request.run_at - now).total_seconds()
@@ -39,6 +53,11 @@ def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
         raise RunAtInPast(f"{told}: that was {-ahead:.0f} s ago.", pointer="/run_at")
     if ahead > MAX_AHEAD_SECONDS:
         raise RunAtTooFar(f"{told}: a job may be at most 366 days ahead.", pointer="/run_at")
+
+
+def _least_run_seconds(spec: ModelSpec) -> float:
+    least: float = settings.DISPATCHER.min_run_seconds
+    return least if spec.min_run_seconds is None else spec.min_run_seconds
 
 
 def later_start(request: SubmitRequest, now: datetime) -> datetime | None:

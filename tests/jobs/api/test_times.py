@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_a_client_whose_clock_is_a_little_behind_means_now(
      "/deadline_seconds"),
     ({"max_run_seconds": 0}, "validation_failed", "/max_run_seconds"),
     ({"max_run_seconds": 31}, "max_run_seconds_too_long", "/max_run_seconds"),
+    ({"max_run_seconds": 0.99}, "max_run_seconds_too_short", "/max_run_seconds"),
     ({"max_retries": 51}, "max_retries_too_high", "/max_retries"),
     ({"if_busy": "perhaps"}, "validation_failed", "/if_busy"),
 ])  # fmt: skip
@@ -94,12 +96,34 @@ def test_what_contradicts_the_clock_or_itself_is_told_so(
 
 
 @pytest.mark.parametrize("fields", [
-    {"deadline_seconds": 6, "start_deadline_seconds": 6}, {"max_run_seconds": 30}, {"run_at": None},
+    {"deadline_seconds": 6, "start_deadline_seconds": 6}, {"max_run_seconds": 30}, {"max_run_seconds": 1},
+    {"run_at": None},
     {"run_at": "2027-03-04T12:00:00Z"},
 ])  # fmt: skip
 def test_what_just_fits_is_accepted(acme: Account, fields: dict[str, Any]) -> None:
     make_model("zimg", max_run_seconds=30.0)
     assert submit(acme, **fields).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "least"),
+    [
+        ({}, 1.0, 1.0),
+        ({"min_run_seconds": 5.0}, 1.0, 5.0),
+        ({"min_run_seconds": 0.0}, 1.0, 0.0),
+        ({}, 0.0, 0.0),
+        ({"max_run_seconds": 0.5}, 1.0, 0.5),
+    ],
+)
+def test_a_jobs_own_limit_is_no_shorter_than_model_or_setting_say(
+    acme: Account, settings: Any, model: dict[str, float], setting: float, least: float
+) -> None:
+    make_model("zimg", **model)
+    settings.DISPATCHER = replace(settings.DISPATCHER, min_run_seconds=setting)
+    assert submit(acme, max_run_seconds=max(least, 0.001)).status_code == 202
+    if least:
+        told = problem(submit(acme, max_run_seconds=least - 0.01), 422, "max_run_seconds_too_short")
+        assert f"{least:g} s" in told["detail"], "the refusal says the value"
 
 
 def test_a_repetition_finds_its_job_although_the_time_is_past_by_now(

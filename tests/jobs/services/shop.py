@@ -86,9 +86,10 @@ def open_shop(
 
 
 @contextmanager
-def plain_shop(redis_url: str, fleet: str, plain: PlainServer) -> Iterator[Shop]:
+def plain_shop(redis_url: str, fleet: str, plain: PlainServer, *, slots: int = 1) -> Iterator[Shop]:
     """On a plain server whose runs wait at the gate `a`, which is open in the end."""
-    shop = open_shop(redis_url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
+    model = make_model("m", max_run_seconds=300.0)
+    shop = open_shop(redis_url, fleet, model, f"{plain.url}/run", slots=slots)
     yield shop
     plain.open("a")
     shop.close()

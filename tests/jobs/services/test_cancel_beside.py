@@ -119,7 +119,7 @@ def test_a_server_that_does_not_listen_is_asked_again_after_a_while() -> None:
 
 
 def test_the_jobs_deadline_does_not_cut_a_cancelled_read() -> None:
-    bench = Bench(Read(Finished(1), cancels=[False]), in_background=lambda work: work(), deadline=10.0)
+    bench = Bench(Read(Finished(1), cancels=[False] * 9), in_background=lambda work: work(), deadline=10.0)
 
     def during(abort: Abort) -> None:
         bench.run.order(Order.CANCEL)

@@ -91,14 +91,15 @@ def test_a_job_lowers_its_models_limit_and_never_raises_it(limit: float, ends: f
     assert bench.clock.elapsed == ends
 
 
-def test_an_answer_that_is_waited_for_has_the_jobs_limit_too() -> None:
+def test_an_answer_is_waited_for_up_to_the_models_limit() -> None:
+    """The job's own one is asked for beside it, and does not end the read."""
     sync = ModelSpec("m", "m", max_run_seconds=60.0)
     endpoint = Endpoint("gpu-1", "http://gpu-1/")
     request = RunRequest("j", "a", sync, endpoint, {}, "gpu-1/0", 1, limit_seconds=3)
     assert run_seconds(request) == 3
     transport = Heard()
     SyncHttpRunner(sync, transport).start(request, abort=Abort())
-    assert transport.deadlines == [3]
+    assert transport.deadlines == [60.0]
 
 
 class Heard:
