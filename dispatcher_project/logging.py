@@ -15,26 +15,29 @@ from typing import Any
 import structlog
 
 _SPACE = re.compile(r"[\s=]")
-_TOKEN = re.compile(r"(token=)[^&\s]+")
+_TOKEN = re.compile(r"(token=)[^&\s'\"]+")
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Of a terminal: a header of a request must not move its cursor or set its title."""
 
 
 def hide_tokens(logger: Any, method: str, event: Any) -> Any:
-    """Cog's webhooks carry an attempt's token in their URL."""
+    """Cog's webhooks carry an attempt's token in their URL; Django logs a refused one as an object."""
     request = event.get("request")
-    if isinstance(request, str) and "token=" in request:
-        event["request"] = _TOKEN.sub(r"\1…", request)
+    if request is not None:
+        text = request if isinstance(request, str) else repr(request)
+        if "token=" in text:
+            event["request"] = _TOKEN.sub(r"\1…", text)
     return event
 
 
+_EXTRAS = structlog.stdlib.ExtraAdder()
 _SHARED: list[Any] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _EXTRAS,
     hide_tokens,
-    structlog.stdlib.ExtraAdder(),
 ]
 _QUIET = {
     "celery": "INFO",
@@ -94,7 +97,7 @@ def _configure_structlog() -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_SHARED[:-1],
+            *(one for one in _SHARED if one is not _EXTRAS),
             structlog.processors.StackInfoRenderer(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],

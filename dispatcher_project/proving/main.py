@@ -13,7 +13,7 @@ from .children import Silent
 from .drain import ask_fates, drain, release_rest
 from .faults.registry import FAULTS
 from .judge import Wrong
-from .options import read_options
+from .options import HOSTILE, read_options
 from .phases import BACKLOG_JOBS, EAGER_JOBS, Story, play
 from .report import write_report
 from .system import CannotProve
@@ -30,6 +30,10 @@ _AGAIN_SECONDS = 5.0
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 0 nothing is wrong, 1 something is, 2 bad arguments, 3 the trial could not be held."""
+    if HOSTILE in arguments:
+        from dispatcher_project.hostile.main import main as attack
+
+        return attack(arguments)
     options = read_options(arguments, tuple(FAULTS))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupted)

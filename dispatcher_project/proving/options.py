@@ -14,6 +14,7 @@ from typing import NoReturn
 from dispatcher_project.arguments import positive
 
 JOBS = 2000
+HOSTILE = "--hostile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         description="Breaks a dispatcher in every way there is, under load, and compares what the clients, "
         "the database, the GPU servers and the callback receiver saw. Exit status 0: nothing is wrong.",
     )
+    arguments.add_argument(HOSTILE, action="store_true", help="attack it instead (`prove --hostile --help`)")
     arguments.add_argument("--jobs", type=positive, default=JOBS, help="how many (default %(default)s)")
     arguments.add_argument(
         "--minutes", type=float, default=0.0, help="play the faults again until so much time has passed"

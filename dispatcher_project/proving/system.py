@@ -99,7 +99,7 @@ class RemoteSystem:
 class OwnSystem(UpSystem):
     """`manage.py up` with production's time settings, on a Valkey of ours behind a proxy of ours.
 
-    environment: of its processes. redis_url, database_url: as we reach them; the latter empty for SQLite.
+    environment: of its processes. redis_url, database_url: as we reach them; empty for the embedded ones.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class OwnSystem(UpSystem):
         self._up: Child = children.start("up", *command, "--port", str(next(ports)), environment=environment)
         self._wait_until_ready(folder / "up.json", children.logs / "up.log")
         super().__init__(folder / "up.json")
-        self.redis_url = redis_url
+        self.redis_url = redis_url or self.redis_url
         self.database_url = database_url or self.database_url
 
     def stop(self) -> None:

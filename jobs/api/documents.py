@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -13,10 +14,19 @@ from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+_one_at_a_time = Lock()
+"""drf-spectacular keeps what it works on in the views' schemas: two threads at once break each other."""
+
+
+def _document() -> tuple[bytes, str]:
+    """The bytes and their ETag."""
+    with _one_at_a_time:
+        return _made_once()
+
 
 @cache
-def _document() -> tuple[bytes, str]:
-    """The bytes and their ETag; made once per process, for it takes 70 ms."""
+def _made_once() -> tuple[bytes, str]:
+    """It takes 70 ms."""
     schema = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     body = OpenApiJsonRenderer().render(schema, renderer_context={})
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'

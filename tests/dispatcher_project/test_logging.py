@@ -25,6 +25,9 @@ def f():
 try: f()
 except ValueError: structlog.get_logger("ours").exception("failed", job_id="J2")
 structlog.get_logger("ours").info("request_started", request="POST /push/J1?token=abc.def&x=1")
+class Request:
+    def __repr__(self): return "<WSGIRequest: POST '/refused/J1?token=ghi.jkl'>"
+logging.getLogger("django.request").warning("Not Found: /refused/J1", extra={{"request": Request()}})
 """
 
 
@@ -58,7 +61,7 @@ def test_a_console_that_is_no_terminal_has_one_plain_line_per_event() -> None:
     assert re.search(r" \[warning  \] it happened +\[theirs\]$", lines[1])
     assert re.search(r" \[error    \] failed +\[ours\] job_id=J2$", lines[2])
     assert lines[3:4] == ["Traceback (most recent call last):"]
-    assert lines[-2] == "ValueError: broken"
+    assert lines[-3] == "ValueError: broken"
 
 
 def test_a_plain_line_keeps_its_fields_apart() -> None:
@@ -86,6 +89,8 @@ def test_an_attempts_token_in_a_url_is_not_logged() -> None:
     for style in ("json", "console"):
         assert "POST /push/J1?token=" in (text := logged(style)).replace("\\u2026", "…")
         assert "abc.def" not in text
+        assert "POST '/refused/J1?token=" in text
+        assert "ghi.jkl" not in text
 
 
 def test_an_unknown_style_or_level_is_refused() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +16,7 @@ from jsonschema import Draft202012Validator
 from rest_framework.test import APIClient
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from jobs.api import documents
 from jobs.models import ApiKey
 from tests.jobs.events.conftest import redis_url, web
 from tests.jobs.web import Web
@@ -102,3 +106,23 @@ def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
             case.call_and_validate(headers=headers, timeout=20, excluded_checks=excluded)
 
         try_out()
+
+
+def test_readers_that_come_first_together_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Counter[str]()
+    others_are_there = Event()
+
+    def make() -> tuple[bytes, str]:
+        made["begun"] += 1
+        if made["begun"] - made["ended"] > 1:
+            made["together"] += 1
+            others_are_there.set()
+        others_are_there.wait(0.2)  # time for the others to come in, if nothing keeps them
+        made["ended"] += 1
+        return b"{}", '"etag"'
+
+    monkeypatch.setattr(documents, "_made_once", make)
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(documents._document) for _ in range(4)]
+        assert [answer.result(30) for answer in answers] == [(b"{}", '"etag"')] * 4
+    assert made["together"] == 0

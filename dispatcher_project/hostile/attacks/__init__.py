@@ -1,0 +1,1 @@
+"""The attacks, by who can play them."""
