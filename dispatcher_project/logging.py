@@ -16,6 +16,8 @@ import structlog
 
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")
+_MOST_OF_A_REQUEST = 1000
+"""Characters: its URL may have 64 KB, and three lines name it."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Of a terminal: a header of a request must not move its cursor or set its title."""
 
@@ -26,7 +28,9 @@ def hide_tokens(logger: Any, method: str, event: Any) -> Any:
     if request is not None:
         text = request if isinstance(request, str) else repr(request)
         if "token=" in text:
-            event["request"] = _TOKEN.sub(r"\1…", text)
+            event["request"] = text = _TOKEN.sub(r"\1…", text)
+        if len(text) > _MOST_OF_A_REQUEST:
+            event["request"] = f"{text[:_MOST_OF_A_REQUEST]}… ({len(text)} characters)"
     return event
 
 

@@ -16,9 +16,11 @@ from .attacks.registry import ATTACKS
 from .ground import Ground
 from .options import read_options
 from .report import write_report
-from .trial import FIRST_QUIET_SECONDS, Quiet, Story, play
+from .trial import Quiet, Story, play
 
 HELD, NOT_HELD, BROKEN_OFF = 0, 1, 3
+_FIRST_QUIET = 6
+"""Times the quiet time before each attack."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,7 +54,7 @@ def _run(ground: Ground) -> int:
     say(f"{ground.url} is attacked {len(options.attacks)} times, seed {options.seed}; {ground.report}")
     quiet = Quiet()
     ground.wait_until_calm()
-    quiet.measure(ground, min(FIRST_QUIET_SECONDS, 2 * (options.seconds or FIRST_QUIET_SECONDS)))
+    quiet.measure(ground, _FIRST_QUIET * options.quiet_seconds)
     stories: list[Story] = []
     for name in options.attacks:
         stories.append(play(ground, ATTACKS[name](), quiet))

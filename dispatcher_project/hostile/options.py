@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from .measure import FLOOR_SECONDS
 
+QUIET_SECONDS = 2.0
 ATTACKER, NEIGHBOUR = "hostile-attacker", "hostile-neighbour"
 
 
@@ -32,6 +33,7 @@ class Options:
     data_dir: Path | None = None
     report: Path | None = None
     floor_seconds: float = FLOOR_SECONDS
+    quiet_seconds: float = QUIET_SECONDS
     list_only: bool = False
 
     @property
@@ -48,6 +50,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--attacks", help="ids with commas, or `all` (the default)")
     arguments.add_argument("--list", action="store_true", help="name the attacks and end")
     arguments.add_argument("--seconds", type=float, help="how long each attack lasts (default: its own time)")
+    arguments.add_argument(
+        "--quiet-seconds",
+        type=float,
+        default=QUIET_SECONDS,
+        help="quiet time that is measured before each attack (default %(default)s), six times at first",
+    )
     arguments.add_argument("--seed", type=int, help="repeats the choices of another trial (default: random)")
     arguments.add_argument(
         "--floor-ms",
@@ -98,6 +106,7 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         data_dir=given.data_dir,
         report=given.report,
         floor_seconds=given.floor_ms / 1000,
+        quiet_seconds=min(60.0, max(0.2, given.quiet_seconds)),
         list_only=given.list,
     )
 

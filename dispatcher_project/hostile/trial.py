@@ -15,8 +15,6 @@ from .ground import RATE, Ground
 from .measure import Sample, Sightings, figures, limit_of, neighbour_wrongs, percentile, recovered_at
 from .peaks import forget, peaks_mb
 
-QUIET_SECONDS = 2.0
-FIRST_QUIET_SECONDS = 12.0
 _PATIENCE_SECONDS = 30.0
 _KEPT_QUIET = 600
 _WEB = "web"
@@ -97,7 +95,7 @@ def play(ground: Ground, attack: Attack, quiet: Quiet) -> Story:
     begun = ended = time.time()
     try:
         attack.prepare(ground)
-        quiet.measure(ground, QUIET_SECONDS)
+        quiet.measure(ground, ground.options.quiet_seconds)
         story.limit = limit_of(quiet.samples, ground.options.floor_seconds)
         story.quiet_p99 = percentile(quiet.samples, 0.99)
         pids = ground.pids()

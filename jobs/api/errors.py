@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
+from django.core.exceptions import SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views import csrf, defaults
@@ -58,6 +59,8 @@ def problem_of(error: Exception) -> Problem:
         return Problem(404, "not_found", "There is no such thing.")
     if isinstance(error, exceptions.APIException):
         return _from_framework(error)
+    if isinstance(error, SuspiciousOperation):  # what Django itself does not read, as 1,001 parameters
+        return Problem(400, "bad_request", "The request can't be read.")
     log.error("request_failed", exc_info=error)
     return Problem(500, "internal_error", "Something went wrong on our side.")
 

@@ -93,6 +93,14 @@ def test_an_attempts_token_in_a_url_is_not_logged() -> None:
         assert "ghi.jkl" not in text
 
 
+def test_a_long_url_is_not_logged_whole() -> None:
+    told = {"request": "GET /api/v1/queue/jobs?" + "tag=a&" * 10_000}
+    said = hide_tokens(None, "", told)["request"]
+    assert said.startswith("GET /api/v1/queue/jobs?tag=a&tag=a")
+    assert said.endswith("… (60023 characters)")
+    assert len(said) < 1100
+
+
 def test_an_unknown_style_or_level_is_refused() -> None:
     with pytest.raises(ValueError, match="json or console"):
         logging_config(style="xml")

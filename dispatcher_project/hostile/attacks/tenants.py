@@ -27,7 +27,7 @@ def open_circuits(ground: Ground) -> list[str]:
 
 
 class BreaksItsModel(Attack):
-    """Jobs of the attacker on a model that runs nothing else; then, while more come, the neighbour wants it."""
+    """Jobs of the attacker on a model that runs nothing else; while more come, the neighbour wants it."""
 
     seconds = 12.0
     jobs = 40

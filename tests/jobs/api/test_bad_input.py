@@ -235,3 +235,8 @@ def test_of_a_million_errors_a_few_are_looked_for(
     body = {"model": "zimg", "payload": {}, "metadata": {}, "tags": [1] * 2000}
     problem(acme.client.post(SUBMIT, body, format="json"), 422, "validation_failed")
     assert len(made) <= 4 * MAX_ERRORS
+
+
+def test_more_parameters_than_django_reads_are_a_bad_request(acme: Account) -> None:
+    many = "&".join(f"tag={number}" for number in range(1500))
+    problem(acme.client.get(f"/api/v1/queue/jobs?{many}"), 400, "bad_request")
