@@ -264,3 +264,16 @@ class NotDeadLetter(Refused):
 
     code = "not_a_dead_letter"
     status = 409
+
+
+class AttemptOver(Refused):
+    """The attempt is over, and its push token with it."""
+
+    code = "attempt_over"
+
+
+class TooManyPushes(Refused):
+    """A GPU server pushed too often, or too much, for one attempt."""
+
+    code = "too_many_pushes"
+    status = 429

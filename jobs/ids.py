@@ -36,5 +36,15 @@ def lowest_id(now_seconds: float) -> str:
     return _text(int(now_seconds * 1000) << 80)
 
 
+def made_at(id_: str) -> float:
+    """When the id was made, seconds since 1970. Raises ValueError for what is no id."""
+    if len(id_) != ID_LENGTH:
+        raise ValueError(f"an id has {ID_LENGTH} characters")
+    number = 0
+    for character in id_[:10]:
+        number = number << 5 | _ALPHABET.index(character)
+    return number / 1000
+
+
 def _text(number: int) -> str:
     return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))

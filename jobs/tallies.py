@@ -18,6 +18,8 @@ class Name(StrEnum):
     """By model; code: how it ended (``completed`` or the error's) and what followed: ``busy/requeued``."""
     RESULTS_REFUSED = "results_refused"
     """Ends that came under an attempt or epoch which does not count any more."""
+    PUSHES_REFUSED = "pushes_refused"
+    """Pushes of GPU servers that were not read; code: why."""
     SWEEP_REPAIRS = "sweep_repairs"
     """code: the sweep."""
     WEB_ENDED = "web_ended"

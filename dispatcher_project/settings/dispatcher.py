@@ -113,6 +113,12 @@ class DispatcherSettings:
     """After so long without an answer of the resolver a try counts as failed."""
     streams_per_reader: int = 256
     """The most event streams of one key or user that a web process serves at once."""
+    max_push_bytes: int = 32 * 1024 * 1024
+    """The longest result that a GPU server may push; its model's `max_response_bytes` where that is less."""
+    pushes_per_attempt: int = 100
+    """Pushes that are read for one attempt; further ones are refused with 429."""
+    push_bytes_per_attempt: int = 64 * 1024 * 1024
+    """Bytes of them all together."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     web_connections: int = 4096
@@ -215,6 +221,9 @@ _AT_LEAST_ONE = (
     "web_head_bytes",
     "web_url_bytes",
     "web_headers",
+    "max_push_bytes",
+    "pushes_per_attempt",
+    "push_bytes_per_attempt",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +42,13 @@ from gpus.services.registry import register_server
 from gpus.services.secrets import encrypt
 from jobs import ids
 from jobs.callbacks.signing import new_secret
+from jobs.errors import Refused
 from jobs.models import Tenant
 from jobs.services import late_tickets, limits, quotas, signs, slow_redis, turns
 from jobs.services.attempts import accept_push
 from jobs.services.database_clock import read_last_told_time
 from jobs.services.ports import Ports
-from jobs.services.push_tokens import push_token
+from jobs.services.push_admission import admit_push
 from jobs.sweeps import generation, orphans
 from jobs.sweeps import quotas as quotas_sweep
 
@@ -413,11 +415,16 @@ class World:
 
     def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
         """The GPU server calls the web process; it does not try for ever."""
+
+        def take(ports: Ports) -> None:
+            if admit_push(job_id, attempt_id, ports.clock.now()) is not None:
+                accept_push(job_id, attempt_id, body, len(json.dumps(body)), ports=ports)
+
         for _ in range(3):
             try:
-                self.web.ask(
-                    lambda ports: accept_push(job_id, push_token(attempt_id), body, ports=ports), 5.0
-                )
+                self.web.ask(take, 5.0)
+                return
+            except Refused:
                 return
             except Exception as error:
                 self.scheduler.note("push", f"failed: {error}")

@@ -90,7 +90,6 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
     ports = _ports(options)
     known = folder.read("secrets.json")
     password = known.setdefault("admin_password", secrets.token_urlsafe(12))
-    node_token = known.setdefault("node_token", secrets.token_urlsafe(24))
     folder.write("secrets.json", known)
     shared = settings_environment(folder, host=options.host, port=ports.web, given=os.environ)
     environment = {
@@ -110,7 +109,6 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         ports=ports,
         environment=environment,
         password=password,
-        node_token=node_token,
         local=Local(options.gpu, options.local) if options.local else None,
     )
     told_before = False

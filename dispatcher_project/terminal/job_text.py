@@ -29,7 +29,11 @@ STATE_COLOURS = {
 def job_document(job: Job) -> dict[str, Any]:
     """As clients read it, with its events and, while it waits, why."""
     why = {"why": explanation_json(explain_job(job, wiring.production_ports()))} if is_waiting(job) else {}
-    return job_json(job) | why | {"events": [event_document(event) for event in latest_events(job.id)]}
+    return (
+        job_json(job, in_full=True)
+        | why
+        | {"events": [event_document(event) for event in latest_events(job.id)]}
+    )
 
 
 def event_document(event: Event) -> dict[str, Any]:

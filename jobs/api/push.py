@@ -11,12 +11,14 @@ from rest_framework.response import Response
 from gpus.api.openapi import described
 from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api.base import JobView
-from jobs.api.parameters import JOB_ID, job_id_of
+from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
+from jobs.errors import AttemptOver, TooManyPushes
 from jobs.services.attempts import accept_push
+from jobs.services.push_admission import Admitted, admit_push
+from jobs.services.push_refusals import count_refused
 from jobs.services.push_tokens import attempt_of_token
 
 TOKEN_HEADER = "X-Callback-Token"
-_MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
 class PushResult(JobView):
@@ -24,13 +26,14 @@ class PushResult(JobView):
 
     authentication_classes: tuple[Any, ...] = ()
     permission_classes: tuple[Any, ...] = ()
-    max_body_bytes = _MAX_BODY_BYTES
+    max_body_bytes = 1
+    """Of the attempt's model, once `post` knows it."""
 
     @described(
         "push_result",
         "A GPU server pushes an attempt's result",
         answers={200: "Accepted"},
-        refusals=(401, 404, 503),
+        refusals=(401, 404, 409, 429, 503),
         body="Pushed",
         parameters=(
             JOB_ID,
@@ -51,13 +54,32 @@ class PushResult(JobView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
-        if not token.isascii() or len(token) > 200 or attempt_of_token(token) is None:
-            raise _unauthorized()  # before the body is asked for: it may have 32 MB
+        attempt_id = attempt_of_token(token) if token.isascii() and len(token) <= 200 else None
+        if attempt_id is None:
+            raise _unauthorized()
+        job_id = job_id_of(job_id)
+        admitted = self._admit(job_id, attempt_id)
+        if admitted.is_repeated:  # the one before was stored, and its sender may not know
+            if not admitted.is_over:
+                self.ports.announce([job_id])
+            return Response({"accepted": True})
+        self.max_body_bytes = admitted.max_bytes
         body = request.data
         if not isinstance(body, dict):
             raise validation_problem([FieldError("", "wrong_type", "Must be of type object.")])
-        accept_push(job_id_of(job_id), token, body, ports=self.ports)
+        accept_push(job_id, attempt_id, body, int(request.META.get("CONTENT_LENGTH") or 0), ports=self.ports)
         return Response({"accepted": True})
+
+    def _admit(self, job_id: str, attempt_id: str) -> Admitted:
+        """Before the body is asked for: it may have megabytes."""
+        try:
+            admitted = admit_push(job_id, attempt_id, self.ports.clock.now())
+        except (AttemptOver, TooManyPushes) as refused:
+            count_refused(refused.code)
+            raise
+        if admitted is None:
+            raise unknown_job()
+        return admitted
 
 
 def _bearer(request: Request) -> str:

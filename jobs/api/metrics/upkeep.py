@@ -31,6 +31,14 @@ def collect(now: datetime) -> Iterator[Metric]:
     for _, reason, count in tallies.read(tallies.Name.WEB_ENDED):
         ended.add_metric([reason], count)
     yield ended
+    pushes = CounterMetricFamily(
+        "dispatcher_pushes_refused",
+        "Pushes of GPU servers that were not read, by the refusal's code.",
+        labels=["code"],
+    )
+    for _, code, count in sorted(tallies.read(tallies.Name.PUSHES_REFUSED)):
+        pushes.add_metric([code], count)
+    yield pushes
 
 
 def _sweeps(now: datetime) -> Iterator[Metric]:

@@ -143,6 +143,7 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(looked=9, repaired=4))})
     write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
     tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, 2)
+    tallies.add_by_code_if_possible(tallies.Name.PUSHES_REFUSED, {"attempt_over": 3})
     found = scrape(anonymous)
     assert found['dispatcher_dead_letters{error="timeout",model="zimg"}'] == 1
     assert found["dispatcher_callbacks_pending"] == 1
@@ -155,6 +156,7 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     assert 600 <= found['dispatcher_sweep_age_seconds{sweep="fill"}'] < 660
     assert found['dispatcher_sweep_repairs_total{sweep="fill"}'] == 7
     assert found["dispatcher_results_refused_total"] == 2
+    assert found['dispatcher_pushes_refused_total{code="attempt_over"}'] == 3
 
 
 def test_a_scrape_asks_as_much_whatever_is_finished(

@@ -1,51 +1,161 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
+from django.utils import timezone
 from rest_framework.test import APIClient
 
+from gpus.models import ModelConfig
+from jobs import tallies
 from jobs.ids import new_id
-from jobs.models import PushedResult
+from jobs.models import Attempt, Job, PushedResult
+from jobs.services import push_refusals
 from jobs.services.push_tokens import push_token
+from tests.builders import make_job, make_running
 
 from .conftest import World
 from .test_bad_input import problem
 
 BODY = {"status": "success", "result": {"url": "x"}}
+GOES_ON = {"status": "processing"}
 
 
-def url() -> str:
-    return f"/api/v1/tasks/callback/{new_id()}"
+@pytest.fixture
+def job(zimg: ModelConfig) -> Job:
+    return make_job(zimg, at=timezone.now())
 
 
-def test_a_push_with_its_token_is_stored_and_told(anonymous: APIClient, db: None, world: World) -> None:
-    attempt = new_id()
-    path = url()
+@pytest.fixture
+def attempt(job: Job) -> str:
+    return make_running(job, at=timezone.now())
+
+
+def url(job: Job) -> str:
+    return f"/api/v1/tasks/callback/{job.id}"
+
+
+def push(client: APIClient, job: Job, attempt: str, body: Any = BODY) -> Any:
+    return client.post(url(job), body, format="json", HTTP_X_CALLBACK_TOKEN=push_token(attempt))
+
+
+def end(attempt: str) -> None:
+    Attempt.objects.filter(id=attempt).update(state="succeeded", finished_at=timezone.now())
+
+
+def test_a_push_with_its_token_is_stored_and_told(
+    anonymous: APIClient, job: Job, attempt: str, world: World
+) -> None:
     for _ in range(2):
-        answer = anonymous.post(path, BODY, format="json", HTTP_X_CALLBACK_TOKEN=push_token(attempt))
+        answer = push(anonymous, job, attempt)
         assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get().body == BODY
-    assert world.announced == [path.rsplit("/", 1)[1]] * 2
+    assert world.announced == [job.id] * 2
 
 
-def test_the_token_may_come_as_a_bearer(anonymous: APIClient, db: None) -> None:
-    header = f"Bearer {push_token(new_id())}"
-    assert anonymous.post(url(), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
+def test_the_token_may_come_as_a_bearer(anonymous: APIClient, job: Job, attempt: str) -> None:
+    header = f"Bearer {push_token(attempt)}"
+    assert anonymous.post(url(job), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
 
 
-def test_the_token_may_stand_in_the_query(anonymous: APIClient, db: None) -> None:
+def test_the_token_may_stand_in_the_query(anonymous: APIClient, job: Job, attempt: str) -> None:
     """Cog's webhooks set no headers."""
-    answer = anonymous.post(f"{url()}?token={push_token(new_id())}", BODY, format="json")
+    answer = anonymous.post(f"{url(job)}?token={push_token(attempt)}", BODY, format="json")
     assert answer.status_code == 200
-    problem(anonymous.post(f"{url()}?token=nonsense", BODY, format="json"), 401, "invalid_push_token")
+    problem(anonymous.post(f"{url(job)}?token=nonsense", BODY, format="json"), 401, "invalid_push_token")
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "x.y", "é", "a" * 300, f"{'0' * 26}.{'0' * 40}"])
-def test_a_push_without_its_token_is_turned_away(anonymous: APIClient, db: None, token: str) -> None:
-    answer = anonymous.post(url(), BODY, format="json", HTTP_X_CALLBACK_TOKEN=token)
+def test_a_push_without_its_token_is_turned_away(anonymous: APIClient, job: Job, token: str) -> None:
+    answer = anonymous.post(url(job), BODY, format="json", HTTP_X_CALLBACK_TOKEN=token)
     problem(answer, 401, "invalid_push_token")
     assert not PushedResult.objects.exists()
 
 
-def test_a_push_is_an_object(anonymous: APIClient, db: None) -> None:
-    answer = anonymous.post(url(), [1], format="json", HTTP_X_CALLBACK_TOKEN=push_token(new_id()))
-    problem(answer, 422, "validation_failed", "")
+def test_a_push_is_an_object(anonymous: APIClient, job: Job, attempt: str) -> None:
+    problem(push(anonymous, job, attempt, [1]), 422, "validation_failed", "")
+
+
+def test_a_push_may_be_earlier_than_its_attempts_row(anonymous: APIClient, job: Job) -> None:
+    assert push(anonymous, job, new_id()).status_code == 200
+
+
+def test_the_token_of_an_ended_attempt_stores_nothing(anonymous: APIClient, job: Job, attempt: str) -> None:
+    end(attempt)
+    problem(push(anonymous, job, attempt), 409, "attempt_over")
+    assert not PushedResult.objects.exists()
+
+
+def test_a_final_push_may_be_repeated_after_the_attempt(
+    anonymous: APIClient, job: Job, attempt: str, world: World
+) -> None:
+    """Its sender may have lost the first answer; the body is not read again."""
+    assert push(anonymous, job, attempt).status_code == 200
+    end(attempt)
+    answer = push(anonymous, job, attempt, {"status": "success", "result": "another"})
+    assert (answer.status_code, answer.json()) == (200, {"accepted": True})
+    assert PushedResult.objects.get().body == BODY
+    assert world.announced == [job.id]
+
+
+def test_a_token_without_an_attempt_ends_with_its_job(anonymous: APIClient, job: Job) -> None:
+    Job.objects.filter(id=job.id).update(state="cancelled", finished_at=timezone.now())
+    problem(push(anonymous, job, new_id()), 409, "attempt_over")
+
+
+@pytest.mark.parametrize("has_row", [True, False])
+def test_a_token_expires_with_the_longest_run(anonymous: APIClient, zimg: ModelConfig, has_row: bool) -> None:
+    """`max_poll_time` of the model: 600 s."""
+    early = timezone.now() - timedelta(seconds=700)
+    job = make_job(zimg, at=early)
+    attempt = make_running(job, at=early) if has_row else new_id(early.timestamp())
+    problem(push(anonymous, job, attempt), 409, "attempt_over")
+
+
+@pytest.mark.parametrize("which", ["no such job", "another job"])
+def test_a_token_is_of_one_job(anonymous: APIClient, job: Job, attempt: str, which: str) -> None:
+    where = job.id if which == "no such job" else make_job("zimg").id
+    if which == "no such job":
+        Job.objects.all().delete()
+    answer = anonymous.post(
+        f"/api/v1/tasks/callback/{where}", BODY, format="json", HTTP_X_CALLBACK_TOKEN=push_token(attempt)
+    )
+    problem(answer, 404, "unknown_job")
+    assert not PushedResult.objects.exists()
+
+
+def test_the_models_limit_bounds_a_push(anonymous: APIClient, job: Job, attempt: str) -> None:
+    ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
+    body = {"status": "success", "result": "x" * 1000}
+    found = problem(push(anonymous, job, attempt, body), 413, "payload_too_large")
+    assert "1000" in found["detail"]
+    assert not PushedResult.objects.exists()
+
+
+@pytest.mark.parametrize("bound", [{"pushes_per_attempt": 3}, {"push_bytes_per_attempt": 60}])
+def test_pushes_of_one_attempt_are_bounded(
+    anonymous: APIClient, job: Job, attempt: str, settings: Any, bound: dict[str, int]
+) -> None:
+    settings.DISPATCHER = settings.DISPATCHER.__class__(**bound)
+    push_refusals.forget()
+    for _ in range(3):
+        assert push(anonymous, job, attempt, GOES_ON).status_code == 200  # 23 bytes each
+    refused = push(anonymous, job, attempt)
+    problem(refused, 429, "too_many_pushes")
+    assert refused.headers["Retry-After"] == "60"
+    assert PushedResult.objects.get().pushes == 3
+    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "too_many_pushes", 1)]
+
+
+def test_a_refusal_is_counted_without_a_write_for_each(
+    anonymous: APIClient, job: Job, attempt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_refusals.forget()
+    end(attempt)
+    for _ in range(3):
+        problem(push(anonymous, job, attempt), 409, "attempt_over")
+    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "attempt_over", 1)]
+    monkeypatch.setattr(push_refusals, "WRITE_SECONDS", 0.0)
+    problem(push(anonymous, job, attempt), 409, "attempt_over")
+    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "attempt_over", 4)]

@@ -14,11 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+from django.utils import timezone
 
 from dispatcher_project.asgi import WSGI_THREADS
+from gpus.models import ModelConfig
 from jobs.ids import new_id
 from jobs.models import Job, PushedResult
 from jobs.services.push_tokens import push_token
+from tests.builders import make_job
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.web import Web
 
@@ -32,8 +35,9 @@ LONG = 300_000
 MB = 1024 * 1024
 
 
-def callback() -> str:
-    return f"/api/v1/tasks/callback/{new_id()}"
+def callback(model: str = "zimg") -> str:
+    """Where a job's GPU server pushes to; its attempt may have no row yet."""
+    return f"/api/v1/tasks/callback/{make_job(model, at=timezone.now()).id}"
 
 
 def bearer(account: Account) -> dict[str, str]:
@@ -130,6 +134,21 @@ def test_without_a_right_token_a_push_is_refused_unread(
     bounds(upload_idle_seconds=0.3)
     connection = sockets.begin(callback(), 30_000_000, X_Callback_Token="x.y", Connection="close")
     assert answer_of(connection) == (401, "invalid_push_token")
+
+
+def test_a_push_that_may_not_be_stored_is_refused_unread(
+    tenant: Account, sockets: Sockets, bounds: Callable[..., None]
+) -> None:
+    """20 MB each of a token whose attempt is over, and 20 MB where the model answers 1,000 bytes."""
+    bounds(upload_idle_seconds=0.3)
+    ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
+    path = callback()
+    live = sockets.begin(path, 20_000_000, X_Callback_Token=push_token(new_id()), Connection="close")
+    assert answer_of(live) == (413, "payload_too_large")
+    Job.objects.update(state="completed", finished_at=timezone.now())
+    over = sockets.begin(path, 20_000_000, X_Callback_Token=push_token(new_id()), Connection="close")
+    assert answer_of(over) == (409, "attempt_over")
+    assert not PushedResult.objects.exists()
 
 
 def test_what_is_too_long_is_refused_unread(

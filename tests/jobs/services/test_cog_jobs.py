@@ -15,6 +15,7 @@ from django.db import connection
 from jobs.models import Attempt, Job
 from jobs.services.attempts import accept_push
 from jobs.services.operate import cancel_job
+from jobs.services.push_tokens import attempt_of_token
 from jobs.states import AttemptState, JobState
 from tests.builders import make_model
 from tests.gpus.runners.cog_server import CogServer
@@ -46,11 +47,13 @@ class Receiver:
         class Route(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 parts = urlsplit(self.path)
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
                 (token,) = parse_qs(parts.query)["token"]
-                taken = accept_push(parts.path.rpartition("/")[2], token, body, ports=shop.ports)
+                attempt, job = attempt_of_token(token), parts.path.rpartition("/")[2]
+                if attempt is not None:
+                    accept_push(job, attempt, json.loads(raw), len(raw), ports=shop.ports)
                 connection.close()
-                self.send_response(200 if taken else 401)
+                self.send_response(401 if attempt is None else 200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -194,12 +194,10 @@ def test_two_threads_settle_at_once():
 def test_a_pushed_progress_does_not_hide_the_pushed_result():
     from jobs.models import PushedResult
     from jobs.services.attempts import accept_push
-    from jobs.services.push_tokens import push_token
 
     ports = make_ports()
-    token = push_token("A" * 26)
-    accept_push("j", token, {"status": "processing", "progress": 0.5}, ports=ports)
-    accept_push("j", token, {"status": "success", "result": 1}, ports=ports)
+    accept_push("j", "A" * 26, {"status": "processing", "progress": 0.5}, 40, ports=ports)
+    accept_push("j", "A" * 26, {"status": "success", "result": 1}, 34, ports=ports)
     assert PushedResult.objects.get().body["status"] == "success"
 
 

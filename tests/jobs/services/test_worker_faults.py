@@ -139,7 +139,6 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     import json
 
     from jobs.services.attempts import accept_push
-    from jobs.services.push_tokens import push_token
 
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
@@ -147,7 +146,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     attempt = Attempt.objects.get(job=job)
     body = json.loads('{"status": "failed", "error": "\\ud800"}')
-    assert accept_push(job.id, push_token(attempt.id), body, ports=shop.ports)
+    accept_push(job.id, attempt.id, body, 40, ports=shop.ports)
     worker.nudge([job.id])
     eventually(lambda: state(job) != JobState.RUNNING)
 
