@@ -75,7 +75,9 @@ class JobDetail(HistoryAdmin):
         known = {"payload": job.payload, "result": job.result, "metadata": job.metadata}
         if name != "job" and name not in known:
             raise Http404
-        body = json.dumps(job_json(job, with_result=may_see) if name == "job" else known[name], indent=1)
+        body = json.dumps(
+            job_json(job, with_result=may_see, in_full=True) if name == "job" else known[name], indent=1
+        )
         return HttpResponse(
             body,
             content_type="application/json",

@@ -60,6 +60,11 @@ def may_see_payloads(principal: Principal) -> bool:
     return Scope.READ in principal.scopes
 
 
+def may_see_details(principal: Principal) -> bool:
+    """Messages of GPU servers and model code, tracebacks, evidence (`jobs.disclosure`)."""
+    return principal.is_operator
+
+
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
     """An operator sees every job, anybody else those of the own tenant."""
     if principal.is_operator:

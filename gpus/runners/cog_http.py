@@ -21,6 +21,7 @@ from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, R
 from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
 from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.refusals import error_of, failure_of
+from gpus.runners.usage import numbers_of
 
 SILENCE_SECONDS = 15.0
 """Cog sends the webhook of an end at once, and a few times more if it is not taken: after so long beside an
@@ -125,11 +126,10 @@ def read_prediction(said: Any) -> Finished | StillRunning:
     if status in RUNNING:
         return StillRunning()
     if status in DONE:
-        metrics = said.get("metrics")
         result = {"output": said.get("output")}
         if isinstance(said.get("logs"), str) and said["logs"]:
             result["logs"] = said["logs"][-_MAX_LOG_CHARS:]
-        return Finished(result, dict(metrics) if isinstance(metrics, Mapping) and metrics else None)
+        return Finished(result, numbers_of(said.get("metrics")))
     if status in ("failed", "canceled"):
         raise failure_of({"status": status, "error": said.get("error")})
     raise Unreadable(f"The prediction's status is {status[:50]!r}.")

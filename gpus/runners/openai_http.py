@@ -13,6 +13,7 @@ from gpus.errors import BadInput
 from gpus.runners.base import Finished, Response, RunRequest
 from gpus.runners.lines import ServerEvent, ServerEvents
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
+from gpus.runners.usage import numbers_of
 
 PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/embeddings"}
 BASE = "/v1"
@@ -143,8 +144,7 @@ class Chunks:
 
 
 def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
-    usage = said.get("usage")
-    return dict(usage) if isinstance(usage, Mapping) and usage else None
+    return numbers_of(said.get("usage"))
 
 
 class Text(list[str]):

@@ -18,6 +18,8 @@ MAX_MESSAGE = 500
 _BUSY = frozenset({409, 429, 503})
 _LOST = frozenset({502, 504, *range(520, 525)})
 """520 to 524: a CDN lost the server behind it."""
+_FOR_THE_CLIENT = frozenset({400, 413, 415, 422})
+"""With an error in JSON: a server's own words on the input. Other texts tell of paths and proxies."""
 _NOT_THE_INPUT = frozenset({408, 425})
 
 
@@ -35,7 +37,7 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
     if status in _LOST:
         return ServerLost(text)
     if 400 <= status < 500 and status not in _NOT_THE_INPUT:
-        return BadInput(text)
+        return _rejected(status, text, is_for_client=status in _FOR_THE_CLIENT and bool(_words(said)))
     return ServerFailed(text)
 
 
@@ -48,6 +50,13 @@ def failure_of(body: Mapping[str, Any]) -> GpuError:
     if _code(body) == "gpu_fault" or _is_gpu_fault(body, text):
         return GpuFault(text, detail=detail)
     return BadInput(text, detail=detail) if _code(body) == "bad_input" else RunFailed(text, detail=detail)
+
+
+def _rejected(status: int, text: str, *, is_for_client: bool) -> BadInput:
+    """A tenant reads the message of this error, its attempt keeps both."""
+    if is_for_client:
+        return BadInput(text)
+    return BadInput(f"The GPU server rejected the request ({status}).", detail=text)
 
 
 def retry_after_seconds(response: Response, *, now: datetime) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from rest_framework.request import Request
@@ -11,9 +11,9 @@ from rest_framework.views import APIView
 from gpus.api.problems import Problem
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
-from jobs.api.representations import job_json
+from jobs.api.representations import job_json, summary_json
 from jobs.models import Job
-from jobs.queries import Principal, find_job, jobs_visible_to, may_see_payloads
+from jobs.queries import Principal, find_job, jobs_visible_to, may_see_details, may_see_payloads
 from jobs.scopes import Scope
 from jobs.services import ports as wiring
 from jobs.services.ports import Ports
@@ -44,8 +44,15 @@ def tenant_of(request: Request) -> int:
 
 
 def shown_job(request: Request, job: Job) -> dict[str, Any]:
-    """Without the result for who may not see it."""
-    return job_json(job, with_result=may_see_payloads(principal_of(request)))
+    """As its reader may see it."""
+    reader = principal_of(request)
+    return job_json(job, with_result=may_see_payloads(reader), in_full=may_see_details(reader))
+
+
+def job_summaries(request: Request, jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """For lists."""
+    in_full = may_see_details(principal_of(request))
+    return [summary_json(job, in_full=in_full) for job in jobs]
 
 
 def visible_job(request: Request, job_id: str, *, attempts_before: int | None = None) -> Job:

@@ -15,13 +15,12 @@ from gpus.api.json_body import compiled
 from gpus.api.openapi import described
 from gpus.api.permissions import IsOperator
 from gpus.api.problems import FieldError, validation_problem
-from jobs.api.base import JobView, require_visible, shown_job, visible_job
+from jobs.api.base import JobView, job_summaries, require_visible, shown_job, visible_job
 from jobs.api.bulk_schemas import retry_body
 from jobs.api.job_filters import PARAMETERS as FILTERS
 from jobs.api.job_filters import body_filter, query_filter
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import JOB_ID, flag_parameter
-from jobs.api.representations import summary_json
 from jobs.failures import GROUPS, dead_letter_groups
 from jobs.job_filter import JobFilter
 from jobs.queries import dead_letters
@@ -47,7 +46,7 @@ class DeadLetters(OperatorView):
         rows = dead_letters(query_filter(request, "cursor", "limit"))
         pages = JobPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
-        return pages.get_paginated_response([summary_json(job) for job in page])
+        return pages.get_paginated_response(job_summaries(request, page))
 
 
 class DeadLetterGroups(OperatorView):

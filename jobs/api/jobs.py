@@ -13,7 +13,14 @@ from rest_framework.response import Response
 
 from gpus.api.openapi import REFUSALS, described, reference
 from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
-from jobs.api.base import JobView, principal_of, require_visible, shown_job, visible_job
+from jobs.api.base import (
+    JobView,
+    job_summaries,
+    principal_of,
+    require_visible,
+    shown_job,
+    visible_job,
+)
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
     ATTEMPTS_BEFORE,
@@ -27,10 +34,9 @@ from jobs.api.parameters import (
     time_parameter,
     wait_parameter,
 )
-from jobs.api.representations import summary_json
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.news import done_event, read_news
-from jobs.queries import list_jobs, may_see_payloads
+from jobs.queries import list_jobs, may_see_details, may_see_payloads
 from jobs.scopes import Scope
 from jobs.services.operate import CancelOutcome, cancel_job, slot_held_until
 from jobs.states import JobState, is_final
@@ -67,7 +73,7 @@ class Jobs(JobView):
         )
         pages = JobPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
-        return pages.get_paginated_response([summary_json(job) for job in page])
+        return pages.get_paginated_response(job_summaries(request, page))
 
 
 class JobDetail(JobView):
@@ -144,12 +150,14 @@ class JobEvents(JobView):
         job_id = require_visible(request, job_id)
         after = _last_event_id(request)
         reader = principal_of(request)
-        with_output = may_see_payloads(reader)
+        with_output, in_full = may_see_payloads(reader), may_see_details(reader)
         if offered(request.META):
-            follow = Follow(job_id, after, with_output, reader.name)
+            follow = Follow(job_id, after, with_output, in_full, reader.name)
             return HttpResponse(headers={FOLLOW_HEADER: follow.as_header()})
         news = read_news({job_id: after}).get(job_id)
-        chunks = [event.as_sse(with_output=with_output) for event in news.events] if news else []
+        chunks = (
+            [event.as_sse(with_output=with_output, in_full=in_full) for event in news.events] if news else []
+        )
         if news is None or news.is_over:
             chunks.append(done_event(job_id, news.status if news else "gone"))
         return HttpResponse(b"".join(chunks), content_type="text/event-stream; charset=utf-8")

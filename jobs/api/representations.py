@@ -9,6 +9,7 @@ from typing import Any
 from gpus.api.problems import FieldError, Problem
 from gpus.leasing.values import StartsIn
 from gpus.models import Pause
+from jobs.disclosure import shown_error, shown_evidence
 from jobs.errors import Refused
 from jobs.models import Attempt, Job
 from jobs.queries import SHOWN_ATTEMPTS, last_attempts
@@ -26,9 +27,11 @@ def pause_json(pause: Pause, name: str) -> dict[str, Any]:
     return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
 
 
-def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[str, Any]:
+def summary_json(
+    job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
+) -> dict[str, Any]:
     """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
-    are read unless they came with the job."""
+    are read unless they came with the job. in_full: with what only operators read (`jobs.disclosure`)."""
     shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,
@@ -45,8 +48,8 @@ def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[st
         "start_deadline_at": _time(job.start_deadline_at),
         "queue_deadline_at": _time(job.queue_deadline_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
-        "error": _error(job.error_code, job.error_message),
-        "attempts": [_attempt(attempt) for attempt in shown],
+        "error": shown_error(job.error_code, job.error_message, in_full=in_full),
+        "attempts": [_attempt(attempt, in_full=in_full) for attempt in shown],
         "attempts_count": job.attempts_made,
         "refusals_folded": job.refusals_folded,
         "urls": {
@@ -58,10 +61,18 @@ def summary_json(job: Job, attempts: Iterable[Attempt] | None = None) -> dict[st
 
 
 def job_json(
-    job: Job, attempts: Iterable[Attempt] | None = None, *, with_result: bool = True
+    job: Job,
+    attempts: Iterable[Attempt] | None = None,
+    *,
+    with_result: bool = True,
+    in_full: bool = False,
 ) -> dict[str, Any]:
     result = job.result if with_result else None
-    return {**summary_json(job, attempts), "result": result, "result_hidden": not with_result}
+    return {
+        **summary_json(job, attempts, in_full=in_full),
+        "result": result,
+        "result_hidden": not with_result,
+    }
 
 
 def submitted_json(submitted: Submitted, job: dict[str, Any]) -> dict[str, Any]:
@@ -111,23 +122,19 @@ def _last_attempts(job: Job) -> Iterable[Attempt]:
     return reversed(found)
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt, *, in_full: bool) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "server": attempt.server,
         "slot": attempt.slot,
         "state": str(attempt.state),
-        "error": _error(attempt.error_code, attempt.error_message),
+        "error": shown_error(attempt.error_code, attempt.error_message, in_full=in_full),
         "slot_freed": attempt.slot_freed,
-        "evidence": attempt.evidence or None,
+        "evidence": shown_evidence(attempt.evidence, in_full=in_full),
         "usage": attempt.usage,
         "started_at": _time(attempt.started_at),
         "finished_at": _time(attempt.finished_at),
     }
-
-
-def _error(code: str, message: str) -> dict[str, str] | None:
-    return {"code": code, "message": message} if code else None
 
 
 def _time(at: datetime | None) -> str | None:

@@ -16,7 +16,7 @@ from jobs.api.representations import job_json, job_url, submitted_json
 from jobs.api.submit_form import submit_errors
 from jobs.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor
-from jobs.queries import Principal, find_job, may_see_payloads
+from jobs.queries import Principal, find_job, may_see_details, may_see_payloads
 from jobs.services.rates import Admission
 from jobs.services.submit_request import SubmitRequest, read_request
 from jobs.services.submitted import Item, Outcome
@@ -61,12 +61,13 @@ def answer_submit(
     """rate: the header fields of its limit. can_wait: somebody takes over the waiting. Raises Problem."""
     if isinstance(item, Refused):
         raise refusal_problem(item, rate) from None
-    with_result = may_see_payloads(principal)
+    with_result, in_full = may_see_payloads(principal), may_see_details(principal)
     if item.replayed:
         job = find_job(principal, item.job.id) or item.job
-        shown = job_json(job, with_result=with_result)
+        shown = job_json(job, with_result=with_result, in_full=in_full)
     else:
-        shown = job_json(item.job, attempts=(), with_result=with_result)  # a new job has none
+        # a new job has no attempts
+        shown = job_json(item.job, attempts=(), with_result=with_result, in_full=in_full)
     over = item.outcome is Outcome.FINISHED
     headers = {"Location": job_url(item.job.id), **rate}
     if item.replayed:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpus.models.columns import new_row
+from jobs.disclosure import shown_error
 from jobs.ids import new_id
 from jobs.models import Callback, Job
 from jobs.states import JobState
@@ -49,5 +50,5 @@ def _body(job: Job) -> str:
     if job.state == JobState.COMPLETED:
         told["result"] = job.result
     else:
-        told["error"] = {"code": job.error_code or str(job.state), "message": job.error_message}
+        told["error"] = shown_error(job.error_code or str(job.state), job.error_message, in_full=False)
     return json.dumps(told, sort_keys=True, separators=(",", ":"))

@@ -40,20 +40,21 @@ class WaitFor:
 @dataclass(frozen=True, slots=True)
 class Follow:
     """Stream the job's events that come after number `after`. with_output: whether its reader may see
-    payloads and results. reader: whose streams are counted together."""
+    payloads and results; in_full: what only operators read. reader: whose streams are counted together."""
 
     job_id: str
     after: int
     with_output: bool
+    in_full: bool
     reader: str
 
     def as_header(self) -> str:
-        return f"{self.job_id} {self.after} {int(self.with_output)} {quote(self.reader)}"
+        return f"{self.job_id} {self.after} {int(self.with_output)} {int(self.in_full)} {quote(self.reader)}"
 
     @classmethod
     def from_header(cls, text: str) -> Follow:
-        job_id, after, with_output, reader = text.split(" ")
-        return cls(job_id, int(after), with_output == "1", unquote(reader))
+        job_id, after, with_output, in_full, reader = text.split(" ")
+        return cls(job_id, int(after), with_output == "1", in_full == "1", unquote(reader))
 
 
 def offered(environ: Mapping[str, Any]) -> bool:

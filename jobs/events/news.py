@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from jobs.disclosure import shown_event
 from jobs.models import Event, Job
 from jobs.states import JobState, is_final
 
@@ -28,9 +29,11 @@ class SeenEvent:
     type: str
     data: Mapping[str, Any]
 
-    def as_sse(self, *, with_output: bool) -> bytes:
-        """One event of a `text/event-stream`. with_output: whether its reader may see results."""
-        data = json.dumps(shown_data(self.type, self.data, with_output=with_output))
+    def as_sse(self, *, with_output: bool, in_full: bool) -> bytes:
+        """One event of a `text/event-stream`. with_output: whether its reader may see results. in_full: and
+        what only operators read (`jobs.disclosure`)."""
+        shown = shown_event(self.data, in_full=in_full)
+        data = json.dumps(shown_data(self.type, shown, with_output=with_output))
         return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
 
 

@@ -62,7 +62,7 @@ async def stream_events(
                 if news is None:
                     break
                 for event in news.events:
-                    await _send(send, event.as_sse(with_output=follow.with_output))
+                    await _send(send, event.as_sse(with_output=follow.with_output, in_full=follow.in_full))
                 if news.is_over:
                     await _send(send, done_event(news.job_id, news.status))
                     break

@@ -134,3 +134,24 @@ def test_words_that_are_not_json_are_kept_and_cut():
     assert len(message_of(Response(500, {}, b"x" * 10_000))) == 500
     assert len(message_of(Response(500, {}, json.dumps({"error": "x" * 10_000}).encode()))) == 500
     assert message_of(Response(500)) == "no reason given"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_for_client"),
+    [
+        (422, b'{"detail": "prompt is missing"}', True),
+        (400, b'{"error": {"message": "too many tokens"}}', True),
+        (400, b"<html>nginx at gpu-7.internal</html>", False),
+        (404, b'{"detail": "no route /srv/x"}', False),
+        (403, b'{"detail": "key of 10.0.0.7 is wrong"}', False),
+    ],
+)
+def test_a_refusal_that_is_not_for_the_client_keeps_its_words_apart(
+    status: int, body: bytes, is_for_client: bool
+) -> None:
+    """A tenant reads the message of a `bad_input`."""
+    response = Response(status, {}, body)
+    error = error_of(response, now=NOW)
+    said = f"{status}: {message_of(response)}"
+    plain = f"The GPU server rejected the request ({status})."
+    assert (error.message, error.detail) == ((said, "") if is_for_client else (plain, said))

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from jobs.disclosure import TEXTS
 from jobs.ids import new_id
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
 from jobs.services.keys import create_key
@@ -50,10 +51,10 @@ def test_a_job_shows_its_attempts_and_its_error(acme: Account) -> None:
         finished_at=NOW, error_code="timeout", error_message="too slow",
     )  # fmt: skip
     told = acme.client.get(f"{URL}/{job.id}").json()
-    assert (told["status"], told["error"]) == ("failed", {"code": "timeout", "message": "too slow"})
+    assert (told["status"], told["error"]) == ("failed", {"code": "timeout", "message": TEXTS["timeout"]})
     (attempt,) = told["attempts"]
     assert (attempt["number"], attempt["server"], attempt["slot"], attempt["state"]) == (1, "s1", 0, "failed")
-    assert attempt["error"] == {"code": "timeout", "message": "too slow"}
+    assert attempt["error"] == {"code": "timeout", "message": TEXTS["timeout"]}
 
 
 def test_a_job_without_error_says_null(acme: Account) -> None:

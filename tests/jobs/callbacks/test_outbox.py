@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs.callbacks.outbox import callback_for
+from jobs.disclosure import TEXTS
 from jobs.models import Callback, Job, Tenant
 from jobs.states import JobState
 
@@ -53,8 +54,8 @@ def test_a_completed_job_tells_its_result() -> None:
 @pytest.mark.parametrize(
     ("state", "code", "told"),
     [
-        (JobState.FAILED, "timeout", {"code": "timeout", "message": "too long"}),
-        (JobState.CANCELLED, "", {"code": "cancelled", "message": "too long"}),
+        (JobState.FAILED, "timeout", {"code": "timeout", "message": TEXTS["timeout"]}),
+        (JobState.CANCELLED, "", {"code": "cancelled", "message": TEXTS["cancelled"]}),
     ],
 )
 def test_any_other_end_tells_why(state: JobState, code: str, told: dict[str, str]) -> None:

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import ERRORS_BY_CODE
+from jobs import errors
+from jobs.disclosure import MAX_TEXT, TEXTS, UNKNOWN, shown_error, shown_event, shown_evidence
+
+SAID = "ValueError: no file /models/flux/a.bin at 10.0.0.7:5000"
+
+
+def text(code: str, message: str) -> str:
+    told = shown_error(code, message, in_full=False)
+    assert told is not None
+    assert told["code"] == code
+    return told["message"]
+
+
+def test_each_code_has_a_text_of_its_own() -> None:
+    of_jobs = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, str)}
+    assert set(TEXTS) == set(ERRORS_BY_CODE) | of_jobs
+    assert len(set(TEXTS.values())) == len(TEXTS)
+
+
+@pytest.mark.parametrize("code", sorted({*TEXTS, "new_code"} - {"bad_input"}))
+def test_a_tenant_reads_no_message_of_a_server_or_model(code: str) -> None:
+    assert text(code, SAID) == TEXTS.get(code, UNKNOWN)
+    assert shown_error(code, SAID, in_full=True) == {"code": code, "message": SAID}
+
+
+def test_a_text_on_the_input_is_for_the_client_and_its_traceback_is_not() -> None:
+    assert text("bad_input", "prompt is missing\n\nTraceback:\n  File x") == "prompt is missing"
+    assert text("bad_input", "") == TEXTS["bad_input"]
+    assert len(text("bad_input", "x" * 5000)) == MAX_TEXT
+
+
+def test_it_is_escaped() -> None:
+    assert text("bad_input", "red \x1b[31m\nünd \x9b \u202e") == r"red \x1b[31m\nünd \x9b \u202e"
+
+
+def test_no_code_is_no_error() -> None:
+    assert shown_error("", "", in_full=False) is None
+
+
+def test_words_of_servers_in_events_are_for_operators() -> None:
+    data = {"attempt": 1, "remote_id": "http://10.0.0.7/1", "evidence": "10.0.0.7 says so", "what_comes": 1}
+    data |= {"error": {"code": "run_failed", "message": SAID}}
+    assert shown_event(data, in_full=True) == data
+    assert shown_event(data, in_full=False) == {
+        "attempt": 1,
+        "error": {"code": "run_failed", "message": TEXTS["run_failed"]},
+    }
+
+
+def test_evidence_is_for_operators() -> None:
+    assert shown_evidence("http://10.0.0.7 says so", in_full=False) is None
+    assert shown_evidence("", in_full=True) is None
+    assert shown_evidence("answered", in_full=True) == "answered"
