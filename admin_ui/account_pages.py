@@ -1,12 +1,17 @@
-"""People who log in here, and their groups."""
+"""People who sign in here, their groups, and sign-ins that failed."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.http import HttpRequest
 from rest_framework_api_key.models import APIKey
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from jobs.models import SignInFailure
 
 from .read_only import OperatorAdmin
 
@@ -25,3 +30,19 @@ class UserPages(UserAdmin, OperatorAdmin):  # type: ignore[misc,type-arg]
 @admin.register(Group)
 class GroupPages(GroupAdmin, OperatorAdmin):  # type: ignore[misc]
     pass
+
+
+@admin.register(SignInFailure)
+class SignInFailurePages(OperatorAdmin):
+    """Deleting a row lets its address try again at once."""
+
+    list_display = ("address", "count", "last_at")
+    search_fields = ("address__exact",)
+    search_help_text = "An address."
+    fields = ("address", "count", "last_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False

@@ -19,7 +19,7 @@ def write_groups(using: str = "default", **_: Any) -> None:
     ours = Permission.objects.using(using).filter(content_type__app_label__in=_APPS)
     view = Q(codename__startswith="view_") & ~Q(codename=_PAYLOADS)
     act = Q(content_type__model__in=_REGISTRY) | Q(codename__in=[f"change_{name}" for name in _OPERATED])
-    add = Q(codename__in=["add_apikey", "add_tenant", "add_pause", "delete_pause"])
+    add = Q(codename__in=["add_apikey", "add_tenant", "add_pause", "delete_pause", "delete_signinfailure"])
     _write("viewers", ours.filter(view), using)
     _write("operators", ours.filter(view | act | add | Q(codename=_PAYLOADS)), using)
 

@@ -61,7 +61,14 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Index layouts", "layers", "gpus", "fleetindex"),
         ),
     ),
-    ("Access", (("Users", "person", "auth", "user"), ("Groups", "badge", "auth", "group"))),
+    (
+        "Access",
+        (
+            ("Users", "person", "auth", "user"),
+            ("Groups", "badge", "auth", "group"),
+            ("Failed sign-ins", "lock_clock", "jobs", "signinfailure"),
+        ),
+    ),
 )
 
 

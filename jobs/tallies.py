@@ -20,6 +20,8 @@ class Name(StrEnum):
     """Ends that came under an attempt or epoch which does not count any more."""
     PUSHES_REFUSED = "pushes_refused"
     """Pushes of GPU servers that were not read; code: why."""
+    SIGN_INS_REFUSED = "sign_ins_refused"
+    """code: which limit refused."""
     SWEEP_REPAIRS = "sweep_repairs"
     """code: the sweep."""
     WEB_ENDED = "web_ended"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from ipaddress import ip_network
 from typing import Any
@@ -143,6 +144,26 @@ class DispatcherSettings:
     """Where GPU servers reach this dispatcher with a pushed result."""
     flower_url: str = "http://127.0.0.1:5555"
     """Where the web finds Flower, whose pages it passes on to staff."""
+    sign_in_failures: int = 5
+    """Failed sign-ins of one account from one address after which more are refused."""
+    sign_in_failures_per_address: int = 50
+    """Of all accounts from one address."""
+    sign_in_lock_seconds: float = 900.0
+    """How long they are refused after the last one that failed."""
+    passwords_at_once: int = 2
+    """Passwords that a web process hashes at once; each takes a core for about half a second."""
+    passwords_waiting: int = 4
+    """Sign-ins that wait for that; more are refused. Each holds one of the web's threads."""
+    session_seconds: float = 43_200.0
+    """How long a sign-in to the admin lasts at most."""
+    session_idle_seconds: float = 7_200.0
+    """How long without a click; pages that refresh themselves do not count."""
+    hsts_seconds: int = 31_536_000
+    """How long browsers keep to https after a visit; sent where `public_url` is https. 0: not at all."""
+    admin_path: str = "admin"
+    """Where the admin's pages are, without slashes around it."""
+    admin_hosts: tuple[str, ...] = ()
+    """Names under which the admin answers; elsewhere it is a 404. Empty: under all."""
     metrics_token: str = ""
     """What `/metrics` wants as ``Authorization: Bearer …``; empty: it asks nobody."""
     secret_key: str = ""
@@ -188,6 +209,11 @@ class DispatcherSettings:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
+        if not _ADMIN_PATH.fullmatch(self.admin_path) or self.admin_path.split("/")[0] in _TAKEN:
+            raise ImproperlyConfigured(
+                "DISPATCHER_ADMIN_PATH must be letters, digits, - and _ (/ between them), and not begin with "
+                f"{', '.join(_TAKEN)}; it is {self.admin_path!r}"
+            )
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
@@ -205,6 +231,8 @@ class DispatcherSettings:
 
 MOST_QUEUED_SECONDS = 31_536_000.0
 """As for models and tenants: deadlines stay dates."""
+_ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+_TAKEN = ("api", "livez", "metrics", "readyz", "static")
 _AT_LEAST_ONE = (
     "schema_checks",
     "worker_threads",
@@ -224,6 +252,12 @@ _AT_LEAST_ONE = (
     "max_push_bytes",
     "pushes_per_attempt",
     "push_bytes_per_attempt",
+    "sign_in_failures",
+    "sign_in_failures_per_address",
+    "sign_in_lock_seconds",
+    "passwords_at_once",
+    "session_seconds",
+    "session_idle_seconds",
 )
 
 

@@ -7,6 +7,7 @@ from .job import DEAD_LETTER, Job, JobTag
 from .ledger import PurgeLedger
 from .pushed_result import PushedResult
 from .rollup import Rollup
+from .sign_in import SignInFailure
 from .sweep_run import SweepRun
 from .tally import Tally
 from .tenant import Tenant
@@ -26,6 +27,7 @@ __all__ = [
     "PushedResult",
     "ReceiverCircuit",
     "Rollup",
+    "SignInFailure",
     "SweepRun",
     "Tally",
     "Tenant",

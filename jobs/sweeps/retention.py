@@ -27,6 +27,7 @@ from jobs.models import (
     ReceiverCircuit,
 )
 from jobs.services.ports import Ports
+from jobs.services.sign_in import drop_old_failures
 from jobs.services.signs import drop_old_signs
 from jobs.states import FINAL_JOB_STATES
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
@@ -58,7 +59,10 @@ def sweep(ports: Ports) -> SweepCount:
     count = sweep_rows("retention", _old_jobs(now, ports), purge)
     ReceiverCircuit.objects.filter(failed_at__lt=now - CIRCUITS_KEPT).delete()
     return SweepCount(
-        count.looked, removed + _drop_pushed(now) + drop_old_signs(now), count.failed, count.notes
+        count.looked,
+        removed + _drop_pushed(now) + drop_old_signs(now) + drop_old_failures(now),
+        count.failed,
+        count.notes,
     )
 
 

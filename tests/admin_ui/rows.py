@@ -30,6 +30,7 @@ from jobs.models import (
     PushedResult,
     ReceiverCircuit,
     Rollup,
+    SignInFailure,
     SweepRun,
     Tally,
     Tenant,
@@ -123,6 +124,7 @@ def fill(*, jobs: int) -> None:
     Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
     SweepRun.objects.create(name="expired_leases", at=NOW)
     WorkerSign.objects.create(worker="gpu-host:1:abc", at=NOW)
+    SignInFailure.objects.create(address="203.0.113.7", account="0" * 64, count=2, last_at=NOW)
     Process.objects.create(name="gpu-host:1:abc", kind="gpu", layout=6, started_at=NOW, beat_at=NOW)
     FleetIndex.objects.create(fleet="main")
     ConfigVersion.objects.create(

@@ -39,6 +39,14 @@ def collect(now: datetime) -> Iterator[Metric]:
     for _, code, count in sorted(tallies.read(tallies.Name.PUSHES_REFUSED)):
         pushes.add_metric([code], count)
     yield pushes
+    sign_ins = CounterMetricFamily(
+        "dispatcher_sign_ins_refused",
+        "Sign-ins to the admin refused before the password was checked, by the limit that refused.",
+        labels=["limit"],
+    )
+    for _, limit, count in tallies.read(tallies.Name.SIGN_INS_REFUSED):
+        sign_ins.add_metric([limit], count)
+    yield sign_ins
 
 
 def _sweeps(now: datetime) -> Iterator[Metric]:
