@@ -7,7 +7,9 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
 from admin_ui.dashboard.urls import dashboard_urls
+from admin_ui.flower_address import ADMIN_PATH
 from admin_ui.flower_page import flower_urls
+from admin_ui.sign_in_page import sign_in
 from gpus.api.urls import registry_urls
 from jobs.api.documents import Document, Swagger
 from jobs.api.unknown import unknown_route
@@ -36,7 +38,8 @@ urlpatterns = [
     re_path(r"^api/(?P<rest>.*)$", unknown_route),
     *flower_urls,
     *dashboard_urls,
-    path("admin/", admin.site.urls),
+    path(f"{ADMIN_PATH}/login/", sign_in),
+    path(f"{ADMIN_PATH}/", admin.site.urls),
 ]
 
 handler400 = "jobs.api.errors.bad_request"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from admin_ui.flower_address import ADMIN_PATH
+
 from . import controls, overview, pages
 
 _staff = admin.site.admin_view
@@ -20,4 +22,4 @@ _pages = [
     path("pause/", _staff(controls.pause), name="pause"),
     path("resume/", _staff(controls.resume), name="resume"),
 ]
-dashboard_urls = [path("admin/", include((_pages, "dashboard")))]
+dashboard_urls = [path(f"{ADMIN_PATH}/", include((_pages, "dashboard")))]

@@ -27,7 +27,9 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
+    "SCRIPTS": [lambda request: static("admin_ui/strict.js")],
     "STYLES": [
+        lambda request: static("admin_ui/colors.css"),
         lambda request: static("admin_ui/admin.css"),
         lambda request: static("admin_ui/pages.css"),
     ],
@@ -38,19 +40,5 @@ UNFOLD: dict[str, Any] = {
         "show_all_applications": False,
         "navigation": "admin_ui.navigation.side_bar",
     },
-    "COLORS": {
-        "primary": {
-            "50": "#ecfdf5",
-            "100": "#d1fae5",
-            "200": "#a7f3d0",
-            "300": "#6ee7b7",
-            "400": "#34d399",
-            "500": "#10b981",
-            "600": "#047857",  # white on it, and it on white, have to be read
-            "700": "#065f46",
-            "800": "#064e3b",
-            "900": "#04402f",
-            "950": "#022c22",
-        }
-    },
+    "COLORS": lambda request: {},  # in colors.css: here they would become an inline style sheet
 }

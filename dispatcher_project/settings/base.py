@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,18 @@ env = environ.Env()
 DATA_DIR = Path(env.str("DISPATCHER_DATA_DIR", default=str(BASE_DIR / "var")))
 DISPATCHER = read_settings(env)
 
-# who comes by https never sends the admin's session in the clear
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = DISPATCHER.public_url.startswith("https://")
+# what a browser keeps and sends, and what it lets a page do (docs/security.md)
+IS_HTTPS = DISPATCHER.public_url.startswith("https://")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
+_COOKIE = "__Host-" if IS_HTTPS else ""  # no other host of the domain can set a cookie of that name
+SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{_COOKIE}sessionid", f"{_COOKIE}csrftoken"
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = math.ceil(DISPATCHER.session_seconds)
+SECURE_HSTS_SECONDS = DISPATCHER.hsts_seconds if IS_HTTPS else 0
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
 
 SECRET_KEY = env.str("DJANGO_SECRET_KEY", default="")
 DEBUG = env.bool("DJANGO_DEBUG", default=False)
@@ -69,14 +80,18 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "admin_ui.security_headers.SecurityHeaders",
+    "admin_ui.admin_hosts.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "admin_ui.session_limits.SessionLimits",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
+    "admin_ui.busy_pages.PasswordsBusyMiddleware",
 ]
 
 ROOT_URLCONF = "dispatcher_project.urls"
@@ -163,8 +178,10 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = DATA_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before the packages' own
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
+PASSWORD_HASHERS = ["jobs.services.passwords.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413

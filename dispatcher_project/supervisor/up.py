@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from admin_ui.flower_address import FLOWER_PREFIX
+from admin_ui.flower_address import ADMIN_PATH, FLOWER_PREFIX
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
@@ -178,7 +178,7 @@ def _welcome(facts: Mapping[str, object], *, folder: DataFolder, password: str, 
 Ready after {seconds:.0f} s.
 
   API      {address}/api/v1        docs {address}/api/v1/docs
-  Admin    {address}/admin/        {login}
+  Admin    {address}/{ADMIN_PATH}/        {login}
   Flower   {address}/{FLOWER_PREFIX}/        same login
   Keys     operator {facts["api_key"]}
            tenant   {facts["tenant_key"]}

@@ -4,6 +4,7 @@ complaint of the browser, nothing fetched from elsewhere, nothing that axe-core 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,6 +90,15 @@ class Desk:
             yield Visit(context.new_page(), self.url)
         finally:
             context.close()
+
+
+def wait_until(page: Any, condition: str, *, seconds: float = 60.0) -> None:
+    """condition: a JavaScript expression. Playwright's own `wait_for_function` evaluates inside the page,
+    which our Content-Security-Policy forbids there as everywhere."""
+    until = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < until, f"not within {seconds:g} s: {condition}"
+        page.wait_for_timeout(50)
 
 
 def _session(user: User) -> str:

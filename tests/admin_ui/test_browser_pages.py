@@ -23,7 +23,7 @@ from jobs import transitions
 from jobs.models import Job
 from jobs.retry import Ending, RetryPolicy
 from jobs.services import ports
-from tests.admin_ui.browser import PHONE, Desk
+from tests.admin_ui.browser import PHONE, Desk, wait_until
 from tests.builders import make_job, make_model, make_running, make_server
 from tests.jobs.sweeps.conftest import open_index
 
@@ -99,7 +99,7 @@ def test_a_jobs_timeline_grows_while_it_runs(desk: Desk, works: Works) -> None:
         assert "queued 5.00 s" in page.inner_text(".lane-words")
         image = page.locator("figure img")
         image.scroll_into_view_if_needed()
-        page.wait_for_function("document.querySelector('figure img').naturalWidth === 1")
+        wait_until(page, "document.querySelector('figure img').naturalWidth === 1")
         assert page.get_attribute("a[href='https://elsewhere.example/clip.mp4']", "rel").startswith(
             "noopener"
         )
@@ -126,7 +126,7 @@ def test_a_dialog_opens_although_its_button_was_replaced_meanwhile(desk: Desk, w
 
         def answer_late(route: Any) -> None:
             make_running(job, at=timezone.now())
-            page.wait_for_function("!document.querySelector('#job-live').isOld")
+            wait_until(page, "!document.querySelector('#job-live').isOld")
             route.continue_()
 
         page.route("**/cancel_one/", answer_late)

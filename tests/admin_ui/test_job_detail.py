@@ -56,8 +56,8 @@ def test_the_page_tells_the_whole_story(viewer: Client) -> None:
 
 
 def test_a_job_that_is_over_asks_no_more(viewer: Client) -> None:
-    assert "every 2s" not in page_of(viewer, job_in("completed"))
-    assert 'hx-trigger="every 2s' in page_of(viewer, job_in("running"))
+    assert 'hx-trigger="stale' not in page_of(viewer, job_in("completed"))
+    assert 'hx-trigger="stale"' in page_of(viewer, job_in("running"))
 
 
 def test_the_live_part_leaves_the_rest_alone_until_something_happens(viewer: Client) -> None:

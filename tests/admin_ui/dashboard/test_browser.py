@@ -17,7 +17,7 @@ from jobs.ids import new_id
 from jobs.models import Job, Rollup
 from jobs.rollups import HOUR, MINUTE, counted, span_begin
 from jobs.services import ports
-from tests.admin_ui.browser import DESKTOP, PHONE, Desk
+from tests.admin_ui.browser import DESKTOP, PHONE, Desk, wait_until
 from tests.builders import make_job, make_model, make_server, make_tenant
 from tests.jobs.sweeps.conftest import open_index
 
@@ -199,5 +199,5 @@ def test_nothing_is_exchanged_under_the_pointer(desk: Desk, works: Works) -> Non
         page.mouse.up()
         page.wait_for_selector("#ask[open]")  # the click is not lost
         page.click("#ask button[value=no]")
-        page.wait_for_function("!document.getElementById('off-box-1').mark")  # what was held back came then
+        wait_until(page, "!document.getElementById('off-box-1').mark")  # what was held back came then
         visit.assert_quiet()

@@ -1,0 +1,55 @@
+"""How long a sign-in to the admin lasts: in all, and without a click. That its account was deactivated, lost
+its staff right or has a new password, Django looks up with each request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import logout, user_logged_in
+from django.dispatch import receiver
+from django.http import HttpRequest, HttpResponse
+
+BEGAN, SEEN = "signed_in_at", "seen_at"
+"""In the session: Unix seconds."""
+NOTE_SECONDS = 60.0
+"""A click is written down this often at most."""
+
+
+class SessionLimits:
+    """Signs out who signed in too long ago, or did nothing for too long."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if settings.SESSION_COOKIE_NAME in request.COOKIES and request.user.is_authenticated:
+            self._limit(request)
+        return self._get_response(request)
+
+    def _limit(self, request: HttpRequest) -> None:
+        now, most = time.time(), settings.DISPATCHER
+        began = request.session.setdefault(BEGAN, now)
+        seen = request.session.setdefault(SEEN, began)
+        if not (0 <= now - began <= most.session_seconds and now - seen <= most.session_idle_seconds):
+            logout(request)
+        elif now - seen >= min(NOTE_SECONDS, most.session_idle_seconds / 4) and is_click(request):
+            request.session[SEEN] = now
+
+
+def is_click(request: HttpRequest) -> bool:
+    """Not what a page asks by itself: its event stream, and what it shows anew after an event."""
+    is_stream = "text/event-stream" in request.headers.get("Accept", "")
+    refreshes = request.method == "GET" and "HX-Request" in request.headers
+    is_data = request.headers.get("X-Requested-With") == "XMLHttpRequest"  # of Flower's tables
+    return not (is_stream or refreshes or is_data)
+
+
+@receiver(user_logged_in, dispatch_uid="admin_ui.session_limits")
+def _begin(sender: Any, request: HttpRequest | None, **_: Any) -> None:
+    if request is not None:
+        now = time.time()
+        request.session[BEGAN], request.session[SEEN] = now, now
+        request.session.clear_expired()
