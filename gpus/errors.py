@@ -188,6 +188,12 @@ class LeaseLost(GpuError):
     suspect = True
 
 
+class StaleFence(LeaseLost):
+    """The server refused: it knows a later lease of this slot. Nothing of this attempt runs there."""
+
+    suspect = False
+
+
 ERRORS_BY_CODE: dict[str, type[GpuError]] = {
     error.code: error
     for error in (

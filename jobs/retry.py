@@ -21,7 +21,8 @@ _PAUSES_AT_NO_COST = ("connect", "does_not_fit")
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share).
-    same_failures: equal failures in a row that end the job; 0: no number of them does."""
+    same_failures: equal failures in a row that end the job; 0: no number of them does. free_attempts: so many
+    cost nothing without a pause of the job; 0: any number."""
 
     max_retries: int = 50
     base_seconds: float = 1.0
@@ -30,6 +31,7 @@ class RetryPolicy:
     free_connects: int = 3
     poison_deaths: int = 3
     same_failures: int = 3
+    free_attempts: int = 100
     at_most_once: bool = False
 
 
@@ -40,6 +42,7 @@ class Standing:
     seconds_left: until the job's deadline; None without one.
     faults_here: earlier GPU faults of this round on the same server.
     same_failures: counted failures in a row up to now; failure: the fingerprint that they share.
+    attempts: all of the job's, with this one, counted or not.
     """
 
     tries: int = 0
@@ -51,6 +54,7 @@ class Standing:
     faults_here: int = 0
     same_failures: int = 0
     failure: str = ""
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,9 @@ def decide_end(
     delay = 0.0
     if counted or error.code in _PAUSES_AT_NO_COST:
         delay = retry_delay_seconds(max(tries, free_connects, 1) - 1, policy, chance=chance)
+    elif 0 < policy.free_attempts < standing.attempts - tries:
+        beyond = standing.attempts - tries - policy.free_attempts
+        delay = retry_delay_seconds(beyond - 1, policy, chance=chance)
     if standing.seconds_left is not None and standing.seconds_left <= delay:
         return end(
             JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"

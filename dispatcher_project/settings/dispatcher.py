@@ -63,6 +63,9 @@ class DispatcherSettings:
     retry_cap_seconds: float = 30.0
     retry_jitter: float = 0.1
     free_connect_tries: int = 3
+    free_attempts: int = 100
+    """Attempts of a job that cost no try (busy, refused, interrupted) and are followed by the next one at
+    once; after so many it pauses like after a try that counts, up to `retry_cap_seconds`. 0: never."""
     poison_deaths: int = 3
     same_failures: int = 3
     """Equal failures of a job in a row (run_failed, server_error, timeout) that make it a dead letter.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
+from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, RunFailed, ServerFailed, ServerLost, StaleFence
 from gpus.handlers.errors import MAX_TRACEBACK
 from gpus.handlers.gpu_words import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
@@ -27,9 +27,7 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
     """The price of an answer to a POST that is not 2xx."""
     status, text, said = response.status, f"{response.status}: {message_of(response)}", _said(response)
     if status == 409 and _code(said) == "stale_fence":
-        error = LeaseLost(f"The server knows a later lease of this slot. {text}")
-        error.suspect = False  # it refused: nothing of this attempt runs there
-        return error
+        return StaleFence(f"The server knows a later lease of this slot. {text}")
     if status in _BUSY:
         return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
     if _code(said) == "gpu_fault" or (status >= 500 and _is_gpu_fault(said, message_of(response))):

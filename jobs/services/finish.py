@@ -40,6 +40,7 @@ def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
         free_connects=knobs.free_connect_tries,
         poison_deaths=knobs.poison_deaths,
         same_failures=knobs.same_failures,
+        free_attempts=knobs.free_attempts,
         at_most_once=spec.at_most_once,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.errors import ConnectFailed, GpuBusy, GpuError
+from gpus.errors import ConnectFailed, GpuBusy, GpuError, StaleFence
 
 FIRST_SECONDS, CAP_SECONDS = 1.0, 30.0
 
@@ -12,9 +12,9 @@ class ServerRests:
         self._next: dict[str, float] = {}
 
     def after(self, server: str, error: GpuError | None) -> float | None:
-        """Of one that said it is busy, or can't be reached: what it asked for, if that is a second or more;
-        else 1 s doubling to 30 s, forgotten at its first answer. None: it did not refuse."""
-        if not isinstance(error, (GpuBusy, ConnectFailed)):
+        """Of one that said it is busy, refused the lease, or can't be reached: what it asked for, if that is
+        a second or more; else 1 s doubling to 30 s, forgotten at its first answer. None: no refusal."""
+        if not isinstance(error, (GpuBusy, ConnectFailed, StaleFence)):
             self.answered(server)
             return None
         rest = self.broke(server)

@@ -258,4 +258,5 @@ def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
         faults_here=faults,
         same_failures=job.same_failures,
         failure=job.error_fingerprint,
+        attempts=job.attempts_made,
     )

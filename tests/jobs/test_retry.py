@@ -16,6 +16,7 @@ from gpus.errors import (
     RunTimedOut,
     ServerFailed,
     ServerLost,
+    StaleFence,
     Verdict,
 )
 from gpus.runners.transport import ResponseTooLarge
@@ -46,6 +47,21 @@ def test_busy_costs_nothing_and_is_never_capped(tries):
     assert decision.job is JobState.QUEUED
     assert decision.attempt is AttemptState.REFUSED
     assert (decision.counted, decision.tries) == (False, tries)
+
+
+@pytest.mark.parametrize("error", [GpuBusy(), StaleFence(), Interrupted()], ids=str)
+@pytest.mark.parametrize(
+    ("attempts", "tries", "delay"), [(5, 0, 0.0), (6, 1, 0.0), (6, 0, 1.0), (7, 0, 2.0), (10_000, 2, 30.0)]
+)
+def test_a_job_that_is_refused_for_ever_pauses_longer_each_time(
+    error: GpuError, attempts: int, tries: int, delay: float
+) -> None:
+    policy = RetryPolicy(max_retries=2, free_attempts=5)
+    decision = decide(error, Standing(tries=tries, attempts=attempts), policy)
+    assert (decision.delay_seconds, decision.counted, decision.tries) == (delay, False, tries)
+    assert decision.job is (JobState.RETRYING if delay else JobState.QUEUED)
+    never = decide(error, Standing(tries=tries, attempts=attempts), RetryPolicy(free_attempts=0))
+    assert never.job is JobState.QUEUED
 
 
 def test_interrupted_costs_no_try_and_no_crash_count():

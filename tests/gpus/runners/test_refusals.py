@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpus.errors import BadInput, GpuBusy, GpuFault, LeaseLost, RunFailed, ServerFailed, ServerLost
+from gpus.errors import BadInput, GpuBusy, GpuFault, RunFailed, ServerFailed, ServerLost, StaleFence
 from gpus.runners.base import Response
 from gpus.runners.refusals import error_of, failure_of, message_of, retry_after_seconds
 
@@ -40,7 +40,7 @@ def test_each_status_has_its_price(status, error):
 
 def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():
     error = error_of(Response(409, {}, b'{"code": "stale_fence"}'), now=NOW)
-    assert isinstance(error, LeaseLost)
+    assert isinstance(error, StaleFence)
     assert not error.suspect
 
 

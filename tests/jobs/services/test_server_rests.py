@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.errors import BadInput, ConnectFailed, GpuBusy, ServerFailed, ServerLost
+from gpus.errors import BadInput, ConnectFailed, GpuBusy, ServerFailed, ServerLost, StaleFence
 from gpus.runners.base import Accepted
 from jobs.services.worker import GpuWorker
 from tests.builders import make_ports
@@ -16,7 +16,11 @@ def worker() -> GpuWorker:
     return GpuWorker(make_ports())
 
 
-@pytest.mark.parametrize("error", [GpuBusy(), ConnectFailed()], ids=lambda error: error.code)
+@pytest.mark.parametrize(
+    "error",
+    [GpuBusy(), GpuBusy(retry_after_seconds=0.0), ConnectFailed(), StaleFence()],
+    ids=["busy", "busy, again in 0 s", "connect", "stale fence"],
+)
 def test_it_rests_a_second_doubling_to_thirty(worker, error):
     rests = [worker.rests.after("gpu-1", error) for _ in range(7)]
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]

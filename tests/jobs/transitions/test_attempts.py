@@ -52,6 +52,16 @@ def test_a_start_moves_the_job_and_numbers_the_attempt():
     assert types(job) == ["queued", "started"]
 
 
+@pytest.mark.parametrize(("made", "state"), [(100, JobState.QUEUED), (101, JobState.RETRYING)])
+def test_a_job_that_was_refused_a_hundred_times_pauses(made: int, state: JobState) -> None:
+    job = make_job()
+    Job.objects.filter(id=job.id).update(attempts_made=made - 1)
+    _, attempt_id = start(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(GpuBusy())))
+    job.refresh_from_db()
+    assert (job.state, job.tries) == (state, 0)
+
+
 def test_a_repeated_start_changes_nothing():
     job = make_job()
     _, attempt_id = start(job)
