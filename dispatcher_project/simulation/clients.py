@@ -132,10 +132,13 @@ class Clients:
         world.scheduler.sleep(max(0.0, order.at - world.scheduler.now))
         again = 0.2
         while True:
+            asked_at = world.scheduler.now
             try:
                 done = world.web.ask(
                     lambda ports: submit_job(_request(order), tenant=order.tenant, ports=ports)
                 )
+                if world.forgot_since(asked_at):
+                    continue  # the answer may tell of a commit that is gone
                 order.job_ids.add(done.job.id)
                 order.accepted_at = world.scheduler.now
                 break
@@ -156,8 +159,11 @@ class Clients:
             return  # forgotten; the caller of a later look-up cancels it
         (job_id, *_) = sorted(order.job_ids)
         for _ in range(20):
+            asked_at = self._world.scheduler.now
             try:
                 self._world.web.ask(lambda ports: cancel_job(job_id, ports=ports))
+                if self._world.forgot_since(asked_at):
+                    continue
                 order.cancel_asked_at = self._world.scheduler.now
                 return
             except NotCancellable:

@@ -20,8 +20,6 @@ from dispatcher_project.simulation.world import WARM_UP_SECONDS, World
 LEASE_SECONDS = 15.0
 OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
 """How much more often than others."""
-NAMED_ONLY = frozenset({"database_forgets"})
-"""Faults that are not in the default mix."""
 CLOCKS = frozenset(
     {
         "callbacks_clock_steps",
@@ -87,7 +85,7 @@ class Planned:
 
 def make_plan(seed: int, size: Size) -> list[Planned]:
     chance = random.Random(f"{seed} nemesis")
-    names = size.names or {*(FAULTS.keys() - NAMED_ONLY), *size.also}
+    names = size.names or FAULTS.keys()
     kinds = [name for name in sorted(names) for _ in range(OFTEN.get(name, 1))]
     planned = (
         Planned(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """names: which faults; all of the default mix where empty. also: faults played beside the default mix.
-    keeps_history: also of good seeds."""
+    """names: which faults; all where empty. keeps_history: also of good seeds."""
 
     jobs: int = 40
     faults: int = 20
     names: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
     keeps_history: bool = False
 
     @property

@@ -61,6 +61,7 @@ QUEUED_SECONDS = 60.0
 WARM_UP_SECONDS = 3.0
 """Until the first index is whole."""
 RUN_LIMIT_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 SHORT_MODEL = "tiny"
 SHORT_TURNS = 3
 """Less than in life, so that a line of few jobs sees a thread hand back."""
@@ -128,7 +129,7 @@ class World:
         """When the last of them ended."""
         self.forgotten: list[tuple[float, float]] = []
         """Spans whose commits the database has lost."""
-        self._is_forgetting = False
+        self._is_forgetting, self._asking_again = False, 0  # operators who repeat what it lost
         self.on_forgotten: Callable[[], None] = lambda: None
         self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
         """By a client of the tenant, which run for so many seconds each."""
@@ -288,13 +289,31 @@ class World:
         """By an operator, until it is done, for the last word must stand, or patience is over."""
         until = self.scheduler.now + patience_seconds
         while self.scheduler.now < until:
-            try:
-                self.web.ask(ask)
-                self._operations.append((self.scheduler.now, ask))
+            if self._asking_again:  # what came before must not undo it
+                self.scheduler.sleep(0.5)
+            elif self._operate_once(ask):
                 return
-            except Exception as error:
-                self.scheduler.note("operator", f"failed: {error}")
-                self.scheduler.sleep(1.0)
+
+    def _operate_once(self, ask: Callable[[Ports], object]) -> bool:
+        asked_at = self.scheduler.now
+        try:
+            self.web.ask(ask)
+        except Exception as error:
+            self.scheduler.note("operator", f"failed: {error}")
+            self.scheduler.sleep(1.0)
+            return False
+        if self.forgot_since(asked_at):
+            return False
+        self._operations.append((self.scheduler.now, ask))
+        return True
+
+    def _operate_again(self, asks: Sequence[Callable[[Ports], object]]) -> None:
+        """What was forgotten, in its order."""
+        for ask in asks:
+            until = self.scheduler.now + PATIENCE_SECONDS
+            while self.scheduler.now < until and not self._operate_once(ask):
+                pass
+        self._asking_again -= 1
 
     def forget_commits(self, seconds: float) -> None:
         """The database loses what it commits from now until so many seconds later. Clients and operators who
@@ -309,15 +328,19 @@ class World:
         self.database.sever(self.known)
         _forget_registry()
         self.forgotten.append((since, self.scheduler.now))
-        for at, ask in list(self._operations):
-            if at >= since:
-                self.scheduler.spawn(self.outside, partial(self.operate, ask))
+        self._asking_again += 1
+        asks = [ask for at, ask in self._operations if at >= since]
+        self.scheduler.spawn(self.outside, partial(self._operate_again, asks))
         while self.weather.is_database_down(self.outside.name):
             self.scheduler.sleep(0.5)
         self.on_forgotten()
 
     def is_forgotten(self, at: float) -> bool:
         return any(since <= at <= until for since, until in self.forgotten)
+
+    def forgot_since(self, at: float) -> bool:
+        """Whether the database lost commits after this moment: an answer of then may tell of one of them."""
+        return any(until >= at for _, until in self.forgotten)
 
     # -- messages --------------------------------------------------------------------------------------
 

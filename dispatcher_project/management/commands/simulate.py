@@ -39,18 +39,13 @@ class Command(BaseCommand):
         parser.add_argument("--faults", type=int, default=Size().faults, help="faults per seed (default 20)")
         parser.add_argument("--only", default="", metavar="A,B", help="only these faults")
         parser.add_argument(
-            "--also", default="", metavar="A,B", help="these faults beside the usual ones, which lack them"
-        )
-        parser.add_argument(
             "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
         )
         parser.add_argument("--history", type=Path, metavar="FILE", help="with --seed: where every step goes")
 
     def handle(self, **options: Any) -> None:
-        names, also = (
-            tuple(name for name in options[option].split(",") if name) for option in ("only", "also")
-        )
-        if unknown := sorted({*names, *also} - set(KINDS)):
+        names = tuple(name for name in options["only"].split(",") if name)
+        if unknown := sorted(set(names) - set(KINDS)):
             raise CommandError(
                 f"no fault is named {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}",
                 returncode=WRONG,
@@ -58,7 +53,7 @@ class Command(BaseCommand):
         if options["faults"] < 0:
             raise CommandError("--faults must not be negative", returncode=WRONG)
         one = options["seed"]
-        size = Size(options["jobs"], options["faults"], names, also, keeps_history=one is not None)
+        size = Size(options["jobs"], options["faults"], names, keeps_history=one is not None)
         seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
         processes = min(options["processes"], len(seeds))
         began, cost, broken = time.monotonic(), Counter[str](), list[int]()
@@ -105,7 +100,6 @@ class Command(BaseCommand):
         elif verdict.broken:
             self.stdout.write("  the last steps:\n" + "".join(f"  {step}" for step in steps[-SHOWN_STEPS:]))
         only = f" --only {','.join(size.names)}" if size.names else ""
-        only += f" --also {','.join(size.also)}" if size.also else ""
         self.stdout.write(
             f"  replay: python3 manage.py simulate --seed {verdict.seed} --jobs {size.jobs} "
             f"--faults {size.faults}{only} --history steps.txt"
