@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('jobs', '0015_refusals_folded'),
+        ('jobs', '0016_pushes_per_attempt'),
     ]
 
     operations = [
