@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 from django.core.management import get_commands, load_command_class
 
+from dispatcher_project.hostile.options import parser as hostile_parser
+from dispatcher_project.proving.options import HOSTILE
 from dispatcher_project.supervisor.data_folder import ROOT
 
 _COMMAND = re.compile(
@@ -34,12 +37,18 @@ def commands(text: str) -> list[tuple[str, list[str]]]:
     return [(name, shlex.split(re.sub(r"[][]", "", words))) for name, words in found]
 
 
+def parser_of(name: str, words: list[str]) -> ArgumentParser:
+    if name == "prove" and HOSTILE in words:
+        words.remove(HOSTILE)
+        return hostile_parser()
+    return load_command_class(get_commands()[name], name).create_parser("manage.py", name)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_take_what_the_pages_give_them(page: Path) -> None:
     for name, words in commands(page.read_text()):
         if name not in _WITHOUT_PARSER:
-            command = load_command_class(get_commands()[name], name)
-            parser = command.create_parser("manage.py", name)
+            parser = parser_of(name, words)
             if words != ["--help"]:  # every command takes it, and it alone
                 parser.parse_args(words)
 

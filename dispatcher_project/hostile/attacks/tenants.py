@@ -34,7 +34,7 @@ class BreaksItsModel(Attack):
     patience_seconds = 8.0
     cancellable = True
 
-    def body(self) -> Body:
+    def body(self, number: int) -> Body:
         raise NotImplementedError
 
     def prepare(self, ground: Ground) -> None:
@@ -53,7 +53,7 @@ class BreaksItsModel(Attack):
         self.must(self.model not in open_circuits(ground), "the model's circuit is open for all")
 
     def _submit(self, ground: Ground, count: int) -> None:
-        jobs = {"jobs": [{"model": self.model, **self.body()}] * count}
+        jobs = {"jobs": [{"model": self.model, **self.body(number)} for number in range(count)]}
         self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
 
     def _submit_more(self, ground: Ground, until: float) -> None:
@@ -66,10 +66,10 @@ class BreaksItsModel(Attack):
 
 
 class ShortRuns(BreaksItsModel):
-    id, title = "s26", "40 jobs that are stopped after 10 ms of running"
+    id, title = "s26", "40 jobs that are stopped after 10 ms or 1 s of running"
 
-    def body(self) -> Body:
-        return {"max_run_seconds": 0.01, "payload": {"number": 0, "seconds": 5.0}}
+    def body(self, number: int) -> Body:
+        return {"max_run_seconds": (0.01, 1.0)[number % 2], "payload": {"number": 0, "seconds": 5.0}}
 
 
 class ShortRunsPlain(ShortRuns):
@@ -81,7 +81,7 @@ class BadInputs(BreaksItsModel):
     id, title = "s25", "60 jobs whose payload makes the model fail"
     jobs = 60
 
-    def body(self) -> Body:
+    def body(self, number: int) -> Body:
         return {"payload": {"number": 0, "seconds": 0.0, "fault": "fail"}}
 
 
