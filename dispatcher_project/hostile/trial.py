@@ -92,7 +92,7 @@ def play(ground: Ground, attack: Attack, quiet: Quiet) -> Story:
     story.skipped = attack.skip(ground)
     if story.skipped:
         return story
-    begun = ended = time.time()
+    begun = played = time.time()
     try:
         attack.prepare(ground)
         quiet.measure(ground, ground.options.quiet_seconds)
@@ -100,21 +100,21 @@ def play(ground: Ground, attack: Attack, quiet: Quiet) -> Story:
         story.quiet_p99 = percentile(quiet.samples, 0.99)
         pids = ground.pids()
         forget(pids)
-        begun = ended = time.time()
+        begun = time.time()
         attack.play(ground, time.monotonic() + (ground.options.seconds or attack.seconds))
     except CannotProve as error:
         attack.wrong(f"it could not be played: {error}")
     finally:
-        ended = max(time.time(), begun + 1.0)
+        played = max(time.time(), begun + 1.0)
         with contextlib.suppress(CannotProve):
             attack.end(ground)
-    story.seconds = ended - begun
-    _recover(ground, attack, story, ended)
+    story.seconds = played - begun
+    _recover(ground, attack, story, max(time.time(), played))
     peaks = peaks_mb(ground.pids())
     if story.recovery is None and not ground.rescue():
         raise CannotProve(f"the dispatcher did not come back after {attack.id}")
     attack.check(ground)
-    seen = _seen(ground, attack, begun, ended)
+    seen = _seen(ground, attack, begun, played)
     story.neighbour = dict(figures(seen))
     story.memory_mb = peaks
     story.answers = dict(attack.answers.most_common(12))
@@ -130,7 +130,8 @@ def play(ground: Ground, attack: Attack, quiet: Quiet) -> Story:
 
 
 def _recover(ground: Ground, attack: Attack, story: Story, ended: float) -> None:
-    """The bound counts from the end of the attack to the begin of a quiet second."""
+    """The bound counts from the end of the attack, and of what tidies up after it, to the begin of a quiet
+    second."""
     until = time.time() + _PATIENCE_SECONDS
     ready_at: float | None = None
     while time.time() < until:
