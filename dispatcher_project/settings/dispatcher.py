@@ -168,7 +168,8 @@ class DispatcherSettings:
     admin_hosts: tuple[str, ...] = ()
     """Names under which the admin answers; elsewhere it is a 404. Empty: under all."""
     metrics_token: str = ""
-    """What `/metrics` wants as ``Authorization: Bearer …``; empty: it asks nobody."""
+    """What `/metrics` wants as ``Authorization: Bearer …``. Empty: it answers 401 to everybody; ``open``: it
+    asks for none, and names no tenant."""
     secret_key: str = ""
     """Derives the keys for stored secrets and push tokens; falls back to Django's SECRET_KEY."""
 

@@ -6,12 +6,14 @@ import atexit
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from .base import *  # noqa: F403
-from .base import database
+from .base import DISPATCHER, database
 from .celery import broker_url
 
+DISPATCHER = replace(DISPATCHER, metrics_token=DISPATCHER.metrics_token or "open")
 SECRET_KEY = "tests-only-" + "x" * 40
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")

@@ -90,8 +90,10 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
     ports = _ports(options)
     known = folder.read("secrets.json")
     password = known.setdefault("admin_password", secrets.token_urlsafe(12))
+    metrics_token = known.setdefault("metrics_token", secrets.token_urlsafe(24))
     folder.write("secrets.json", known)
     shared = settings_environment(folder, host=options.host, port=ports.web, given=os.environ)
+    shared["DISPATCHER_METRICS_TOKEN"] = os.environ.get("DISPATCHER_METRICS_TOKEN") or metrics_token
     environment = {
         "DISPATCHER_LOG_STYLE": "console",
         "MALLOC_ARENA_MAX": "2",  # glibc gives every thread its own heap otherwise: 100 MB over all

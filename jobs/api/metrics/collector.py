@@ -18,31 +18,41 @@ from jobs.api.errors import answer
 from jobs.api.metrics import fleet, line, machines, upkeep, work
 from jobs.services import ports as wiring
 
+OPEN_METRICS = "open"
+"""The token that says: asks for none."""
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="dispatcher metrics"'}
+_NO_TOKEN = (
+    "DISPATCHER_METRICS_TOKEN is not set: an operator gives it a long random text, or `open` where only "
+    "Prometheus reaches this address."
+)
+
 
 def metrics(request: HttpRequest) -> HttpResponse:
     refusal = _refusal(request)
     if refusal is not None:
         return answer(refusal)
     collectors = CollectorRegistry(auto_describe=False)
-    # tenants are named only to who has sent the token: without one set, anybody may ask
-    collectors.register(DispatcherCollector(name_tenants=bool(settings.DISPATCHER.metrics_token)))
+    # tenants are named only to a reader that has sent the token
+    is_open = settings.DISPATCHER.metrics_token == OPEN_METRICS
+    collectors.register(DispatcherCollector(name_tenants=not is_open))
     return HttpResponse(generate_latest(collectors), content_type=CONTENT_TYPE_LATEST)
 
 
 def _refusal(request: HttpRequest) -> Problem | None:
     """None: no token is asked for, or this is it."""
     wanted: str = settings.DISPATCHER.metrics_token
-    if not wanted:
+    if wanted == OPEN_METRICS:
         return None
     scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
-    challenge = {"WWW-Authenticate": 'Bearer realm="dispatcher metrics"'}
+    if not wanted:
+        return Problem(401, "not_authenticated", _NO_TOKEN, headers=_CHALLENGE)
     if not scheme:
-        return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=challenge)
+        return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=_CHALLENGE)
     # in constant time: how long it takes must not tell how much of it is right
     is_right = hmac.compare_digest(sent.strip().encode(), wanted.encode())
     if scheme.lower() == "bearer" and is_right:
         return None
-    return Problem(401, "invalid_key", "This is not the token for the metrics.", headers=challenge)
+    return Problem(401, "invalid_key", "This is not the token for the metrics.", headers=_CHALLENGE)
 
 
 class DispatcherCollector(Collector):

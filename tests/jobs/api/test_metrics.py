@@ -253,6 +253,14 @@ def test_tenants_are_named_only_to_who_has_the_token(
     assert found['dispatcher_paused{kind="tenant",name="globex"}'] == 1
 
 
+def test_without_a_token_set_nobody_is_told(anonymous: APIClient, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token="")
+    for sent in ({}, {"HTTP_AUTHORIZATION": "Bearer "}, {"HTTP_AUTHORIZATION": "Bearer open"}):
+        answer = anonymous.get("/metrics", **sent)
+        assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")
+        assert "DISPATCHER_METRICS_TOKEN" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("token", ["two words", "schlüssel", "line\nbreak"])
 def test_a_token_that_no_header_can_carry_is_refused_at_start(token: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="DISPATCHER_METRICS_TOKEN"):
