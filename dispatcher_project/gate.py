@@ -94,6 +94,7 @@ def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
             "from importlinter.cli import lint_imports_command as c; c()",
         ),
         "mypy": (*module, "mypy", "."),
+        "secrets": (*module, "dispatcher_project.supply.secrets"),
     }
     return [threads.submit(_checked, name, _started(command)) for name, command in checks.items()]
 

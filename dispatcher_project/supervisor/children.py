@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from admin_ui.flower_address import FLOWER_PREFIX
 from dispatcher_project.embedded import answers_ping, require_valkey, valkey_command
+from gpus.node.config import TOKEN_VARIABLE
 
 from .data_folder import DataFolder
 from .signs import LOOPBACK, http_says_ok, port_is_open
@@ -97,10 +98,11 @@ def plan_of_up(
     ports: Ports,
     environment: Mapping[str, str],
     password: str,
+    node_token: str,
     local: Local | None = None,
 ) -> Plan:
-    """environment: of every child. password: Flower's, for the user admin. local: what a worker on this
-    machine holds itself. Raises RuntimeError without a Valkey to start."""
+    """environment: of every child. password: Flower's, for the user admin. node_token: of the demo's GPU
+    servers. local: what a worker on this machine holds itself. Raises RuntimeError without a Valkey."""
     python = sys.executable
     manage = (python, "manage.py")
     grace = float(environment.get("DISPATCHER_DEPLOY_GRACE_SECONDS") or _GRACE_SECONDS)
@@ -121,7 +123,8 @@ def plan_of_up(
     }
     embedded = environment["REDIS_URL"] == embedded_redis_url(folder)
     valkey = (_valkey(folder, environment),) if embedded else ()
-    prepare = child("prepare", *manage, "seed_up", step=True, ready_seconds=300.0)
+    with_token = {**environment, TOKEN_VARIABLE: node_token}
+    prepare = ChildSpec("prepare", (*manage, "seed_up"), with_token, step=True, ready_seconds=300.0)
     services = [
         child(
             "gpu_worker", *manage, "gpu_worker", stop_seconds=grace + _LAST_SECONDS, overlaps=True,
@@ -157,7 +160,7 @@ def plan_of_up(
         services.append(child(LOCAL, *manage, "gpu_worker", *pinned, stop_seconds=grace + _LAST_SECONDS))
     demo: tuple[ChildSpec, ...] = ()
     if ports.demo is not None:
-        demo = (_demo(folder, environment, ports.demo),)
+        demo = (_demo(folder, with_token, ports.demo),)
     stop = [
         ("web",),
         ("gpu_worker", LOCAL),

@@ -91,6 +91,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
     known = folder.read("secrets.json")
     password = known.setdefault("admin_password", secrets.token_urlsafe(12))
     metrics_token = known.setdefault("metrics_token", secrets.token_urlsafe(24))
+    node_token = known.setdefault("node_token", secrets.token_urlsafe(24))
     folder.write("secrets.json", known)
     shared = settings_environment(folder, host=options.host, port=ports.web, given=os.environ)
     shared["DISPATCHER_METRICS_TOKEN"] = os.environ.get("DISPATCHER_METRICS_TOKEN") or metrics_token
@@ -111,6 +112,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         ports=ports,
         environment=environment,
         password=password,
+        node_token=node_token,
         local=Local(options.gpu, options.local) if options.local else None,
     )
     told_before = False

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from dispatcher_project.bootstrap import ROOT
 
+from .project import extras as extras_of
+
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
@@ -20,6 +22,15 @@ def parser() -> argparse.ArgumentParser:
     lock.add_argument(
         "--upgrade", nargs="*", metavar="NAME", help="to the newest versions: all, or these packages"
     )
+    extra = argparse.ArgumentParser(add_help=False)
+    extra.add_argument(
+        "--extra", action="append", default=[], metavar="NAME", help="with this extra's packages"
+    )
+    sbom = commands.add_parser("sbom", parents=[extra], help="the packages as a CycloneDX bill of materials")
+    sbom.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+    commands.add_parser("audit", parents=[extra], help="ask the advisory database about the pinned packages")
+    commands.add_parser("licences", help="each package's licence; fails where one is not allowed")
+    commands.add_parser("secrets", help="look for keys and passwords in the repository's files")
     return made
 
 
@@ -36,8 +47,55 @@ def _lock(options: argparse.Namespace) -> int:
         changes = refresh(ROOT, upgrade=options.upgrade)
     except LockError as error:
         return _could_not(f"supply lock: {error}")
-    _show("\n".join(changes) or "constraints.txt: the same versions as before")
+    _show("\n".join(changes) or "constraints.txt is written; no version changed")
     return 0
+
+
+def _sbom(options: argparse.Namespace) -> int:
+    from .sbom import make_sbom
+
+    text = make_sbom(ROOT, _known(options.extra))
+    if options.output is None:
+        _show(text)
+    else:
+        options.output.write_text(f"{text}\n")
+    return 0
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from .audit import NotAudited, audit
+
+    try:
+        found = audit(ROOT, _known(options.extra))
+    except NotAudited as error:
+        return _could_not(f"supply audit: nothing is known, the advisory database can't be asked: {error}")
+    count = len(found.vulnerabilities)
+    _show("\n".join([*found.vulnerabilities, f"{count} known vulnerabilities in {found.asked} packages"]))
+    return int(bool(count))
+
+
+def _licences(_: argparse.Namespace) -> int:
+    from .licences import read_licences
+    from .lock_file import read_lock
+
+    found = read_licences(read_lock(ROOT / "constraints.txt").values())
+    for one in found:
+        name, licence = f"{one.pin.name} {one.pin.version}", one.expression or "not installed here"
+        notes = f"[{', '.join(sorted(one.pin.extras))}]" if one.pin.extras else ""
+        _show(f"{name:<40} {licence:<30} {notes}{'' if one.is_allowed else ' NOT ALLOWED'}".rstrip())
+    return int(not all(one.is_allowed for one in found))
+
+
+def _secrets(_: argparse.Namespace) -> int:
+    from .secrets import main as secrets
+
+    return secrets(ROOT)
+
+
+def _known(extras: list[str]) -> list[str]:
+    if unknown := sorted({*extras} - {*extras_of(ROOT)}):
+        parser().error(f"no such extra: {', '.join(unknown)}; there are {', '.join(extras_of(ROOT))}")
+    return extras
 
 
 def _could_not(text: str) -> int:
@@ -45,11 +103,8 @@ def _could_not(text: str) -> int:
     return 3
 
 
-def _show(text: str, file: Path | None = None) -> None:
-    if file is None:
-        sys.stdout.write(f"{text}\n")
-    else:
-        file.write_text(f"{text}\n")
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
 
 
-_COMMANDS = {"lock": _lock}
+_COMMANDS = {"lock": _lock, "sbom": _sbom, "audit": _audit, "licences": _licences, "secrets": _secrets}

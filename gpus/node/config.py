@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
+TOKEN_VARIABLE = "GPU_NODE_TOKEN"
 MODES = ("sync", "async", "auto")
 RESERVED_NAMES = frozenset({"health", "status", "cancel", "runs", "faults"})
 
@@ -28,6 +30,9 @@ class NodeConfig:
     log_runs: lines of ``GET /runs``. log_file: where starts, ends and refusals of runs are appended, one JSON
     object a line; empty: nowhere. cancel_wait_seconds: how long a cancel waits for the handler to stop.
     push: whether results are sent to ``X-Callback-Url``.
+    max_connections: each has a thread; a request waits on its own.
+    token: what every request sends as ``Authorization: Bearer <token>``; empty: none has to. A node that
+    other machines reach has one, unless it is `open_to_all`.
     """
 
     handler: str = ""
@@ -46,7 +51,10 @@ class NodeConfig:
     log_file: str = ""
     cancel_wait_seconds: float = 0.5
     max_body_bytes: int = 32 * 1024 * 1024
+    max_connections: int = 512
     push: bool = True
+    token: str = field(default="", repr=False)
+    open_to_all: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.handler) == bool(self.handlers):
@@ -59,8 +67,25 @@ class NodeConfig:
             raise ConfigError(f"direct_queue must not be negative, it is {self.direct_queue}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is 0 to 65535, not {self.port}")
+        if self.max_connections < 1:
+            raise ConfigError(f"a node has at least 1 connection, not {self.max_connections}")
+        if not self.token.isascii() or not self.token.isprintable() or " " in self.token:
+            raise ConfigError("the token must be printable ASCII without spaces")
+        if not (self.token or self.open_to_all or is_loopback(self.host)):
+            raise ConfigError(
+                f"other machines reach {self.host or 'every address'}: give a token (--token-file, --token "
+                f"or {TOKEN_VARIABLE}), or --open where only trusted machines are in the network"
+            )
         for model in self.handlers:
             check_name(model)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_name(model: str) -> None:

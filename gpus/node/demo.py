@@ -4,7 +4,7 @@ Once it serves, ``--ready-file`` holds ``{"pid", "servers": [{"server", "model",
 "model_fields"}]}``, which is also printed. Ends on SIGTERM or SIGINT, and with its parent.
 
 With ``--move`` it goes elsewhere if one of its ports is taken. Started again over the same file, it comes
-back where it was: its servers are registered there.
+back where it was: its servers are registered there. GPU_NODE_TOKEN in the environment: their token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gpus.node.config import ConfigError
+from gpus.node.config import TOKEN_VARIABLE, ConfigError
 from gpus.node.process import StopSignal, die_with_parent
 from gpus.node.simulator import DEFAULT_SECONDS, DemoServer, demo_fleet
 
@@ -55,18 +55,18 @@ def main() -> int:
 
 def _start(options: argparse.Namespace, slots: dict[str, int]) -> list[DemoServer]:
     """Raises OSError. That a port is free shows only when its server listens there."""
-    base = options.port_base
+    base, token = options.port_base, os.environ.get(TOKEN_VARIABLE, "")
     if options.move and options.ready_file and options.ready_file.exists():
         base = _port_of_before(options.ready_file)
     for _ in range(_MOVES if options.move else 0):
         try:
-            return demo_fleet(slots, port_base=base, host=options.host)
+            return demo_fleet(slots, port_base=base, host=options.host, token=token)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
             with socket.create_server((options.host, 0)) as probe:
                 base = min(probe.getsockname()[1], _LAST_PORT - len(slots))
-    return demo_fleet(slots, port_base=base, host=options.host)
+    return demo_fleet(slots, port_base=base, host=options.host, token=token)
 
 
 def _port_of_before(ready_file: Path) -> int:

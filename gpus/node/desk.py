@@ -21,6 +21,10 @@ from gpus.node.runs import Run, RunLog, RunOrder, Tally
 CANCELLED_ANSWER = b'{"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}'
 
 
+_MOST_SLOT_NAMES = 4096
+"""Of the dispatcher's slots here; more names are no slots of its."""
+
+
 class Refused(Exception):
     """The run is not let in. code: stable."""
 
@@ -162,6 +166,8 @@ class Desk:
             self._log.refuse(order, "stale_fence", running=len(self._active))
             raise Refused(409, "stale_fence", f"Slot {order.slot} was leased again since this was sent.")
         self._fences[order.slot] = order.fence
+        if len(self._fences) > _MOST_SLOT_NAMES:
+            del self._fences[next(iter(self._fences))]
 
     def _check_room(self, order: RunOrder) -> None:
         if self._draining:

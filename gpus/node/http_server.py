@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hmac
+import io
 import logging
 import select
 import selectors
@@ -14,26 +17,36 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
+from gpus.node.callers import Callers
+from gpus.node.reading import HeadTooLarge, Reading
 from gpus.node.wire import Reply, Request, reply_error
 
 log = logging.getLogger(__name__)
 
 Answer = Callable[[Request], Reply]
 
-_IDLE_SECONDS = 75.0
+_WRITE_SECONDS = 75.0
+_NO_DESCRIPTOR_SECONDS = 0.05
 _BACKLOG = 512
 
 
 class HttpServer:
-    """port: 0 takes a free one; it is kept for later `open`s."""
+    """port: 0 takes a free one; it is kept for later `open`s. token: what every request has to send as bearer
+    token; empty: none has to."""
 
-    def __init__(self, host: str, port: int, answer: Answer, *, max_body_bytes: int) -> None:
+    def __init__(
+        self, host: str, port: int, answer: Answer, *, max_body_bytes: int, max_connections: int, token: str
+    ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
-        self._lock = threading.Lock()
+        self.callers = Callers(max_connections)
+        self._wanted = f"Bearer {token}".encode() if token else b""
         self._listener: socket.socket | None = None
         self._doorbell: socket.socket | None = None
         self._accepting: threading.Thread | None = None
-        self._connections: dict[socket.socket, threading.Thread] = {}
+
+    def knows(self, authorization: str) -> bool:
+        """Whether a request with that header may ask; in the same time whatever it says."""
+        return not self._wanted or hmac.compare_digest(authorization.strip().encode(), self._wanted)
 
     def open(self) -> None:
         """Raises OSError if the port is taken."""
@@ -56,20 +69,11 @@ class HttpServer:
 
     def cut(self) -> None:
         """Ends every connection, also in the middle of a reply."""
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self.callers.cut()
 
     def join(self, timeout_seconds: float) -> None:
         """Waits for the threads of connections that were cut."""
-        until = time.monotonic() + timeout_seconds
-        with self._lock:
-            threads = list(self._connections.values())
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
+        self.callers.join(timeout_seconds)
 
     def _accept(self, listener: socket.socket, ears: socket.socket) -> None:
         with selectors.DefaultSelector() as selector, listener, ears:
@@ -77,16 +81,22 @@ class HttpServer:
             selector.register(ears, selectors.EVENT_READ)
             listener.setblocking(False)
             while all(key.fileobj is listener for key, _ in selector.select()):
-                with contextlib.suppress(OSError):  # it hung up before it was accepted
+                try:
                     connection, address = listener.accept()
-                    self._serve(connection, address)
+                except OSError as error:  # it hung up before it was accepted, or no descriptor is left
+                    if error.errno in (errno.EMFILE, errno.ENFILE):
+                        self.callers.end_oldest()
+                        time.sleep(_NO_DESCRIPTOR_SECONDS)
+                    continue
+                self._serve(connection, address)
 
     def _serve(self, connection: socket.socket, address: Any) -> None:
         thread = threading.Thread(
             target=self._converse, args=(connection, address), name=f"node-{self.port}-caller", daemon=True
         )
-        with self._lock:
-            self._connections[connection] = thread
+        if not self.callers.admit(connection, thread):
+            connection.close()
+            return
         try:
             thread.start()
         except RuntimeError:  # no more threads: the caller sees a closed connection
@@ -101,16 +111,30 @@ class HttpServer:
             self._forget(connection)
 
     def _forget(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._connections.pop(connection, None)
+        self.callers.forget(connection)
         connection.close()
 
 
 class _Conversation(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = _IDLE_SECONDS
+    timeout = _WRITE_SECONDS
     disable_nagle_algorithm = True
     server: HttpServer  # type: ignore[assignment]
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._reading = Reading(self.connection)
+        self.rfile = io.BufferedReader(self._reading, 64 * 1024)
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except HeadTooLarge:
+            self.close_connection = True
+            self._send(reply_error(431, "head_too_large", "The request's head is too large."))
+        self._reading.await_next_head()
+        self.server.callers.wait(self.connection)
 
     def do_GET(self) -> None:
         self._answer()
@@ -118,6 +142,12 @@ class _Conversation(BaseHTTPRequestHandler):
     do_POST = do_DELETE = do_PUT = do_GET
 
     def _answer(self) -> None:
+        self.server.callers.begin(self.connection)
+        if not self.server.knows(self.headers.get("Authorization", "")):
+            self.close_connection = True
+            self._send(reply_error(401, "invalid_token", "Send the node's token as bearer token."))
+            return
+        self._reading.await_body()
         body = self._read_body()
         if isinstance(body, Reply):
             self.close_connection = True
@@ -172,6 +202,7 @@ class _Conversation(BaseHTTPRequestHandler):
         head.extend(f"{name}: {value}" for name, value in reply.headers.items())
         if self.close_connection:
             head.append("Connection: close")
+        self.connection.settimeout(_WRITE_SECONDS)
         start = ("\r\n".join(head) + "\r\n\r\n").encode("latin-1")
         self.connection.sendall(start + reply.body)  # one packet: no wait between head and body
         if reply.chunks is not None:

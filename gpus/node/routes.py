@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gpus.node.server import Node
 
 
+MAX_FENCE = 2**53
+"""What every reader of JSON numbers holds exactly."""
+
+
 class Routes:
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -173,8 +177,8 @@ def _read_order(request: Request, handler: Handler) -> RunOrder:
     except foreign_json.NotReadable as error:
         raise ValueError(f"The body is not JSON: {error}") from error
     fence = request.header("x-fence")
-    if fence and not fence.isdigit():
-        raise ValueError("X-Fence is a whole number.")
+    if fence and not (fence.isascii() and fence.isdigit() and len(fence) <= 16 and int(fence) <= MAX_FENCE):
+        raise ValueError(f"X-Fence is a whole number of at most {MAX_FENCE}.")
     return RunOrder(
         handler=handler,
         payload=payload,

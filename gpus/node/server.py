@@ -47,7 +47,12 @@ class Node:
         self.stopping = threading.Event()
         self._reopening: threading.Timer | None = None
         self._http = HttpServer(
-            config.host, config.port, Routes(self).answer, max_body_bytes=config.max_body_bytes
+            config.host,
+            config.port,
+            Routes(self).answer,
+            max_body_bytes=config.max_body_bytes,
+            max_connections=config.max_connections,
+            token=config.token,
         )
 
     @property

@@ -79,15 +79,19 @@ class DemoServer:
         }
 
 
-def demo_fleet(slots: Mapping[str, int], *, port_base: int = 0, host: str = "127.0.0.1") -> list[DemoServer]:
-    """Starts one node per model, in this process. slots: by model. port_base: 0 takes free ports.
+def demo_fleet(
+    slots: Mapping[str, int], *, port_base: int = 0, host: str = "127.0.0.1", token: str = ""
+) -> list[DemoServer]:
+    """Starts one node per model, in this process. slots: by model. port_base: 0 takes free ports. token: of
+    each.
 
     zimg is sync, the others are async. Stop them with `DemoServer.node.stop`.
     """
     fleet: list[DemoServer] = []
     try:
         for index, (model, count) in enumerate(slots.items()):
-            fleet.append(_demo_server(model, count, port=port_base and port_base + index, host=host))
+            port = port_base and port_base + index
+            fleet.append(_demo_server(model, count, port=port, host=host, token=token))
     except OSError:
         for server in fleet:
             server.node.stop()
@@ -95,7 +99,7 @@ def demo_fleet(slots: Mapping[str, int], *, port_base: int = 0, host: str = "127
     return fleet
 
 
-def _demo_server(model: str, slots: int, *, port: int, host: str) -> DemoServer:
+def _demo_server(model: str, slots: int, *, port: int, host: str, token: str) -> DemoServer:
     mode = "sync" if model == "zimg" else "async"
     node = Node(
         NodeConfig(
@@ -103,6 +107,7 @@ def _demo_server(model: str, slots: int, *, port: int, host: str) -> DemoServer:
             slots=slots,
             port=port,
             host=host,
+            token=token,
             mode=mode,
             keep_runs=200,
             log_runs=2000,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpus.leasing.connect import connect
 from gpus.models import ModelConfig
+from gpus.node.config import TOKEN_VARIABLE
 from gpus.services.audit import cli_actor
 from gpus.services.registry import register_server
 from jobs.models import ApiKey, Tenant
@@ -44,7 +46,7 @@ class Command(BaseCommand):
         known["api_key"] = _kept_key(known.get("api_key"), operator, ApiKey.Kind.OPERATOR)
         known["tenant_key"] = _kept_key(known.get("tenant_key"), demo, ApiKey.Kind.TENANT)
         folder.write("secrets.json", known)
-        _register(folder.read(DEMO_FLEET).get("servers", []))
+        _register(folder.read(DEMO_FLEET).get("servers", []), os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def _keep_admin(password: str) -> bool:
@@ -88,10 +90,12 @@ def _kept_key(known: str | None, tenant: Tenant, kind: ApiKey.Kind) -> str:
     return create_key(tenant, kind, name=f"made by up for {tenant}")[1]
 
 
-def _register(entries: list[dict[str, Any]]) -> None:
-    """The demo's servers at their ports of this start. A model that is known keeps what an operator set."""
+def _register(entries: list[dict[str, Any]], token: str) -> None:
+    """The demo's servers at their ports of this start, with the token that they want. A model that is known
+    keeps what an operator set."""
+    headers = {"Authorization": f"Bearer {token}"} if token else None
     leases = production_ports().leases
     known = set(ModelConfig.objects.values_list("name", flat=True))
     for entry in entries:
         fields = None if entry["model"] in known else entry["model_fields"]
-        register_server(**{**entry, "model_fields": fields}, by=cli_actor(), leases=leases)
+        register_server(**{**entry, "model_fields": fields}, headers=headers, by=cli_actor(), leases=leases)

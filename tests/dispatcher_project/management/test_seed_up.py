@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from django.contrib.auth import get_user_model
 
-from dispatcher_project.management.commands.seed_up import _keep_admin
+from dispatcher_project.management.commands.seed_up import _keep_admin, _register
+from gpus.models import Server
+from gpus.services.secrets import decrypt
+from tests.builders import make_ports
+from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -20,3 +27,24 @@ def test_an_admin_of_before_keeps_the_password() -> None:
     get_user_model().objects.create_superuser("admin", "", "of before")
     assert not _keep_admin("sesame")
     assert get_user_model().objects.get(username="admin").check_password("of before")
+
+
+@pytest.mark.parametrize("token", ["of this start", ""])
+def test_the_demos_servers_are_registered_with_the_token_that_they_want(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases: Any = FakeLeases()
+    monkeypatch.setattr(
+        "dispatcher_project.management.commands.seed_up.production_ports", lambda: make_ports(leases)
+    )
+    entry = {
+        "server": "one",
+        "model": "zimg",
+        "endpoint": "http://127.0.0.1:1/zimg",
+        "slots": 1,
+        "model_fields": {},
+    }
+    _register([entry], "of the last start")
+    _register([entry], token)
+    kept = json.loads(decrypt(Server.objects.get(name="one").headers_encrypted))
+    assert kept == {"Authorization": f"Bearer {token or 'of the last start'}"}

@@ -36,6 +36,7 @@ def plan(
             ports=Ports(web=8000, flower=flower, demo=demo),
             environment={"REDIS_URL": embedded_redis_url(folder), **environment},
             password="open sesame",
+            node_token="of the demo",
             local=local,
         )
 
@@ -133,3 +134,10 @@ def test_a_local_worker_holds_the_models_and_stops_with_the_other_workers(folder
     (worker,) = (spec for spec in made.start[-1] if spec.name == "local")
     assert worker.command[-4:] == ("--gpu", "none", "--models", "myapp.models")
     assert [set(stage) for stage in made.stop][1] == {"gpu_worker", "local"}
+
+
+def test_only_the_demo_and_its_registration_get_its_token(folder: DataFolder) -> None:
+    specs = [spec for stage in plan(folder).start for spec in stage]
+    has = {spec.name for spec in specs if spec.environment.get("GPU_NODE_TOKEN") == "of the demo"}
+    assert has == {"demo", "prepare"}
+    assert not any("of the demo" in word for spec in specs for word in spec.command)

@@ -36,7 +36,7 @@ class Served:
         if receive_buffer:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         connection.bind((source, 0))
-        connection.settimeout(120)
+        connection.settimeout(45)
         connection.connect(("127.0.0.1", self.port))
         if send:
             connection.sendall(send)
@@ -58,7 +58,7 @@ class Served:
         return self.server.connections.ended[reason]
 
     def wait_for(self, sign: Callable[[], bool], what: str = "the sign") -> None:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 45
         while not sign():
             assert time.monotonic() < until, f"{what} did not come; ended: {self.server.connections.ended}"
             time.sleep(0.01)
