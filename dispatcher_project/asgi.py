@@ -26,13 +26,14 @@ def make_application() -> Any:
     from jobs.api.door import SubmitDoor
     from jobs.api.front import AsyncFront
     from jobs.api.overdue import SiteInTime, unless_given_up
+    from jobs.api.tenant_shares import FairThreads
     from jobs.api.whole_answers import whole_answers
     from jobs.events.hub import EventHub
 
     site = whole_answers(unless_given_up(django))
     threads = WSGIMiddleware(cast("Any", site), workers=WSGI_THREADS)
-    door = SubmitDoor(cast("Any", threads), answer_together)
     limits = settings.DISPATCHER
+    door = SubmitDoor(FairThreads(cast("Any", threads), limits.web_threads_per_tenant), answer_together)
     return AsyncFront(
         SiteInTime(door, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),
@@ -45,12 +46,18 @@ def make_application() -> Any:
 def begin_presence() -> Callable[[], None]:
     """Write this web process's sign of life every few seconds; call the returned function to end it."""
     from gpus.models import Process
+    from jobs.api import refusals
     from jobs.services.ports import production_ports
     from jobs.services.presence import Presence
 
-    presence = Presence(production_ports(), Process.Kind.WEB)
+    presence = Presence(production_ports(), Process.Kind.WEB, each_step=refusals.write)
     presence.start()
-    return presence.stop
+
+    def end() -> None:
+        presence.stop()
+        refusals.write(now=True)
+
+    return end
 
 
 with loaded_for_good():

@@ -43,6 +43,11 @@ class Remembered(Generic[Key, Found]):
         known = self._found.get(key)
         return known is not None and known[0] > time.monotonic()
 
+    def peek(self, key: Key) -> Found | None:
+        """What was read, if it is still remembered."""
+        known = self._found.get(key)
+        return known[1] if known is not None and known[0] > time.monotonic() else None
+
     def forget(self) -> None:
         with self._lock:
             self._found.clear()

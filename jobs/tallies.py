@@ -24,6 +24,8 @@ class Name(StrEnum):
     """code: which limit refused."""
     SWEEP_REPAIRS = "sweep_repairs"
     """code: the sweep."""
+    REQUESTS_REFUSED = "requests_refused"
+    """Requests that were told 429 or 503; code: of the answer."""
     WEB_ENDED = "web_ended"
     """Connections that the web server ended; code: why."""
 

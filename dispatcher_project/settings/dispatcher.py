@@ -143,6 +143,15 @@ class DispatcherSettings:
     """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
     web_url_bytes: int = 16 * 1024
     web_headers: int = 100
+    web_threads_per_tenant: int = 8
+    """Of the 16 in which a web process answers; a tenant's other requests wait. As all `…_per_tenant` here:
+    of an address, where no valid key names a tenant."""
+    web_requests_per_tenant: int = 1000
+    """Requests that are being read, wait or are answered in a web process; more are told 429."""
+    web_body_bytes_per_tenant: int = 64 * 1024 * 1024
+    """Of the bodies of these requests, also of what is in files; more is told 429."""
+    web_waits_per_tenant: int = 500
+    """Requests that wait for a job's end (`?wait=`, `Prefer: wait`) in a web process."""
     public_url: str = "http://127.0.0.1:8000"
     """Where GPU servers reach this dispatcher with a pushed result."""
     flower_url: str = "http://127.0.0.1:5555"
@@ -238,6 +247,10 @@ MOST_QUEUED_SECONDS = 31_536_000.0
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static")
 _AT_LEAST_ONE = (
+    "web_threads_per_tenant",
+    "web_requests_per_tenant",
+    "web_body_bytes_per_tenant",
+    "web_waits_per_tenant",
     "schema_checks",
     "worker_threads",
     "callbacks_in_flight",

@@ -46,19 +46,27 @@ class StrictJsonParser(BaseParser):
     media_type = "application/json"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        view = (parser_context or {}).get("view")
-        limit = getattr(view, "max_body_bytes", None)
-        limit = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
-        too_large = Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
-        environ = (parser_context or {})["request"].META
-        declared = environ.get("CONTENT_LENGTH") or "0"
-        if declared.isdigit() and int(declared) > limit:
-            raise too_large
-        require_body(environ)
+        limit = expect_body((parser_context or {}).get("view"), (parser_context or {})["request"].META)
         raw = stream.read(limit + 1)
         if len(raw) > limit:
-            raise too_large
+            raise _too_large(limit)
         return read_json(raw)
+
+
+def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
+    """The most bytes that the request's body may have. Raises Problem 413 where it says that it has more, and
+    100 if it was not taken in yet."""
+    limit = getattr(view, "max_body_bytes", None)
+    most: int = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
+    declared = environ.get("CONTENT_LENGTH") or "0"
+    if declared.isdigit() and int(declared) > most:
+        raise _too_large(most)
+    require_body(environ)
+    return most
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
 
 
 def read_json(raw: bytes) -> Any:

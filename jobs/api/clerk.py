@@ -22,7 +22,7 @@ from rest_framework.renderers import JSONRenderer
 from gpus import queries as registry
 from gpus.api.json_body import read_json
 from gpus.api.problems import MEDIA_TYPE
-from jobs.api import request_log
+from jobs.api import refusals, request_log
 from jobs.api.authentication import principal_of_header
 from jobs.api.door import Asked, Reply
 from jobs.api.errors import problem_of
@@ -64,23 +64,24 @@ _BEHIND = (
 
 @dataclass(slots=True)
 class _Case:
-    """A submit that the clerk takes on. tenant_id: the principal's. asked_by: what its lines in the log
-    say."""
+    """A submit that the clerk takes on. tenant_id: the principal's. key: its idempotency key. wanted: its
+    body, once it has a token. asked_by: what its lines in the log say."""
 
     asked: Asked
     principal: Principal
     tenant_id: int
-    wanted: Wanted
+    key: str | None
     asked_by: Mapping[str, str | None] = field(default_factory=dict)
     admission: Admission = field(default_factory=Admission)
     reply: Reply = _ALONE
+    wanted: Wanted = field(init=False)
 
 
 def answer_together(group: Sequence[Asked]) -> list[Reply]:
     """Each one's reply, in order."""
     _look_after_connection()
     try:
-        cases = [_read(asked) for asked in group]
+        cases = [_known(asked) for asked in group]
         _answer([case for case in cases if case is not None], wiring.production_ports())
         return [_ALONE if case is None else case.reply for case in cases]
     finally:
@@ -94,7 +95,7 @@ def _look_after_connection() -> None:
     cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
 
 
-def _read(asked: Asked) -> _Case | None:
+def _known(asked: Asked) -> _Case | None:
     """None: for the view."""
     try:
         principal = principal_of_header(_text(asked, b"authorization"))
@@ -103,13 +104,25 @@ def _read(asked: Asked) -> _Case | None:
         if len(asked.body) > settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES:
             return None
         key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
-        wanted = read_submit(read_json(asked.body), key=key, prefer=_text(asked, b"prefer"))
-        spec = registry.model_spec(wanted.request.model)
-        if wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, asked.body)):
-            return None
     except Exception:  # the view says what it is
         return None
-    return _Case(asked, principal, principal.tenant_id, wanted)
+    return _Case(asked, principal, principal.tenant_id, key)
+
+
+def _read(case: _Case) -> bool:
+    """Whether its body is one that the clerk takes on; else it is passed on, with its token."""
+    body = case.asked.body
+    try:
+        case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
+        spec = registry.model_spec(case.wanted.request.model)
+        may_take_on = not case.wanted.request.reject_if_busy and not (
+            spec and comes_alone(spec.payload_schema, body)
+        )
+    except Exception:  # the view says what it is
+        may_take_on = False
+    if not may_take_on:
+        case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
+    return may_take_on
 
 
 def _text(asked: Asked, name: bytes) -> str:
@@ -117,7 +130,7 @@ def _text(asked: Asked, name: bytes) -> str:
 
 
 def _answer(cases: Sequence[_Case], ports: Ports) -> None:
-    cases = _with_tokens(cases, ports)
+    cases = [case for case in _with_tokens(cases, ports) if case.admission.refused or _read(case)]
     for case in cases:
         case.asked_by = request_log.began(case.asked.scope, case.asked.named)
     welcome = [case for case in cases if case.admission.refused is None]
@@ -165,6 +178,7 @@ def _close(case: _Case, item: Item | Exception) -> None:
     except Exception as error:
         with structlog.contextvars.bound_contextvars(**case.asked_by):
             problem = problem_of(error)
+            refusals.count(problem)
         headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
         status, content = problem.status, problem.as_bytes()
     every = (*headers.items(), *_OF_THE_HOUSE, ("Content-Length", str(len(content))), *_BEHIND)

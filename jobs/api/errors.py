@@ -15,6 +15,7 @@ from rest_framework import exceptions
 
 from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
 from gpus.errors import LeasingUnavailable
+from jobs.api import refusals
 from jobs.errors import Refused
 
 log = structlog.get_logger()
@@ -72,6 +73,7 @@ def _is_database_away(error: Exception) -> bool:
 
 
 def answer(problem: Problem) -> HttpResponse:
+    refusals.count(problem)
     return HttpResponse(
         problem.as_bytes(), status=problem.status, content_type=MEDIA_TYPE, headers=problem.headers
     )

@@ -14,8 +14,8 @@ from gpus.api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.representations import starts_json
+from jobs.api.submit import PacedView
 from jobs.api.submit_form import ENVELOPE_BYTES, submit_errors
-from jobs.scopes import Scope
 from jobs.services.explaining import Explanation, estimate_job, explain_job
 from jobs.services.submit_checks import check_request
 from jobs.services.submit_request import read_request
@@ -39,9 +39,7 @@ class ExplainJob(JobView):
         return Response(found)
 
 
-class EstimateJob(JobView):
-    scopes = {"POST": Scope.SUBMIT}
-
+class EstimateJob(PacedView):
     def max_body_bytes(self) -> int:
         return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
@@ -49,13 +47,14 @@ class EstimateJob(JobView):
         "estimate_job",
         "What a job would wait for if it were submitted now",
         answers={200: "Estimate"},
-        refusals=(403,),
+        refusals=(403, 429),
         body="Submit",
-        description="The body of a submit, checked like one. Nothing is stored, and no token of the rate is "
-        "taken. What a submit would be refused with now (rate, quota, a full queue) comes first.",
+        description="The body of a submit, checked and paced like one: it costs a token of the rate. "
+        "Nothing is stored. What a submit would be refused with now (rate, quota, a full queue) comes first.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
+        headers = self.take_token(request, tenant_id)
         errors = submit_errors(request.data)
         if errors:
             raise validation_problem(errors)
@@ -64,7 +63,7 @@ class EstimateJob(JobView):
             wanted, tenant=tenant_id, now=self.ports.clock.now(), key_models=principal_of(request).models
         )
         found = estimate_job(wanted.model, tenant_id, wanted.priority, self.ports, run_at=wanted.run_at)
-        return Response(explanation_json(found))
+        return Response(explanation_json(found), headers=headers)
 
 
 def explanation_json(found: Explanation) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+from django.conf import settings
+
 from gpus.api.late_body import GO_ON, LATER_KEY
 from gpus.api.problems import Problem
 from jobs.api.body_budget import BodyBudget
@@ -28,6 +30,7 @@ from jobs.api.request_bodies import (
     ClientGone,
     RequestBody,
 )
+from jobs.api.tenant_shares import HOLDER_KEY, InFlight, TooManyInFlight, holder_of
 from jobs.events.handover import (
     FOLLOW_HEADER,
     LATE_ANSWER_KEY,
@@ -76,6 +79,10 @@ class AsyncFront:
         self._hub: EventHub | None = None
         self._streams_per_reader = streams_per_reader
         self._budget = BodyBudget(body_bytes)
+        limits = settings.DISPATCHER
+        self._requests = InFlight("requests", limits.web_requests_per_tenant)
+        self._bodies = InFlight("bytes of requests", limits.web_body_bytes_per_tenant)
+        self._waits = InFlight("requests that wait for a job", limits.web_waits_per_tenant)
         self._streams: Counter[str] = Counter()
         """Open ones, by reader."""
 
@@ -113,14 +120,18 @@ class AsyncFront:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = RequestBody(receive, scope["headers"], self._budget)
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
+        holder = scope[HOLDER_KEY] = holder_of(scope)
         try:
-            answer = await self._answer(scope, body, send)
+            with self._requests.of(holder), self._bodies.of(holder, body.most_bytes):
+                answer = await self._answer(scope, body, send)
             if answer.follow is not None:
                 await self._follow(scope, answer.follow, body, send)
             elif answer.pulse:
                 await stream_pulse(self.hub, body.receive, send)
             elif answer.wait is not None:
                 await self._wait(scope, answer, body, send)
+        except TooManyInFlight as refused:
+            await send_problem(_ends_after(body, send), refused)
         except BodyTooLong:
             problem = Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE)
             await send_problem(_ends_after(body, send), problem)
@@ -171,6 +182,15 @@ class AsyncFront:
             self._streams += Counter()  # readers without a stream are forgotten
 
     async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
+        try:
+            with self._waits.of(scope[HOLDER_KEY]):
+                await self._wait_for(scope, answer, body, send)
+        except TooManyInFlight:
+            if scope["method"] != "POST":
+                raise
+            await answer.send_to(send)  # the job is accepted, whatever its client prefers
+
+    async def _wait_for(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
         assert answer.wait is not None
         over = asyncio.ensure_future(self.hub.wait_until_over(answer.wait.job_id, answer.wait.seconds))
         leaves = asyncio.ensure_future(until_disconnect(body.receive))

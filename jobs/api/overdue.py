@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from gpus.api.problems import MEDIA_TYPE, Problem
+from jobs.api import refusals
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
 
@@ -102,6 +103,7 @@ def is_given_up(scope: Scope) -> bool:
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
+    refusals.count(problem)
     content = problem.as_bytes()
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(content)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]

@@ -59,6 +59,11 @@ class RequestBody:
     def is_long(self) -> bool:
         return (self.declared or 0) > SMALL_BYTES
 
+    @property
+    def most_bytes(self) -> int:
+        """What it may take at most."""
+        return MAX_UNDECLARED_BYTES if self.chunked else self.declared or 0
+
     async def take_in(self, *, at_most: int | None = None) -> int | None:
         """Reads the body whole. Returns its length, None if there is none.
 

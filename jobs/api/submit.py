@@ -8,6 +8,7 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from gpus.api.json_body import expect_body
 from gpus.api.openapi import described
 from gpus.api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of
@@ -28,16 +29,20 @@ ADMISSION_KEY = "dispatcher.admission"
 """In a request's ASGI scope: its tokens were taken already (`jobs.api.door`)."""
 
 
-class _Door(JobView):
+class PacedView(JobView):
+    """A submit, or what costs as much: a body that is read costs a token, whatever is wrong with it."""
+
     scopes = {"POST": Scope.SUBMIT}
 
-    def take_tokens(self, request: Request, tenant_id: int, jobs: int) -> dict[str, str]:
-        """The header fields of the tenant's rate limit. Raises Problem 429 if it submits too fast."""
+    def take_token(self, request: Request, tenant_id: int) -> dict[str, str]:
+        """Before the body is read. Returns the header fields of the tenant's rate limit. Raises Problem 429
+        if it submits too fast."""
+        expect_body(self, request.META)
         taken: Admission | None = request.META.get("asgi.scope", {}).get(ADMISSION_KEY)
-        return admitted(admit(tenant_id, jobs, self.ports) if taken is None else taken)
+        return admitted(admit(tenant_id, 1, self.ports) if taken is None else taken)
 
 
-class Submit(_Door):
+class Submit(PacedView):
     def max_body_bytes(self) -> int:
         return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
@@ -54,8 +59,8 @@ class Submit(_Door):
     def post(self, request: Request) -> Response:
         principal, tenant_id, fields = principal_of(request), tenant_of(request), request.headers
         key = idempotency_key(fields.get("Idempotency-Key"))  # before the body: it may still be under way
+        rate = self.take_token(request, tenant_id)
         wanted = read_submit(request.data, key=key, prefer=fields.get("Prefer", ""))
-        rate = self.take_tokens(request, tenant_id, 1)
         item: Item
         try:
             item = submit_job(wanted.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
@@ -65,7 +70,7 @@ class Submit(_Door):
         return Response(answer.data, status=answer.status, headers=answer.headers)
 
 
-class SubmitBatch(_Door):
+class SubmitBatch(PacedView):
     max_body_bytes = _MAX_BATCH_BYTES
 
     @described(
@@ -81,11 +86,13 @@ class SubmitBatch(_Door):
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
         key = idempotency_key(request.headers.get("Idempotency-Key"))
+        headers = self.take_token(request, tenant_id)
         errors = batch_errors(request.data)
         if errors:
             raise validation_problem(errors)
         items = [read_item(item) for item in cast("dict[str, Any]", request.data)["jobs"]]
-        headers = self.take_tokens(request, tenant_id, len(items))
+        if len(items) > 1:
+            headers = admitted(admit(tenant_id, len(items), self.ports, taken=1))
         batch = submit_batch(
             items,
             tenant=tenant_id,

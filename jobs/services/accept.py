@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -41,6 +41,15 @@ class Gate:
         self._capacity = capacity.anew() if capacity else None
         self._room = room
         self._quota = quota_refusal(tenant_id, now)
+        self._longest: dict[str, timedelta | None] = {}
+
+    def queue_deadline(self, model: str, start: datetime) -> datetime | None:
+        """As `queue_deadline`; a batch asks once for each of its models."""
+        if model not in self._longest:
+            end = queue_deadline(self.tenant_id, model, start)
+            self._longest[model] = None if end is None else end - start
+        longest = self._longest[model]
+        return None if longest is None else start + longest
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
         """None: it is in, and has taken its place and its slot."""
@@ -129,7 +138,7 @@ def _insert(entries: Sequence[Entry]) -> list[Item]:
         if refused is not None:
             items.append(refused)
             continue
-        job = _job(request, gate.tenant_id, gate.now, int(gate.now.timestamp() * 1_000_000) + index)
+        job = _job(request, gate, int(gate.now.timestamp() * 1_000_000) + index)
         jobs.append(job)
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if request.idempotency_key:
@@ -161,8 +170,9 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
             )
 
 
-def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -> Job:
+def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
     """A later one stands among those that come at its time."""
+    now = gate.now
     spec = registry.model_spec(request.model)
     if spec is None:
         raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
@@ -171,7 +181,7 @@ def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -
     return new_row(
         Job,
         id=new_id(place_us / 1_000_000),
-        tenant_id=tenant_id,
+        tenant_id=gate.tenant_id,
         model=request.model,
         pool=spec.pool,
         fleet=registry.fleet_of(spec.pool),
@@ -188,5 +198,5 @@ def _job(request: SubmitRequest, tenant_id: int, now: datetime, place_us: int) -
         created_at=now,
         deadline_at=after(start, request.deadline_seconds),
         start_deadline_at=after(start, request.start_deadline_seconds),
-        queue_deadline_at=queue_deadline(tenant_id, request.model, start),
+        queue_deadline_at=gate.queue_deadline(request.model, start),
     )

@@ -31,7 +31,7 @@ def process_name() -> str:
 class Presence:
     """name: of a GPU worker the one that its attempts have. ready: by fleet, the switch of its index that may
     go on as far as this process is concerned. in_company: called each step while its layout is in use and
-    processes of another one live."""
+    processes of another one live. each_step: called with every step."""
 
     def __init__(
         self,
@@ -41,11 +41,13 @@ class Presence:
         name: str = "",
         ready: Callable[[], Mapping[str, str]] = dict,
         in_company: Callable[[], None] | None = None,
+        each_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name or process_name()
         self.queues: Callable[[], Collection[str]] = tuple
         """What the process consumes from; shown to operators."""
         self._ports, self._kind, self._ready, self._in_company = ports, kind, ready, in_company
+        self._each_step = each_step
         self._stopped = threading.Event()
         self._said_at: float | None = None
         self._said: Mapping[str, str] = {}
@@ -65,6 +67,7 @@ class Presence:
 
     def step(self) -> None:
         """Raises what a database does that is away."""
+        self._each_step()
         self._ports.layouts.refresh()
         now, ready = self._ports.clock.monotonic(), self._ready()
         every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE

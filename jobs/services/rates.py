@@ -1,5 +1,7 @@
-"""How fast a tenant submits: a token bucket in Redis, one token per job. Without Redis everybody gets in: the
-promise that a submit is answered stands above the limit, and what the database takes bounds it then."""
+"""How fast a tenant submits: a token bucket in Redis, one token per job, at least one per body that is read.
+
+Without Redis everybody gets in: the promise that a submit is answered stands above the limit, and what the
+database takes bounds it then."""
 
 from __future__ import annotations
 
@@ -49,8 +51,9 @@ def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
     return _limited(limits, max(0.0, wait))
 
 
-def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
-    """Takes a token per job, or none. Not remembered under any key: who comes again is asked again."""
+def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admission:
+    """Takes a token per job, or none. taken: those that the request took already. Not remembered under any
+    key: a request that comes again takes its tokens again."""
     limits = limits_of(tenant_id)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
@@ -60,13 +63,14 @@ def admit(tenant_id: int, jobs: int, ports: Ports) -> Admission:
         return Admission(
             rate, BatchExceedsBurst(f"The tenant may submit {counted(burst, 'job')} at once, not {jobs}.")
         )
-    tokens = _take(tenant_id, jobs, limits, ports)
+    tokens = _take(tenant_id, jobs - taken, limits, ports)
     if tokens is None:
         return Admission()
     rate = Rate(per_second, burst, tokens.left, tokens.full_seconds)
     if tokens.taken:
         return Admission(rate)
-    return Admission(rate, _limited(limits, tokens.wait_seconds))
+    wait = tokens.wait_seconds + taken / per_second  # it takes those again, too
+    return Admission(rate, _limited(limits, wait))
 
 
 def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:

@@ -25,6 +25,12 @@ def collect(now: datetime) -> Iterator[Metric]:
     )
     refused.add_metric([], sum(count for _, _, count in tallies.read(tallies.Name.RESULTS_REFUSED)))
     yield refused
+    turned_away = CounterMetricFamily(
+        "dispatcher_requests_refused", "Requests that were told to come again: 429 and 503.", labels=["code"]
+    )
+    for _, code, count in tallies.read(tallies.Name.REQUESTS_REFUSED):
+        turned_away.add_metric([code], count)
+    yield turned_away
     ended = CounterMetricFamily(
         "dispatcher_web_connections_ended", "Connections that the web server ended.", labels=["reason"]
     )

@@ -226,7 +226,8 @@ def test_of_a_million_errors_a_few_are_looked_for(
     made: list[FieldError] = []
 
     class Counted(FieldError):
-        def __post_init__(self) -> None:
+        def __init__(self, *args: Any, **fields: Any) -> None:
+            super().__init__(*args, **fields)
             made.append(self)
 
     monkeypatch.setattr(json_body, "FieldError", Counted)

@@ -120,14 +120,12 @@ def refused(account, found, problem):
     return first
 
 
-def test_an_estimate_looks_into_the_bucket_and_takes_nothing_out(acme, model) -> None:
+def test_an_estimate_costs_a_token_and_says_what_is_left(acme, model) -> None:
     limit(acme, submits_per_second=0.5, submit_burst=2)
-    for _ in range(5):
-        assert estimate(acme)["reasons"][0]["code"] == "all_busy"
-    submit(acme)
-    submit(acme)
-    first = refused(acme, estimate(acme), "rate_limited")
+    assert estimate(acme)["reasons"][0]["code"] == "all_busy"
+    first = estimate(acme)["reasons"][0]
     assert (first["code"], first["evidence"]["retry_after_seconds"]) == ("rate", 2.0)
+    refused(acme, {"reasons": [first], "position": None, "starts_in": None}, "rate_limited")
 
 
 def test_an_estimate_of_a_full_queue_says_so(acme, model) -> None:

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from gpus.api import json_body
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
@@ -176,13 +177,42 @@ def test_a_tenant_that_submits_too_fast_is_told_its_limit(
 
 def test_a_batch_costs_a_token_per_job(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
-    assert acme.client.post(BATCH, {"jobs": [JOB] * 3}, format="json")["RateLimit"].startswith(
+    told = problem(acme.client.post(BATCH, {"jobs": [JOB] * 5}, format="json"), 422, "batch_exceeds_burst")
+    assert told["retryable"] is False, "it would never pass"
+    assert acme.client.post(BATCH, {"jobs": [JOB] * 2}, format="json")["RateLimit"].startswith(
         '"submits";r=1'
     )
     problem(acme.client.post(BATCH, {"jobs": [JOB] * 2}, format="json"), 429, "rate_limited")
-    told = problem(acme.client.post(BATCH, {"jobs": [JOB] * 5}, format="json"), 422, "batch_exceeds_burst")
-    assert told["retryable"] is False, "it would never pass"
-    assert Job.objects.count() == 3
+    assert Job.objects.count() == 2
+
+
+def test_a_batch_is_told_to_come_again_when_all_its_tokens_are_there(
+    acme: Account, zimg: ModelConfig
+) -> None:
+    limit(acme, submits_per_second=1.0, submit_burst=4)
+    submit(acme)
+    refused = acme.client.post(BATCH, {"jobs": [JOB] * 4}, format="json")
+    problem(refused, 429, "rate_limited")
+    assert int(refused["Retry-After"]) == 2, "it has taken one of the three that were left"
+
+
+@pytest.mark.parametrize("path", ["submit", "submit-batch", "estimate"])
+def test_what_is_wrong_costs_a_token_before_it_is_read(
+    acme: Account, zimg: ModelConfig, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(acme, submits_per_second=0.01, submit_burst=2)
+    read: list[bytes] = []
+    real = json_body.read_json
+    monkeypatch.setattr(json_body, "read_json", lambda raw: read.append(raw) or real(raw))
+    url = f"/api/v1/queue/{path}"
+    statuses = [
+        acme.client.post(url, b"[" * number + b"]" * number, content_type="application/json").status_code
+        for number in (1, 2, 3, 4)
+    ]
+    assert statuses == [422, 422, 429, 429]
+    assert len(read) == 2
+    refused = acme.client.post(url, b"{", content_type="application/json")
+    assert int(refused["Retry-After"]) >= 1
 
 
 def test_a_refusal_for_other_reasons_carries_the_rate_too(acme: Account, zimg: ModelConfig) -> None:

@@ -1,0 +1,118 @@
+"""What one tenant's requests may occupy of a web process at once: requests, bytes of bodies, threads, waits.
+
+A request with a key that was in use a moment ago counts for its tenant, every other one for its address: who
+sends it is not known before a thread has looked the key up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpus.api.late_body import LATER_KEY
+from gpus.api.problems import Problem
+from jobs.api.authentication import known_tenant
+from jobs.events.stream import Receive, Send
+
+Scope = dict[str, Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+HOLDER_KEY = "dispatcher.holder"
+CODE = "too_many_requests_in_flight"
+_LONG_BYTES = 1024 * 1024
+_RETRY_SECONDS = 1.0
+
+
+class TooManyInFlight(Problem):
+    """429: the tenant, or the address, has as much under way as it may."""
+
+    def __init__(self, most: int, what: str) -> None:
+        super().__init__(
+            429,
+            CODE,
+            f"{most} {what} of this tenant or address are under way, the most at once.",
+            retry_after_seconds=_RETRY_SECONDS,
+        )
+
+
+def holder_of(scope: Scope) -> str:
+    """Whom a request counts for."""
+    known: str | None = scope.get(HOLDER_KEY)
+    if known is not None:
+        return known
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            tenant = known_tenant(value.decode("latin1"))
+            if tenant is not None:
+                return f"tenant {tenant}"
+    client = scope.get("client")
+    return f"address {client[0] if client else ''}"
+
+
+class InFlight:
+    """Of one event loop. what: for people. most: of each holder."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self.most = what, most
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, holder: str, amount: int = 1) -> Iterator[None]:
+        """Raises TooManyInFlight. One that is alone is always let in."""
+        if amount and self._held[holder] and self._held[holder] + amount > self.most:
+            raise TooManyInFlight(self.most, self._what)
+        self._held[holder] += amount
+        try:
+            yield
+        finally:
+            self._held[holder] -= amount
+            if not self._held[holder]:
+                del self._held[holder]  # holders without a request are forgotten
+
+
+@dataclass(slots=True)
+class _Turns:
+    threads: asyncio.Semaphore
+    long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    users: int = 0
+
+
+class FairThreads:
+    """site: answers in threads. at_once: threads that one holder may have; its other requests wait, and one
+    long body at a time is parsed."""
+
+    def __init__(self, site: Application, at_once: int) -> None:
+        self._site, self._at_once = site, at_once
+        self._turns: dict[str, _Turns] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turn(holder_of(scope), is_long=_is_long(scope)):
+            await self._site(scope, receive, send)
+
+    @asynccontextmanager
+    async def _turn(self, holder: str, *, is_long: bool) -> AsyncIterator[None]:
+        turns = self._turns.get(holder)
+        if turns is None:
+            turns = self._turns[holder] = _Turns(asyncio.Semaphore(self._at_once))
+        turns.users += 1
+        try:
+            if is_long:
+                async with turns.long, turns.threads:
+                    yield
+            else:
+                async with turns.threads:
+                    yield
+        finally:
+            turns.users -= 1
+            if not turns.users:
+                del self._turns[holder]
+
+
+def _is_long(scope: Scope) -> bool:
+    if LATER_KEY in scope:  # its body is left with the client
+        return False
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return length.isdigit() and int(length) > _LONG_BYTES

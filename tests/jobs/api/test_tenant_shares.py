@@ -1,0 +1,175 @@
+"""One tenant's requests take their share of a web process, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from gpus.api.late_body import LATER_KEY
+from jobs import tallies
+from jobs.api import authentication, refusals
+from jobs.api.tenant_shares import FairThreads, InFlight, TooManyInFlight, holder_of
+from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.jobs.events.lives import new_job
+from tests.jobs.events.test_stream import until
+from tests.jobs.web import Web
+
+from .conftest import Account
+
+pytestmark = pytest.mark.sqlite_only
+__all__ = ["redis_url", "tenant", "web"]
+SUBMIT = "/api/v1/queue/submit"
+
+
+def scope_of(authorization: str = "", client: str = "10.0.0.1", length: int = 0) -> dict[str, Any]:
+    headers = [(b"authorization", authorization.encode()), (b"content-length", str(length).encode())]
+    return {"headers": headers, "client": (client, 1234)}
+
+
+def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acme: Account) -> None:
+    authentication.forget_keys()
+    bearer = f"Bearer {acme.key}"
+    assert holder_of(scope_of(bearer)) == "address 10.0.0.1", "anybody can send somebody's prefix"
+    assert authentication.principal_of_header(bearer) is not None
+    assert holder_of(scope_of(bearer)) == f"tenant {acme.tenant.pk}"
+    assert holder_of(scope_of(bearer[:-1] + "x")) == "address 10.0.0.1"
+    assert holder_of({"headers": [], "client": None}) == "address "
+
+
+def test_what_is_in_flight_is_bounded_for_each_holder_alone() -> None:
+    bytes_held = InFlight("bytes of requests", 100)
+    with bytes_held.of("a", 60):
+        with pytest.raises(TooManyInFlight, match="100 bytes") as refused, bytes_held.of("a", 41):
+            pass
+        assert (refused.value.status, refused.value.retry_after_seconds) == (429, 1)
+        with bytes_held.of("a", 40), bytes_held.of("b", 100), bytes_held.of("a", 0):
+            pass
+    with bytes_held.of("a", 1000):
+        pass
+    assert not bytes_held._held
+
+
+class Site:
+    """Holds every request until told; counts what runs at once."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.most: dict[str, int] = {}
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        holder = holder_of(scope)
+        self.running.append(holder)
+        self.most[holder] = max(self.most.get(holder, 0), self.running.count(holder))
+        await self.go_on.wait()
+        self.running.remove(holder)
+
+
+async def nothing(*_: Any) -> Any: ...
+
+
+def play(scopes: list[dict[str, Any]], at_once: int, there: int) -> Site:
+    """Until `there` requests run at once and no other gets further, then all to their end."""
+
+    async def run() -> Site:
+        site = Site()
+        threads = FairThreads(site, at_once)
+        tasks = [asyncio.create_task(threads(scope, nothing, nothing)) for scope in scopes]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(site.running) == there
+        site.go_on.set()
+        await asyncio.gather(*tasks)
+        assert not threads._turns, "holders without a request are forgotten"
+        return site
+
+    return asyncio.run(run())
+
+
+def test_a_holder_has_its_threads_and_the_others_theirs() -> None:
+    site = play([scope_of(client="a") for _ in range(10)] + [scope_of(client="b")], at_once=3, there=4)
+    assert site.most == {"address a": 3, "address b": 1}
+
+
+def test_one_long_body_of_a_holder_is_parsed_at_a_time() -> None:
+    long = [scope_of(client="a", length=2 * 1024 * 1024) for _ in range(4)]
+    short = [scope_of(client="a", length=1000) for _ in range(2)]
+    asked_first = [{**scope, LATER_KEY: True} for scope in long[:2]]
+    play([*long, *short, *asked_first], at_once=8, there=1 + 2 + 2)
+
+
+def test_a_request_that_leaves_while_it_waits_gives_its_turn_back() -> None:
+    async def run() -> None:
+        site = Site()
+        threads = FairThreads(site, 1)
+        first, second, third = (asyncio.create_task(threads(scope_of(), nothing, nothing)) for _ in range(3))
+        await asyncio.sleep(0)
+        second.cancel()
+        site.go_on.set()
+        await asyncio.gather(first, third)
+        assert not threads._turns
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def counted() -> Iterator[dict[str, int]]:
+    refusals._counts.clear()
+    yield refusals._counts
+    refusals._counts.clear()
+
+
+def test_more_than_a_tenant_may_have_in_flight_is_refused(
+    web: Web, tenant: Account, counted: dict[str, int]
+) -> None:
+    bearer = {"Authorization": f"Bearer {tenant.key}"}
+    url = f"{web.url}/api/v1/queue/jobs"
+    assert requests.get(url, headers=bearer, timeout=60).status_code == 200
+    until(lambda: not web.front._requests._held)
+    with web.front._requests.of(f"tenant {tenant.tenant.pk}"):
+        web.front._requests.most = 1
+        refused = requests.get(url, headers=bearer, timeout=60)
+    web.front._requests.most, web.front._bodies.most = 1000, 0
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
+    assert refused.headers["Retry-After"] == "1"
+    assert refusals._counts["too_many_requests_in_flight"] == 1
+    with web.front._bodies.of(f"tenant {tenant.tenant.pk}", 5):
+        assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "it has no body"
+        refused = requests.post(f"{web.url}{SUBMIT}", json={}, headers=bearer, timeout=60)
+    assert refused.json()["detail"].startswith("0 bytes of requests")
+    assert requests.get(url, headers=bearer, timeout=60).status_code == 200
+
+
+def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> None:
+    bearer = {"Authorization": f"Bearer {tenant.key}"}
+    job = new_job(tenant.tenant)
+    web.front._waits.most = 1
+    until(lambda: not web.front._waits._held)
+    requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}", headers=bearer, timeout=60)
+    with web.front._waits.of(f"tenant {tenant.tenant.pk}"):
+        refused = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}?wait=50", headers=bearer, timeout=40)
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
+        accepted = requests.post(
+            f"{web.url}{SUBMIT}",
+            json={"model": "zimg", "payload": {}},
+            headers=bearer | {"Prefer": "wait=50"},
+            timeout=40,
+        )
+        assert (accepted.status_code, accepted.json()["status"]) == (202, "queued")
+        assert "Preference-Applied" not in accepted.headers
+    until(lambda: not web.front._waits._held)
+
+
+@pytest.mark.django_db
+def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        refusals.count(TooManyInFlight(5, "requests"))
+    monkeypatch.setattr(refusals, "_written_at", float("inf"))
+    refusals.write()
+    assert tallies.read(tallies.Name.REQUESTS_REFUSED) == []
+    refusals.write(now=True)
+    assert tallies.read(tallies.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
