@@ -162,7 +162,7 @@ class Ground:
     def make_key(self, tenant: str) -> str:
         """Revoked at the end of the trial."""
         answer = self.operator("POST", f"/admin/tenants/{tenant}/keys", {"name": "prove --hostile"})
-        said = answer.json()
+        said = answer.said
         if answer.status != 201:
             raise CannotProve(
                 f"no key for the tenant {tenant}: {answer.label}; --tenants names two that exist"
@@ -243,13 +243,12 @@ class Ground:
             key=self.neighbour_key,
             body=body,
             as_neighbour=True,
-        ).json()
-        rows = next((value for value in (batch or {}).values() if isinstance(value, list)), [])
-        waiting = {row["job_id"] for row in rows if "job_id" in row}
+        )
+        waiting = {row["job_id"] for row in batch.rows if "job_id" in row}
         done = 0
         while waiting and time.monotonic() < until:
             for job_id in list(waiting):
-                state = (self.job(job_id, self.neighbour_key).json() or {}).get("status")
+                state = self.job(job_id, self.neighbour_key).said.get("status")
                 if state in ("completed", "failed", "cancelled"):
                     waiting.discard(job_id)
                     done += state == "completed"
@@ -277,8 +276,8 @@ class Ground:
     def cancel_all(self, model: str, tenant: str | None = None) -> None:
         chosen = {"model": model, **({"tenant": tenant} if tenant else {})}
         for _ in range(30):
-            said = self.operator("POST", "/admin/jobs/cancel", {"filter": chosen}).json()
-            if not isinstance(said, dict) or not said.get("remaining") or not said.get("done"):
+            said = self.operator("POST", "/admin/jobs/cancel", {"filter": chosen}).said
+            if not said.get("remaining") or not said.get("done"):
                 return
 
     def job(self, job_id: str, key: str | None = None) -> Answer:

@@ -62,10 +62,9 @@ class Neighbour:
             body["callback_url"] = f"http://127.0.0.1:{self._hook.server_port}/"
         answer = self._ask("POST", "/api/v1/queue/submit", body)
         self._note("submit", at, answer.status)
-        said = answer.json()
-        if answer.status not in (200, 202) or not isinstance(said, dict):
+        if answer.status not in (200, 202) or "job_id" not in answer.said:
             return
-        job_id, accepted = said["job_id"], time.time()
+        job_id, accepted = answer.said["job_id"], time.time()
         if number % 5 == 0:
             self._expect("end", job_id, accepted)
             threading.Thread(target=self._follow, args=(job_id, accepted), daemon=True).start()

@@ -30,12 +30,19 @@ class Answer:
     body: bytes = b""
     seconds: float = 0.0
 
-    def json(self) -> Any:
-        """None where it is not JSON."""
+    @property
+    def said(self) -> dict[str, Any]:
+        """Its JSON object; an empty one where it is none."""
         try:
-            return json.loads(self.body)
+            said = json.loads(self.body)
         except (ValueError, RecursionError):
-            return None
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    @property
+    def rows(self) -> list[Any]:
+        """The list in its JSON object."""
+        return next((value for value in self.said.values() if isinstance(value, list)), [])
 
     @property
     def retry_after(self) -> str:

@@ -24,7 +24,7 @@ _OVER = ("completed", "failed", "cancelled")
 
 def job_over(ground: Ground, job_id: str, seconds: float = 15.0) -> Any:
     """The job as its tenant reads it, once it is over; as it stands after `seconds`."""
-    wait_until(lambda: (ground.job(job_id).json() or {}).get("status") in _OVER, seconds)
+    wait_until(lambda: ground.job(job_id).said.get("status") in _OVER, seconds)
     return ground.job(job_id)
 
 
@@ -92,7 +92,7 @@ class Tracebacks(Attack):
 
     def play(self, ground: Ground, until: float) -> None:
         for model in (self.model, self.gone):
-            said = self.submit(ground, {"model": model, "payload": {}}).json() or {}
+            said = self.submit(ground, {"model": model, "payload": {}}).said
             job_over(ground, said.get("job_id", ""), 4.0)
             for path in ("", "/explain"):
                 body = ground.job(f"{said.get('job_id', '')}{path}").body
@@ -125,7 +125,7 @@ class DeepResults(Attack):
     def play(self, ground: Ground, until: float) -> None:
         ids = []
         for _ in range(4):
-            said = self.submit(ground, {"model": self.model, "payload": {}}).json() or {}
+            said = self.submit(ground, {"model": self.model, "payload": {}}).said
             ids.append(said.get("job_id", ""))
             job_over(ground, ids[-1], 5.0)
         cookie = admin_cookie(ground)
@@ -163,7 +163,7 @@ class LatePushes(Attack):
     def play(self, ground: Ground, until: float) -> None:
         body = b'{"status":"success","result":"' + b"x" * 20_000_000 + b'"}'
         for _ in range(4):
-            said = self.submit(ground, {"model": self.model, "payload": {}}).json() or {}
+            said = self.submit(ground, {"model": self.model, "payload": {}}).said
             job_over(ground, said.get("job_id", ""), 4.0)
         runs = [one for one in self.server.requests if one.method == "POST"]
         self.must(bool(runs), "no run began")
@@ -235,12 +235,10 @@ class ModelCode(Attack):
         wait_until(lambda: ready.exists() or not self.worker.is_running(), 60.0)
 
     def play(self, ground: Ground, until: float) -> None:
-        said = (
-            self.submit(ground, {"model": "hostile-look", "payload": {"folder": str(ground.data_dir)}}).json()
-            or {}
-        )
-        answer = job_over(ground, said.get("job_id", ""), max(1.0, until - time.monotonic()))
-        result = (answer.json() or {}).get("result")
+        where = {"folder": str(ground.data_dir)}
+        accepted = self.submit(ground, {"model": "hostile-look", "payload": where}).said
+        answer = job_over(ground, accepted.get("job_id", ""), max(1.0, until - time.monotonic()))
+        result = answer.said.get("result")
         if not isinstance(result, dict):
             self.wrong(f"the model did not run: {answer.body[:300]!r}")
             return

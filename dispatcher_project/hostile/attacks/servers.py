@@ -36,9 +36,8 @@ class HostileGpu(Attack):
     def play(self, ground: Ground, until: float) -> None:
         if self.jobs:
             body = {"jobs": [{"model": self.model, "payload": self.payload()}] * self.jobs}
-            said = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=body).json() or {}
-            rows = next((value for value in said.values() if isinstance(value, list)), [])
-            self.ids = [row.get("job_id", "") for row in rows]
+            batch = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=body)
+            self.ids = [row.get("job_id", "") for row in batch.rows]
         time.sleep(max(0.0, until - time.monotonic()))
 
     def payload(self) -> Any:
@@ -232,7 +231,7 @@ class Redirects(HostileGpu):
 
 class OddResults(HostileGpu):
     id, title = "n34", "results with NUL, half surrogates, huge numbers, wrong types and odd statuses"
-    seconds, slots, jobs = 8.0, 1, 12
+    seconds, slots, jobs = 8.0, 4, 12
     fields = {"max_retries": 0}
     _ANSWERS = (
         b'{"status":"success","result":"\\u0000"}',
@@ -254,10 +253,11 @@ class OddResults(HostileGpu):
             return None
         return Told((self._ANSWERS[self.server.asked["POST /run"] % len(self._ANSWERS)],))
 
-    def check(self, ground: Ground) -> None:
+    def play(self, ground: Ground, until: float) -> None:
+        super().play(ground, time.monotonic() + 2.0)
         for job_id in self.ids:
             answer = self.note(job_over(ground, job_id, 10.0), "GET a job with an odd result")
-            state = (answer.json() or {}).get("status")
+            state = answer.said.get("status")
             self.must(
                 state in ("completed", "failed"), f"a job with an odd result is {state} ({answer.label})"
             )

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def waiting_job(ground: Ground) -> str:
     """The id of a job of the attacker for next hour."""
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
-    said = ask(
+    answer = ask(
         ground.url, "POST", "/api/v1/queue/submit", key=ground.attacker_key, body=job(ground, run_at=later)
-    ).json()
-    return str((said or {}).get("job_id", "none"))
+    )
+    return str(answer.said.get("job_id", "none"))
 
 
 class ManyStreams(Attack):

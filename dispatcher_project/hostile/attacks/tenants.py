@@ -7,7 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ..wire import ask, flood
-from .base import OPERATOR, Attack, wait_until
+from .base import OPERATOR, Attack
 
 if TYPE_CHECKING:
     from ..ground import Ground
@@ -21,9 +21,7 @@ def job(ground: Ground, **more: Any) -> Body:
 
 def open_circuits(ground: Ground) -> list[str]:
     """Names of servers and models whose circuit is open."""
-    said = ground.operator("GET", "/admin/circuits").json() or {}
-    rows = next((value for value in said.values() if isinstance(value, list)), [])
-    return [str(row.get("name")) for row in rows]
+    return [str(row.get("name")) for row in ground.operator("GET", "/admin/circuits").rows]
 
 
 class BreaksItsModel(Attack):
@@ -157,9 +155,8 @@ class CancelStorm(Attack):
     def prepare(self, ground: Ground) -> None:
         later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
         jobs = {"jobs": [job(ground, run_at=later) for _ in range(200)]}
-        said = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs).json() or {}
-        rows = next((value for value in said.values() if isinstance(value, list)), [])
-        self.ids = [row["job_id"] for row in rows if "job_id" in row] or ["none"]
+        batch = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
+        self.ids = [row["job_id"] for row in batch.rows if "job_id" in row] or ["none"]
 
     def play(self, ground: Ground, until: float) -> None:
         ids = self.ids
@@ -230,7 +227,6 @@ class MovedSecrets(Attack):
         self.must(b"planted-secret" not in shown.body, "the secret header is shown")
 
     def end(self, ground: Ground) -> None:
-        wait_until(lambda: True, 0.0)
         ground.unregister(f"{ground.prefix}-moved")
 
 

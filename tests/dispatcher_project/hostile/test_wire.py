@@ -34,7 +34,7 @@ def test_a_hostile_server_answers_what_it_is_made_to() -> None:
         busy = ask(url, "POST", "/run", body={"a": 1})
         assert (busy.label, busy.retry_after) == ("503 busy", "0")
         assert server.requests[-1].body == b'{"a": 1}'
-        assert ask(url, "GET", "/health").json()["status"] == "ok"
+        assert ask(url, "GET", "/health").said["status"] == "ok"
         assert status_of(exchange(url, head("GET", "/odd"), at_most=1)) == 418
     finally:
         server.close()
