@@ -8,6 +8,7 @@ FLOWER_* variable says stands, such as FLOWER_READ_ONLY=false.
 
 import os
 
+import flower.app
 from flower.urls import handlers
 from flower.views import BaseHandler
 from flower.views.monitor import Metrics
@@ -15,9 +16,12 @@ from tornado.options import options
 from tornado.web import authenticated
 
 from admin_ui.flower_address import FLOWER_PREFIX
+from dispatcher_project.flower_server import BoundedHTTPServer
 
 if not (any(options.basic_auth or ()) or options.auth):  # set to nothing is a list of one empty text
     raise SystemExit("flower: set FLOWER_BASIC_AUTH to user:password; Flower is never open")
+
+flower.app.HTTPServer = BoundedHTTPServer
 
 Metrics.get = authenticated(Metrics.get)  # as it comes, /metrics asks nobody for a password
 
@@ -33,6 +37,9 @@ class BareAddress(BaseHandler):
 handlers.insert(0, ("", BareAddress))  # before the one that answers 404 to everything
 
 url_prefix = FLOWER_PREFIX
+
+address = "127.0.0.1"
+"""Unless `--address` names another: as it comes, Flower listens everywhere."""
 
 read_only = True
 """What may be done to jobs is done in the admin, by services: revoking a wake would do nothing anyway."""

@@ -12,7 +12,8 @@ import sys
 
 from celery.__main__ import main
 from flower.app import Flower
-from tornado.httpserver import HTTPServer
+
+from dispatcher_project.flower_server import BoundedHTTPServer
 
 
 def serve_on(listening: socket.socket) -> None:
@@ -20,7 +21,7 @@ def serve_on(listening: socket.socket) -> None:
     listening.setblocking(False)  # tornado accepts until nobody waits
 
     def start_http_server(app: Flower) -> int:
-        server = HTTPServer(app, ssl_options=app.ssl_options, xheaders=app.options.xheaders)
+        server = BoundedHTTPServer(app, ssl_options=app.ssl_options, xheaders=app.options.xheaders)
         server.add_socket(listening)
         return int(listening.getsockname()[1])
 

@@ -6,6 +6,8 @@ systemd units (``WatchdogSec=``).
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import threading
 import time
@@ -24,6 +26,8 @@ from dispatcher_project.celery import app
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from gpus import queries as registry
 from gpus.errors import LayoutNotInUse
+from gpus.node.callers import Callers
+from gpus.node.reading import Reading
 from jobs.services.probes import Probes
 
 log = structlog.get_logger(__name__)
@@ -33,6 +37,8 @@ Question = Callable[[], str]
 TICK_SECONDS = 1.0
 _BIND_AGAIN_SECONDS = 0.5
 _REQUEST_SECONDS = 5.0
+_MOST_CONNECTIONS = 32
+_NO_DESCRIPTOR_SECONDS = 0.05
 
 
 class Loop:
@@ -214,13 +220,49 @@ def _wrong(answer: Any) -> str:
 
 
 class _Server(ThreadingHTTPServer):
+    """A probe takes milliseconds: of many connections the oldest go."""
+
     daemon_threads = True
     request_queue_size = 16
+
+    def __init__(self, *args: Any) -> None:
+        self._callers = Callers(_MOST_CONNECTIONS)
+        super().__init__(*args)
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # else the loop would spin
+                self._callers.end_oldest()
+                time.sleep(_NO_DESCRIPTOR_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), daemon=True
+        )
+        self._callers.admit(request, thread)
+        thread.start()
+
+    def shutdown_request(self, request: Any) -> None:
+        self._callers.forget(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke off is no news."""
+        log.debug("probe_failed", exc_info=True)
 
 
 def _handler(health: Health) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_SECONDS
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = io.BufferedReader(Reading(self.connection))
+
         routes = {"/livez": health.livez, "/readyz": health.readyz}
 
         def do_GET(self) -> None:

@@ -41,7 +41,7 @@ def test_a_worker_host_asks_for_none_of_the_first_hosts_variables() -> None:
 def test_a_worker_host_runs_what_the_first_host_runs_and_waits_for_nothing() -> None:
     first = services(ONE_HOST)
     for name, service in services(WORKER).items():
-        there = {key: value for key, value in first[name].items() if key != "depends_on"}
+        there = {key: value for key, value in first[name].items() if key not in ("depends_on", "networks")}
         assert service == there
 
 
@@ -52,6 +52,35 @@ def test_database_and_redis_are_shown_to_a_private_network_only_and_by_order() -
     assert shown.keys() == {"postgres", "redis"}
     for (port,) in shown.values():
         assert _REQUIRED.match(port)[1] == "DISPATCHER_PRIVATE_ADDRESS"  # type: ignore[index]
+
+
+def test_only_the_web_is_published_and_only_to_its_host() -> None:
+    ours = yaml.safe_load(text_of(ONE_HOST))
+    assert ours["networks"] == {"store": {"internal": True}}
+    for name in ("postgres", "redis", "flower"):
+        assert ours["services"][name]["networks"] == ["store"]
+        assert "ports" not in ours["services"][name]
+    assert ours["services"]["web"]["ports"] == [
+        "${DISPATCHER_LISTEN:-127.0.0.1}:${DISPATCHER_PORT:-8000}:8000"
+    ]
+    for name, service in services(SEVERAL).items():
+        assert "default" in service["networks"], f"{name}: an internal network publishes nothing"
+
+
+@pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
+def test_a_service_of_ours_may_do_and_take_little(name: str) -> None:
+    service = services(ONE_HOST)[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["ulimits"] == {"nofile": 65536}
+    assert {"mem_limit", "pids_limit"} <= service.keys()
+    assert "privileged" not in service
+
+
+def test_the_image_runs_as_a_user_with_a_number() -> None:
+    user = re.findall(r"(?m)^USER (\S+)$", text_of("Dockerfile"))
+    assert user == ["10001:10001"], "Kubernetes' runAsNonRoot wants a number"
 
 
 @pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])

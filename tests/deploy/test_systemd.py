@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands, load_command_class
 
+from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.web.limits import MOST_DESCRIPTORS, RESERVED_DESCRIPTORS
 
 UNITS = sorted((ROOT / "deploy/systemd").iterdir())
 PYTHON = "/opt/dispatcher/.venv/bin/python"
@@ -80,3 +82,51 @@ def test_the_options_of_one_gpu_go_before_those_of_all() -> None:
         "-/etc/dispatcher/pinned.env",
         "-/etc/dispatcher/pinned-%i.env",
     ]
+
+
+SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
+_EXPOSURE = re.compile(r"Overall exposure level for \S+: ([0-9.]+)")
+
+
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
+def test_a_unit_may_do_and_take_little(unit: Path) -> None:
+    wanted = {
+        "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes",
+        "CapabilityBoundingSet": "", "AmbientCapabilities": "", "UMask": "0077", "RestrictSUIDSGID": "yes",
+        "ProtectKernelTunables": "yes", "ProtectControlGroups": "yes", "SystemCallArchitectures": "native",
+        "StateDirectory": "dispatcher", "User": "dispatcher",
+    }  # fmt: skip
+    assert {name: lines(unit, name) for name in wanted} == {name: [value] for name, value in wanted.items()}
+    (descriptors,), (tasks,) = lines(unit, "LimitNOFILE"), lines(unit, "TasksMax")
+    assert int(descriptors) >= 4096
+    assert int(tasks) >= 128
+    if unit != PINNED:
+        assert lines(unit, "MemoryMax")
+        assert lines(unit, "PrivateDevices") == ["yes"]
+        assert lines(unit, "SystemCallFilter")[0] == "@system-service"
+        assert lines(unit, "SystemCallErrorNumber") == ["EPERM"], "a rare call fails, and ends nothing"
+
+
+def test_the_web_may_open_as_many_files_as_it_has_connections() -> None:
+    (descriptors,) = lines(ROOT / "deploy/systemd/dispatcher-web.service", "LimitNOFILE")
+    settings = DispatcherSettings()
+    assert int(descriptors) == MOST_DESCRIPTORS >= 2 * settings.web_connections + RESERVED_DESCRIPTORS
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
+def test_systemd_finds_little_exposed(unit: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = _EXPOSURE.search(done.stdout)
+    if found is None:
+        pytest.skip("this systemd judges no files")
+    assert float(found[1]) <= (5.0 if unit == PINNED else 2.0)
+
+
+def test_nothing_but_the_web_listens_where_other_machines_reach_it() -> None:
+    """And the web only behind its proxy."""
+    for unit in SERVICES:
+        words = started(unit, PINNED_OPTIONS="")
+        hosts = [word for word in words if re.search(r"0\.0\.0\.0|::", word)]
+        assert hosts == [], f"{unit.name} listens at {hosts}"

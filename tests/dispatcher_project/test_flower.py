@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
+from types import SimpleNamespace
 from typing import Any
 
+import flower.app as flower_app
 import pytest
 from flower.urls import handlers
 from tornado.options import options
 
 from admin_ui.flower_address import FLOWER_PREFIX
+from dispatcher_project import flower_server
 from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.flower_server import BoundedHTTPServer
 from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
 from tests.ports import free_port
 
@@ -123,6 +129,35 @@ def test_what_the_environment_says_stands(monkeypatch: pytest.MonkeyPatch) -> No
     assert runpy.run_path(CONFIG)["read_only"] is True
     monkeypatch.setenv("FLOWER_READ_ONLY", "false")
     assert "read_only" not in runpy.run_path(CONFIG)
+
+
+def test_flower_listens_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
+    assert runpy.run_path(CONFIG)["address"] == "127.0.0.1"
+
+
+def test_its_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
+    runpy.run_path(CONFIG)
+    assert flower_app.HTTPServer is BoundedHTTPServer, "what Flower itself makes"
+    server = BoundedHTTPServer(lambda request: None)
+    limits = server.conn_params
+    assert (limits.header_timeout, limits.body_timeout, limits.max_body_size) == (60.0, 30.0, 1024 * 1024)
+    monkeypatch.setattr(flower_server, "MOST_CONNECTIONS", 0)
+    closed = []
+    server.handle_stream(SimpleNamespace(close=lambda: closed.append(True)), ("127.0.0.1", 1))
+    assert closed
+    assert not server._connections
+
+
+def test_flower_serves_no_more_than_so_many(flower: Flower) -> None:
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", flower.port), timeout=60))
+            for _ in range(flower_server.MOST_CONNECTIONS + 1)
+        ]
+        assert held[-1].recv(1) == b"", "the last one is closed"
+    wait_for(lambda: flower.ask("/workers")[0] == 200, seconds=60, what="Flower again")
 
 
 def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) -> None:

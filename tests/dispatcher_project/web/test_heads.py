@@ -19,10 +19,18 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encod
         (b"GET /?" + b"q" * 500 + b" HTTP/1.1\r\nHost: here\r\n\r\n", (414, "url_too_long")),
         (HEAD + b"".join(b"X-%d: 1\r\n" % n for n in range(10)) + b"\r\n", (431, "head_too_large")),
         (HEAD + b"X-Long: " + b"x" * 2000, (431, "head_too_large")),
+        (HEAD + b"X-Long: " + b"x" * 20_000 + b"\r\n\r\n", (431, "head_too_large")),
         (HEAD + b"X-Long: " + b"x" * 200_000 + b"\r\n\r\n", (431, "head_too_large")),
         (b"GET /" + b"x" * 4000, (414, "url_too_long")),
     ],
-    ids=["a long URL", "many headers", "a long head", "a very long head", "a URL without an end"],
+    ids=[
+        "a long URL",
+        "many headers",
+        "a long head",
+        "a long head at once",
+        "a very long head",
+        "a URL without an end",
+    ],
 )
 def test_a_head_that_is_too_much_is_refused(sent: bytes, said: tuple[int, str]) -> None:
     with serving(LIMITS) as web:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,14 @@ import pytest
 
 from dispatcher_project.embedded import EmbeddedValkey
 from dispatcher_project.supervisor.notify import ALIVE, NotifySocket
-from dispatcher_project.worker.health import Health, HealthPort, Loop
+from dispatcher_project.worker.health import (
+    _MOST_CONNECTIONS,
+    Health,
+    HealthPort,
+    Loop,
+    _handler,
+    _Server,
+)
 from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
 from tests.ports import free_port
 
@@ -121,6 +131,42 @@ def test_the_next_process_gets_the_port_once_the_last_one_lets_go(time_: Time) -
     wait_for(lambda: ask(port, "/readyz")[1].get("checks", {}).keys() == {"second"})
     assert ask(port, "/nothing")[0] == 404
     second.stop()
+
+
+def test_half_requests_keep_nobody_out_and_the_oldest_go(time_: Time) -> None:
+    port = free_port()
+    served = HealthPort(Health(Loop(), needs={}), str(port))
+    served.start(watchdog=False)
+    wait_for(lambda: ask(port, "/livez")[0] == 200)
+    with ExitStack() as stack:
+        held = []
+        for _ in range(3 * _MOST_CONNECTIONS):
+            held.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)))
+            held[-1].sendall(b"GET /livez HTTP/1.1\r\n")
+        assert held[0].recv(1) == b"", "closed"
+        assert ask(port, "/livez")[0] == 200
+        threads = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+        assert len(threads) <= _MOST_CONNECTIONS + 4
+    served.stop()
+
+
+def test_without_a_descriptor_it_waits_and_the_oldest_connection_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    did = []
+    monkeypatch.setattr("dispatcher_project.worker.health.time.sleep", lambda seconds: did.append("slept"))
+    with _Server(("127.0.0.1", 0), _handler(Health(Loop(), needs={}))) as server:
+        plain = server.socket
+
+        class Full:
+            def accept(self) -> None:
+                raise OSError(errno.EMFILE, "Too many open files")
+
+        server.socket = Full()  # type: ignore[assignment]
+        monkeypatch.setattr(server._callers, "end_oldest", lambda: did.append("ended"))
+        server._handle_request_noblock()
+        server.socket = plain
+    assert did == ["ended", "slept"]
 
 
 @pytest.fixture

@@ -1,0 +1,172 @@
+"""The proxy of deploy/nginx, started with a certificate of its own, in front of the real web server."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from dispatcher_project.settings.dispatcher import DispatcherSettings
+from dispatcher_project.web.limits import WebLimits
+from jobs.api.push import _MAX_BODY_BYTES
+from jobs.api.submit import _MAX_BATCH_BYTES
+from jobs.events.stream import KEEP_ALIVE_SECONDS
+from tests.dispatcher_project.web.serving import Served, serving, until_closed
+from tests.jobs.events.conftest import redis_url, tenant, web
+from tests.jobs.web import Web
+
+from .proxied import NGINX, Proxy, configuration, proxy
+
+__all__ = ["redis_url", "tenant", "web"]
+pytestmark = [pytest.mark.sqlite_only]
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx on this machine")
+DEFAULTS = DispatcherSettings()
+
+
+async def mirror(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with what the application is told of a request."""
+    length, more = 0, True
+    while more:
+        message = await receive()
+        length += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    told = {"client": scope["client"][0], "scheme": scope["scheme"], "headers": headers, "length": length}
+    content = json.dumps(told).encode()
+    lines = [(b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": lines})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+@pytest.fixture
+def mirrored() -> Iterator[Served]:
+    with serving(WebLimits(), mirror, forwarded_allow_ips="127.0.0.1") as served:
+        yield served
+
+
+@pytest.fixture
+def before_mirror(mirrored: Served, tmp_path: Path) -> Iterator[Proxy]:
+    with proxy(tmp_path, mirrored.port, client_header_timeout="1s", client_body_timeout="1s") as one:
+        yield one
+
+
+def ask(one: Proxy, path: str = "/", **options: Any) -> requests.Response:
+    return requests.get(one.url + path, verify=str(one.certificate), timeout=60, **options)
+
+
+@needs_nginx
+def test_what_a_client_says_of_its_address_is_not_believed(before_mirror: Proxy) -> None:
+    lies = {
+        "X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example",
+        "Forwarded": "for=203.0.113.9;host=evil.example",
+    }  # fmt: skip
+    told = ask(before_mirror, headers=lies).json()
+    assert (told["client"], told["scheme"]) == ("127.0.0.1", "https")
+    assert told["headers"]["host"] == f"127.0.0.1:{before_mirror.tls_port}"
+    assert not {"x-forwarded-host", "forwarded"} & told["headers"].keys()
+    assert "203.0.113.9" not in json.dumps(told)
+
+
+def test_the_web_believes_its_proxy_and_nobody_else(mirrored: Served) -> None:
+    sent = b"GET / HTTP/1.0\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\r\n"
+    told = {
+        source: json.loads(until_closed(mirrored.connect(source, sent)).partition(b"\r\n\r\n")[2])
+        for source in ("127.0.0.1", "127.0.0.2")
+    }
+    assert (told["127.0.0.1"]["client"], told["127.0.0.1"]["scheme"]) == ("203.0.113.9", "https")
+    assert (told["127.0.0.2"]["client"], told["127.0.0.2"]["scheme"]) == ("127.0.0.2", "http")
+
+
+@needs_nginx
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_it_speaks_http_2(before_mirror: Proxy) -> None:
+    done = subprocess.run(
+        ["curl", "--silent", "--http2", "--cacert", before_mirror.certificate, before_mirror.url,
+         "--output", "/dev/null", "--write-out", "%{http_version}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "2"
+
+
+@needs_nginx
+def test_plain_http_goes_to_tls(before_mirror: Proxy) -> None:
+    url = f"http://127.0.0.1:{before_mirror.plain_port}/x?y=1"
+    answer = requests.post(url, allow_redirects=False, timeout=60)
+    assert (answer.status_code, answer.headers["Location"]) == (308, "https://127.0.0.1/x?y=1")
+
+
+@needs_nginx
+def test_a_late_head_or_body_ends_at_the_proxy(before_mirror: Proxy, mirrored: Served) -> None:
+    begun = (
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n[",
+    )
+    for sent in begun:
+        with before_mirror.connect() as slow:
+            slow.sendall(sent)
+            assert _is_refused(slow)
+    assert len(mirrored.server.connections) == 0, "no part of it came to the web"
+
+
+@needs_nginx
+def test_the_web_gets_bodies_of_its_own_size_and_no_longer_ones(before_mirror: Proxy) -> None:
+    most = b" " * _MAX_BATCH_BYTES
+    options: dict[str, Any] = {"verify": str(before_mirror.certificate), "timeout": 120}
+    assert requests.post(before_mirror.url, data=most, **options).json()["length"] == len(most)
+    with before_mirror.connect() as long:
+        long.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (len(most) + 1))
+        assert long.recv(100).startswith(b"HTTP/1.1 413")
+
+
+@needs_nginx
+def test_an_event_stream_comes_as_it_is_sent(web: Web, tenant: Any, tmp_path: Path) -> None:
+    with proxy(tmp_path, int(web.url.rpartition(":")[2])) as one, requests.Session() as client:
+        client.trust_env = False
+        client.verify = str(one.certificate)
+        client.headers["Authorization"] = f"Bearer {tenant.key}"
+        job = client.post(f"{one.url}/api/v1/queue/submit", json={"model": "zimg", "payload": {}}, timeout=60)
+        assert job.status_code == 202, job.text
+        events = f"{one.url}/api/v1/queue/jobs/{job.json()['job_id']}/events"
+        with client.get(events, stream=True, timeout=60) as stream:
+            assert stream.headers["Content-Type"].startswith("text/event-stream")
+            lines = stream.iter_lines()
+            found = next(line for line in lines if line.startswith(b"event:"))
+            assert found, "while the job waits and the stream is open"
+
+
+def test_its_times_and_sizes_go_with_those_of_the_web() -> None:
+    text = configuration()
+
+    def value(name: str) -> float:
+        found = re.search(rf"(?m)^\s*{name} (\d+)(s|m|k)?;", text)
+        assert found, name
+        return float(found[1]) * {"m": 1024 * 1024, "k": 1024}.get(found[2] or "", 1)
+
+    assert value("client_header_timeout") == DEFAULTS.web_head_seconds
+    assert value("client_body_timeout") == DEFAULTS.upload_idle_seconds
+    assert value("send_timeout") == DEFAULTS.web_read_seconds
+    assert value("client_max_body_size") == _MAX_BATCH_BYTES == _MAX_BODY_BYTES
+    assert value("proxy_read_timeout") > DEFAULTS.max_wait_seconds + DEFAULTS.answer_seconds
+    assert value("proxy_read_timeout") > KEEP_ALIVE_SECONDS
+    (upstream,) = re.findall(r"upstream dispatcher \{(.*?)\n\}", text, re.DOTALL)
+    kept = re.search(r"keepalive_timeout (\d+)s;", upstream)
+    assert kept
+    assert float(kept[1]) < DEFAULTS.web_idle_seconds
+    assert f"limit_conn dispatcher_addresses {DEFAULTS.web_connections_per_address};" in text
+
+
+def _is_refused(connection: ssl.SSLSocket) -> bool:
+    """Closed, with a 408 or with none."""
+    try:
+        said = connection.recv(100)
+    except (ConnectionError, ssl.SSLError):
+        return True
+    return not said or said.startswith(b"HTTP/1.1 408")
