@@ -123,6 +123,19 @@ class DispatcherSettings:
     """Pushes that are read for one attempt; further ones are refused with 429."""
     push_bytes_per_attempt: int = 64 * 1024 * 1024
     """Bytes of them all together."""
+    model_user: str = ""
+    """On a GPU box: the user that a pinned worker started by root runs models as; `--model-user` goes before
+    it. Empty: the worker's own."""
+    model_environment: tuple[str, ...] = ()
+    """Environment variables of the worker that its models see beside the usual ones (`HF_TOKEN`)."""
+    model_open_files: int = 65_536
+    """Of a model process; and no more than the worker may open itself. 0: as many as that."""
+    model_processes: int = 0
+    """Processes and threads of the models' user in all. 0: the system's limit."""
+    model_file_bytes: int = 0
+    """The longest file that a model process writes. 0: any."""
+    model_memory_mb: int = 0
+    """Address space of a model process, MiB, for `--gpu none`: CUDA maps more than it uses. 0: any."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     web_connections: int = 4096

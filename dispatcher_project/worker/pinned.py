@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from django.conf import settings
 
 from dispatcher_project.worker.pinned_watch import PinnedWatch
 from gpus.cotenants import declared as cotenants
@@ -26,13 +27,14 @@ from gpus.cotenants.units import UnitProcesses
 from gpus.errors import GpuError
 from gpus.handlers.declared import Declared
 from gpus.handlers.errors import ContractError
+from gpus.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
 from gpus.local.device import Device, NoSuchDevice, choose_device, is_uuid
 from gpus.local.gpu import LocalGpu
 from gpus.local.knobs import GPU_LIBRARY_MB, Knobs
 from gpus.local.memory import Gauge, machine_gauge
 from gpus.local.nvml import Nvml, NvmlError
 from gpus.local.orders import Order
-from gpus.local.output import make_own_folder
+from gpus.local.output import folder_for_runs, make_own_folder
 from gpus.local.vram import VramGauge
 from gpus.models import Pool
 from gpus.models.names import NAME_PATTERN
@@ -51,7 +53,8 @@ class Wishes:
     """gpu: index, UUID or ``none``. models: see `gpus.handlers.code.find_models`. name: of the server; empty:
     made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
     models run at once. servers: LLM servers that may run here, see `gpus.cotenants.declared`. machine: what
-    the server is part of, to be switched with; empty: the host's name."""
+    the server is part of, to be switched with; empty: the host's name. model_user: that models run as; empty:
+    as the settings say."""
 
     gpu: str
     models: Sequence[str]
@@ -64,6 +67,7 @@ class Wishes:
     health_port: str = ""
     servers: Path | None = None
     machine: str = ""
+    model_user: str = ""
 
 
 def run_pinned_worker(wishes: Wishes) -> int:
@@ -75,11 +79,13 @@ def run_pinned_worker(wishes: Wishes) -> int:
     output_root: Path | None = None
     gpu: LocalGpu | None = None
     server = host = ""
+    hide_process()
     try:
+        confinement = confinement_of(wishes)
         device, nvml = find_device(wishes.gpu)
         server = wishes.name or f"{_plain(socket.gethostname())}-{device.label}"
         output_root = make_own_folder(f"dispatcher-runs-{server}")
-        gpu = make_gpu(device, nvml, wishes, output_root)
+        gpu = make_gpu(device, nvml, wishes, folder_for_runs(output_root, confinement), confinement)
         models = gpu.start()
         host = process_host(server)
         slots = wishes.slots or max(model.at_once for model in models.values())
@@ -102,7 +108,7 @@ def run_pinned_worker(wishes: Wishes) -> int:
             )
         finally:
             watch.stop()
-    except (NoSuchDevice, NvmlError, RegistryRefused, GpuError, ContractError) as error:
+    except (NoSuchUser, NoSuchDevice, NvmlError, RegistryRefused, GpuError, ContractError) as error:
         sys.stderr.write(f"gpu_worker: {error}\n")
         return COULD_NOT_START
     finally:
@@ -129,7 +135,25 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
     return choose_device(said, nvml.uuids()), nvml
 
 
-def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path) -> LocalGpu:
+def confinement_of(wishes: Wishes) -> Confinement:
+    """Raises NoSuchUser."""
+    limits, name = settings.DISPATCHER, wishes.model_user or settings.DISPATCHER.model_user
+    user = find_user(name) if name else None
+    if user is None and os.geteuid() == 0:
+        log.warning("models_run_as_root", instead="--model-user, or DISPATCHER_MODEL_USER")
+    return Confinement(
+        user=user,
+        open_files=limits.model_open_files,
+        processes=limits.model_processes,
+        file_bytes=limits.model_file_bytes,
+        memory_mb=limits.model_memory_mb,
+        environment=limits.model_environment,
+    )
+
+
+def make_gpu(
+    device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path, confinement: Confinement = DEFAULT
+) -> LocalGpu:
     paths, environment, units = list(wishes.models), device.environment(), list[str]()
     if wishes.servers is not None:
         units = [one.unit for one in read_file(wishes.servers) if one.unit]
@@ -143,6 +167,7 @@ def make_gpu(device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Pat
         environment=environment,
         is_gpu=device.is_gpu,
         output_root=output_root,
+        confinement=confinement,
         knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
         hear=_hear,
         output=lambda line: log.info("model_output", line=line),

@@ -115,11 +115,16 @@ def import_source(path: str) -> Any:
 
 
 def _model(name: Any, source: Any, path: str) -> ModelCode:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ContractError(f"{path}: {name!r} is not a model's name (letters, digits, . _ -, at most 64)")
     if not _is_function(source) and not callable(getattr(source, "run", None)):
         raise ContractError(f"{path} has no function run(payload, ctx)")
     return ModelCode(name, source)
+
+
+def is_name(name: Any) -> bool:
+    """Whether a model can be called so."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _default_name(path: str, source: Any) -> str:

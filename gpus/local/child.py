@@ -1,4 +1,4 @@
-"""``python -m gpus.local.child PIPE LIFELINE PATH…``: the process that holds the models.
+"""``python -m gpus.local.child PIPE PATH…``: the process that holds the models, started by its warden.
 
 Its protocol has file descriptors of its own; standard output and error are the models', and go to the
 worker's log. Runs have a thread each, loads and unloads follow the order of their frames. What a handler
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import queue
 import socket
@@ -26,13 +27,11 @@ from gpus.handlers.code import ModelCode, find_models
 from gpus.handlers.errors import ContractError, Failure, failure_of
 from gpus.local.faucet import Faucet
 from gpus.local.kernel import run_a_kernel
-from gpus.local.warden import stand_between
 from gpus.local.wire import Pipe, PipeBroken
 
 
 def main() -> int:
-    pipe_number, lifeline, *paths = sys.argv[1:]
-    stand_between(int(lifeline))
+    pipe_number, *paths = sys.argv[1:]
     end = socket.socket(fileno=int(pipe_number))
     end.set_inheritable(False)
     pipe = Pipe(end)
@@ -166,6 +165,8 @@ class Child:
         except BaseException as error:  # also SystemExit: a handler must not end the process by it
             failure = failure_of(error)
         ctx.model = None  # who keeps the context must not keep the model
+        failure = failure or _too_large(result, frame["max_result_bytes"])
+        result = None if failure is not None else result
         ended = {"attempt": frame["attempt"], "failure": None if failure is None else asdict(failure)}
         del self._runs[frame["attempt"]]
         try:
@@ -173,6 +174,15 @@ class Child:
         except Exception as error:  # also what objects of an author's do when they are written
             bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
             self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
+
+
+def _too_large(result: Any, most: int) -> Failure | None:
+    """A worker reads no frame that is larger than a result may be."""
+    try:
+        size = len(json.dumps(result, separators=(",", ":"), allow_nan=False))
+    except BaseException:  # no JSON: `_run` says so
+        return None
+    return Failure("run_failed", f"The result has {size} bytes, {most} at most.") if size > most else None
 
 
 def give_back_memory() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpus.errors import GpuError, Interrupted, ServerFailed
 from gpus.handlers.declared import Declared
+from gpus.local.confinement import DEFAULT, Confinement
 from gpus.local.holder import GivenUp, Holder, never
 from gpus.local.knobs import Knobs, Patience
 from gpus.local.line import Line
@@ -33,8 +34,8 @@ _SLICE_SECONDS = 0.5
 
 class LocalGpu:
     """paths: see `gpus.handlers.code.find_models`. environment: what pins the process to its GPU.
-    is_gpu: a small kernel must run in each new process. output_root: a run's files go to a folder named after
-    its attempt. hear: what a run says of itself
+    is_gpu: a small kernel must run in each new process. confinement: what its process may not do.
+    output_root: a run's files go to a folder named after its attempt. hear: what a run says of itself
     (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
     None of them may block."""
 
@@ -47,6 +48,7 @@ class LocalGpu:
         output_root: Path,
         is_gpu: bool = False,
         knobs: Knobs | None = None,
+        confinement: Confinement = DEFAULT,
         hear: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
         happened: Callable[..., None] = lambda event, **fields: None,
@@ -61,6 +63,8 @@ class LocalGpu:
             gone=lambda why: self._table.gone(why),  # noqa: PLW0108
             output=output,
             environment=environment,
+            confinement=confinement,
+            most_bytes=lambda: self._table.most_bytes,
         )
         self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
         self._table = Running(self._shelf, self._lock, hear=hear, happened=happened)

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpus.handlers.declared import Declared, read_declared
+from gpus.handlers.declared import Declared
+from gpus.local.confinement import DEFAULT, Confinement
+from gpus.local.frames import ANSWERS, RUN_FRAMES, BadFrame, read_models, read_why
 from gpus.local.process import ModelProcess
-from gpus.local.wire import Frame
+from gpus.local.wire import MAX_FRAME_BYTES, Frame
 
 Telling = Callable[[], None] | None
 SPAWN_SECONDS = 300.0
@@ -63,11 +65,14 @@ class Holder:
         gone: Callable[[str], Telling],
         output: Callable[[str], None],
         environment: Mapping[str, str],
+        confinement: Confinement = DEFAULT,
+        most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self.process: ModelProcess | None = None
         self.models: dict[str, Declared] = {}
         self.spawned = 0
         self._paths, self._lock, self._environment = paths, lock, environment
+        self._confinement, self._most_bytes = confinement, most_bytes
         self._hear_run, self._tell_gone, self._output = hear, gone, output
         self.give_up: Callable[[], bool] = never
         """Asked with the lock held while an answer is awaited: whether to wait no longer."""
@@ -105,11 +110,17 @@ class Holder:
                 gone=lambda why: self._gone(number, why),
                 output=self._output,
                 environment=self._environment,
+                confinement=self._confinement,
+                most_bytes=self._most_bytes,
             )
         ready = self._await("ready", SPAWN_SECONDS)
-        models = [read_declared(one) for one in ready["models"]]
+        try:
+            models = read_models(ready.get("models"))
+        except BadFrame as error:
+            self.end()
+            raise CannotStart(f"its process does not say which they are: {error}") from error
         with self._lock:
-            self.models = {one.name: one for one in models}
+            self.models = models
 
     def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
         """Without the lock; one question at a time. Raises ProcessGone, Overdue, GivenUp."""
@@ -162,12 +173,14 @@ class Holder:
             if number != self.spawned:
                 return
             said: Any = frame.get("said")
-            if said in ("ended", "heard"):
+            if isinstance(said, str) and said in RUN_FRAMES:
                 tell = self._hear_run(frame)
             elif said == "broken":
-                self._broken = str(frame.get("why"))
+                self._broken = read_why(frame.get("why"))
+            elif isinstance(said, str) and said in ANSWERS:
+                self._answers[said] = frame
             else:
-                self._answers[str(said)] = frame
+                raise BadFrame("a frame of no kind")
             self._lock.notify_all()
         if tell is not None:
             tell()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gpus.errors import GpuBusy, GpuError, RunTimedOut
 from gpus.handlers.errors import Failure, storable
+from gpus.local.frames import read_why
 from gpus.local.holder import CannotStart, Holder, Overdue, ProcessGone
 from gpus.local.orders import Order, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
@@ -82,7 +83,9 @@ class Moves:
         if not self._is_gpu:
             return ""
         try:
-            return str(self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS)["why"])
+            return read_why(
+                self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS).get("why")
+            )
         except Overdue:
             return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from gpus.errors import (
     ServerLost,
 )
 from gpus.handlers.errors import Failure
+from gpus.local.faucet import Faucet
 from gpus.local.wire import Frame
 
 
@@ -46,6 +47,7 @@ class Order:
             "model": self.model,
             "payload": self.payload,
             "output_dir": str(output_root / self.attempt),
+            "max_result_bytes": self.max_result_bytes,
         }
 
 
@@ -73,6 +75,8 @@ class Run:
     over: bool = False
     result: Any = None
     error: GpuError | None = None
+    faucet: Faucet = field(default_factory=Faucet)
+    """The process has one, too; its code need not go through it."""
 
     def end(self, *, result: Any = None, error: GpuError | None = None) -> None:
         """Only the first end counts."""
@@ -102,10 +106,9 @@ _LET_DOWN: dict[str, type[GpuError]] = {
 }
 
 
-def error_of(failure: Mapping[str, Any] | Failure, *, cancelled: bool = False) -> GpuError:
+def error_of(said: Failure, *, cancelled: bool = False) -> GpuError:
     """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having
     been asked would come back for ever if it cost nothing."""
-    said = failure if isinstance(failure, Failure) else Failure(**failure)
     if said.code == "cancelled":
         if cancelled:
             heeded = let_go("It heeded its cancel.")

@@ -9,6 +9,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from gpus.local.confinement import Confinement
+
 KEPT_SECONDS = 3600.0
 
 
@@ -21,6 +23,17 @@ def make_own_folder(name: str, parent: Path | None = None) -> Path:
         if pid.isdigit() and not _lives(int(pid)) and not folder.is_symlink() and _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}-", dir=where))
+
+
+def folder_for_runs(own: Path, confinement: Confinement) -> Path:
+    """Inside the worker's own folder; the models' user may write there, and nothing above it."""
+    if (user := confinement.user) is None:
+        return own
+    own.chmod(0o711)
+    folder = own / "runs"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, user.uid, user.gid)
+    return folder
 
 
 def _lives(pid: int) -> bool:

@@ -13,16 +13,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gpus.local.confinement import DEFAULT, Confinement
 from gpus.local.environment import for_models
+from gpus.local.frames import printable
 from gpus.local.memory import members
+from gpus.local.pace import Pace
 from gpus.local.warden import SIGNALLED
-from gpus.local.wire import Frame, Pipe, PipeBroken
+from gpus.local.wire import MAX_FRAME_BYTES, Frame, Pipe, PipeBroken
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_SECONDS = 60.0
 """The driver may take long to give up a process' memory; whoever kills the warden before that would know
 nothing of what is left."""
 _LOOK_SECONDS = 0.1
+WARDEN = Path(__file__).with_name("warden.py")
+FRAME_BYTES_PER_SECOND = 64 * 1024 * 1024
+OUTPUT_BYTES_PER_SECOND = 4 * 1024 * 1024
+"""A model that writes more than this waits for it."""
 MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 50
 
@@ -31,7 +38,8 @@ class ModelProcess:
     """Starts at once. hear: every frame, in a thread of this process; gone: once, with why it ended in words,
     after the last frame; output: lines that the models wrote to standard output or error.
 
-    environment: added to what models may see of this process' own.
+    environment: added to what models may see of this process' own. confinement: what it may not do.
+    most_bytes: of one frame, asked for each.
     """
 
     def __init__(
@@ -42,22 +50,28 @@ class ModelProcess:
         gone: Callable[[str], None],
         output: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
+        confinement: Confinement = DEFAULT,
+        most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self._hear, self._gone, self._output = hear, gone, output
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
         self._unheard = ""
+        self._most_bytes = most_bytes
+        numbers = [str(theirs.fileno()), str(end_of_life)]
+        child = [sys.executable, "-m", "gpus.local.child", numbers[0], *paths]
+        warden = [sys.executable, "-I", "-S", str(WARDEN), *numbers, confinement.as_text(), *child]
         try:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "gpus.local.child", str(theirs.fileno()), str(end_of_life), *paths],
+                warden,
                 pass_fds=(theirs.fileno(), end_of_life),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a Ctrl-C is its worker's to carry out
                 cwd=ROOT,
-                env={**_inherited(), **(environment or {})},
+                env={**_inherited(confinement), **(environment or {})},
             )
         except BaseException:
             ours.close()
@@ -105,10 +119,20 @@ class ModelProcess:
             self._popen.wait()
 
     def _read(self) -> None:
+        pace = Pace(FRAME_BYTES_PER_SECOND, lambda: FRAME_BYTES_PER_SECOND + self._most_bytes())
+
+        def admit(size: int) -> None:
+            if size > (most := self._most_bytes()):
+                raise PipeBroken(f"a frame of {size} bytes, {most} at most")
+            pace.take(size)
+
         while True:
             try:
-                frame = self._pipe.receive()
-            except PipeBroken:
+                frame = self._pipe.receive(admit)
+            except PipeBroken as error:
+                if self.is_alive and str(error) != "closed":
+                    self._unheard = f"it does not speak the protocol: {error}"
+                    self.kill(wait=False)
                 return
             try:
                 self._hear(frame)
@@ -147,8 +171,10 @@ class ModelProcess:
         stream = self._popen.stdout
         assert stream is not None
         second, lines, dropped = 0, 0, 0
+        pace = Pace(OUTPUT_BYTES_PER_SECOND, lambda: OUTPUT_BYTES_PER_SECOND)
         with stream:
             while line := stream.readline(MAX_LINE_BYTES):
+                pace.take(len(line))
                 now = int(time.monotonic())
                 if now != second:
                     if dropped:
@@ -158,11 +184,14 @@ class ModelProcess:
                 if lines > LINES_PER_SECOND:
                     dropped += 1
                     continue
-                self._output(line.decode(errors="replace").rstrip())
+                self._output(printable(line.decode(errors="replace").rstrip()))
 
 
-def _inherited() -> dict[str, str]:
-    kept = for_models(os.environ)
+def _inherited(confinement: Confinement) -> dict[str, str]:
+    kept = for_models(os.environ, confinement.environment)
+    if (user := confinement.user) is not None:
+        kept = {name: value for name, value in kept.items() if not name.startswith(("XDG_", "DBUS_"))}
+        kept |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
     path = [str(ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
     return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 

@@ -9,11 +9,15 @@ from functools import partial
 from typing import Any
 
 from gpus.errors import GpuError, ProcessDied
+from gpus.local.frames import read_failure, read_heard, read_why
 from gpus.local.holder import Telling
 from gpus.local.orders import Order, Run, Verdicts, error_of, let_go
 from gpus.local.shelf import Shelf
 from gpus.local.suspects import Suspects
 from gpus.local.wire import Frame
+
+SPARE_BYTES = 1024 * 1024
+"""Of a frame, beside the result in it."""
 
 
 class Running:
@@ -47,22 +51,35 @@ class Running:
         return run
 
     def heard(self, frame: Frame) -> Telling:
-        run = self.running.get(str(frame.get("attempt")))
+        attempt = frame.get("attempt")
+        run = self.running.get(attempt) if isinstance(attempt, str) else None
         if run is None:
             return None
-        run.last_sign = time.monotonic()
+        now = run.last_sign = time.monotonic()
         if frame["said"] == "heard":
-            if frame["kind"] == "progress":
-                run.progress = frame["value"]
-            return partial(self._hear, run.order, frame["kind"], frame["value"])
-        failure = frame["failure"]
+            return self._heard(run, frame, now)
+        failure = read_failure(frame.get("failure"))
         if failure is None:
-            self.end(run, result=frame["result"])
+            self.end(run, result=frame.get("result"))
             return None
-        if failure["sticky"]:
-            self._shelf.tainted = failure["text"]
+        if failure.sticky:
+            self._shelf.tainted = read_why(failure.text)
         self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
         return None
+
+    def _heard(self, run: Run, frame: Frame, now: float) -> Telling:
+        heard = read_heard(frame.get("kind"), frame.get("value"))
+        if heard is None:
+            return None
+        if heard[0] == "progress":
+            run.progress = heard[1]
+        let = run.faucet.let(*heard, now)
+
+        def tell() -> None:
+            for kind, value in let:
+                self._hear(run.order, kind, value)
+
+        return tell if let else None
 
     def expect_end(self, verdicts: Verdicts) -> None:
         """The process is being ended. Several may want that at once, each for its reason."""
@@ -97,6 +114,11 @@ class Running:
                 f"The model's process died with several runs in it ({why}): this one runs alone next."
             )
         return ProcessDied(f"The model's process died: {why}")
+
+    @property
+    def most_bytes(self) -> int:
+        """Of one frame; read without the lock."""
+        return SPARE_BYTES + max((order.max_result_bytes for order in self.now), default=0)
 
     @property
     def is_alone(self) -> bool:

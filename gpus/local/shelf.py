@@ -23,6 +23,7 @@ from gpus.local.cache import (
     is_leaking,
     make_room,
 )
+from gpus.local.frames import BadFrame, read_failure, read_seconds
 from gpus.local.holder import Holder, Overdue, ProcessGone
 from gpus.local.knobs import Knobs
 from gpus.local.memory import Gauge
@@ -116,8 +117,13 @@ class Shelf:
         declared, before = self._holder.models[model], self._own()
         said = self._holder.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
         self.loads += 1
-        if said["failure"] is not None:
-            return Failure(**said["failure"])
+        try:
+            failure, seconds = read_failure(said.get("failure")), read_seconds(said.get("seconds"))
+        except BadFrame as error:
+            self.tainted = f"its process does not speak the protocol: {error}"
+            return Failure("run_failed", self.tainted)
+        if failure is not None:
+            return failure
         try:
             took = max(0.0, self._own() - before)
         except OSError as error:
@@ -125,8 +131,8 @@ class Shelf:
             raise
         self._measured[model] = max(took, self._measured.get(model, 0.0))
         self._after_runs.clear()
-        self.warm[model] = self._placed(declared, float(said["seconds"]))
-        self._happened("model_loaded", model=model, seconds=round(said["seconds"], 3), mb=round(took))
+        self.warm[model] = self._placed(declared, seconds)
+        self._happened("model_loaded", model=model, seconds=round(seconds, 3), mb=round(took))
         return None
 
     def unload(self, models: Sequence[str]) -> None:

@@ -3,7 +3,10 @@
 A worker killed by SIGKILL can't clean up, PR_SET_PDEATHSIG reaches a child but not what the child forked, and
 a process that called setsid is in no group that could be killed. So a few kilobytes of process stand between
 the two: they hold a lifeline from the worker, are the subreaper (Linux) of all descendants, and load no
-model.
+model. They keep the worker's user; the model process may have another, and is confined.
+
+A script of its own (``python -I -S warden.py PIPE LIFELINE CONFINEMENT COMMAND…``): as root it must import
+nothing from where models are.
 """
 
 from __future__ import annotations
@@ -22,18 +25,29 @@ SIGNALLED = 128
 """An exit status above this means: ended by the signal of that number less this."""
 
 
-def stand_between(lifeline: int) -> None:
-    """Forks. Returns in the child, which dies with the warden; the other one never returns. Call it before
-    there are threads. lifeline: the read end of a pipe whose other end the worker keeps open."""
+def main() -> NoReturn:
+    """Forks: the child becomes the model process and dies with this one."""
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from gpus.local.confinement import Confinement, hide_process
+
+    pipe, lifeline, text, *command = sys.argv[1:]
+    confinement = Confinement.from_text(text)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(lifeline)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended in between
-            os._exit(1)
-        return
-    _watch(pid, lifeline)
+        try:
+            os.close(int(lifeline))
+            confinement.enter()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which would clear it
+            if os.getppid() == parent:  # else it ended in between
+                os.execv(command[0], command)
+        except BaseException as error:
+            sys.stderr.write(f"the model process can't be started: {error}\n")
+            sys.stderr.flush()
+        os._exit(1)
+    os.close(int(pipe))
+    hide_process()
+    _watch(pid, int(lifeline))
 
 
 def _watch(pid: int, lifeline: int) -> NoReturn:
@@ -92,3 +106,7 @@ def _children() -> list[int]:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from gpus import foreign_json
@@ -47,11 +48,13 @@ class Pipe:
         except OSError as error:
             raise PipeBroken(str(error)) from error
 
-    def receive(self) -> Frame:
-        """Waits for the next frame. Raises PipeBroken."""
+    def receive(self, admit: Callable[[int], None] = lambda size: None) -> Frame:
+        """Waits for the next frame. admit: asked with its size before it is read; may wait, or raise
+        PipeBroken. Raises PipeBroken."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if length > MAX_FRAME_BYTES:
             raise PipeBroken(f"a frame of {length} bytes")
+        admit(length)
         try:
             frame = foreign_json.read(self._read(length))
         except foreign_json.NotReadable as error:

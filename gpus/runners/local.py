@@ -32,6 +32,7 @@ class LocalRunner:
                 model=run.model.name,
                 payload=run.payload,
                 limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
+                max_result_bytes=run.model.max_response_bytes,
                 tell=run.tell,
             ),
             abort,

@@ -53,6 +53,11 @@ class Command(BaseCommand):
             type=name,
             help="With --gpu: what it is part of; default: the host's name.",
         )
+        parser.add_argument(
+            "--model-user",
+            default="",
+            help="With --gpu, started by root: the user that models run as; default: DISPATCHER_MODEL_USER.",
+        )
         parser.add_argument("--fleet", help="With --gpu: of a pool that is new.")
         parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
         add_health_port(parser)
@@ -93,6 +98,7 @@ def _pinned(options: dict[str, Any]) -> int:
             pool=pools[0],
             fleet=options["fleet"],
             machine=options["machine"] or "",
+            model_user=options["model_user"],
             slots=options["slots"],
             budget_mb=options["budget_mb"],
             ready_file=options["ready_file"],

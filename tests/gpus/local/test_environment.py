@@ -19,6 +19,14 @@ SECRETS = [
     "TEST_DATABASE_URL",
     "REDIS_URL",
     "CREDENTIALS_DIRECTORY",
+    "AWS_SECRET_ACCESS_KEY",
+    "SSH_AUTH_SOCK",
+    "HTTPS_PROXY",
+    "KUBECONFIG",
+    "ANYTHING_ELSE",
+    "HF_TOKEN",
+    "HUGGINGFACE_API_KEY",
+    "VLLM_API_KEY",
 ]
 
 
@@ -27,9 +35,15 @@ def test_what_is_the_dispatchers_stays_there(name):
     assert for_models({name: "s", "PATH": "p"}) == {"PATH": "p"}
 
 
-@pytest.mark.parametrize("name", ["HF_HOME", "PGM_MODEL", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HOME"])
+@pytest.mark.parametrize(
+    "name", ["HF_HOME", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HOME", "LC_ALL"]
+)
 def test_what_is_the_models_is_passed_on(name):
     assert for_models({name: "x"}) == {name: "x"}
+
+
+def test_an_operator_names_what_else_is_theirs():
+    assert for_models({"HF_TOKEN": "t", "HF_TOKEN_2": "u"}, ["HF_TOKEN"]) == {"HF_TOKEN": "t"}
 
 
 def test_a_model_process_has_none_of_it_and_what_is_given_to_it(
