@@ -140,7 +140,7 @@ class TenantPages(OperatorAdmin):
 @admin.register(ApiKey)
 class ApiKeyPages(OperatorAdmin):
     form = KeyForm
-    list_display = ("prefix", "name", "tenant", "kind_label", "last_used_at", "expiry_date", "revoked")
+    list_display = ("prefix", "name", "tenant", "kind_label", "may", "last_used_at", "expiry_date", "revoked")
     list_filter = (("kind", ChoicesDropdownFilter), "revoked")
     list_select_related = ("tenant",)
     search_fields = ("prefix", "name", "tenant__name")
@@ -176,6 +176,10 @@ class ApiKeyPages(OperatorAdmin):
 
     def audit_name(self, row: ApiKey) -> str:
         return row.prefix
+
+    @column("scopes")
+    def may(self, key: ApiKey) -> str:
+        return "all" if key.scopes is None else ", ".join(key.scopes)
 
     @column("kind")
     def kind_label(self, key: ApiKey) -> SafeString:

@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.runners.answers import ID_FIELDS
 from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
-from gpus.services.registry import check_slots
+from gpus.services.registry import check_slots, would_move_secrets
 from gpus.services.secrets import encrypt
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -102,7 +102,28 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
             raise ValidationError(
                 f"{config} belongs to pool {config.pool_id}, the server to {server.pool_id}."
             )
+        server, endpoint = server or self._server(), self.cleaned_data.get("endpoint")
+        if server is not None and endpoint and _moves_secrets(server, endpoint):
+            self.add_error(
+                "endpoint",
+                "The server has secret headers, and this endpoint is at another origin: give the headers "
+                "that are to get there, or {}, on the server's page with the same click.",
+            )
         return cleaned
+
+    def _server(self) -> Server | None:
+        """Of a row on its server's page: with what is being saved there."""
+        return self.instance.server if self.instance.server_id else None
+
+
+def _moves_secrets(server: Server, endpoint: str) -> bool:
+    """Headers that were given anew with the same form may go there."""
+    stored = Server.objects.filter(pk=server.pk).first()
+    return (
+        stored is not None
+        and server.headers_encrypted == stored.headers_encrypted
+        and would_move_secrets(stored, endpoint)
+    )
 
 
 class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from gpus.hidden_keys import hide_keys
+
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")
 _MOST_OF_A_REQUEST = 1000
@@ -30,6 +32,7 @@ def hide_tokens(logger: Any, method: str, event: Any) -> Any:
         if "token=" in text:
             event["request"] = text = _TOKEN.sub(r"\1…", text)
         if len(text) > _MOST_OF_A_REQUEST:
+            text = hide_keys(text)  # of one that is cut in two, half would stay
             event["request"] = f"{text[:_MOST_OF_A_REQUEST]}… ({len(text)} characters)"
     return event
 
@@ -90,11 +93,11 @@ class Lines(structlog.stdlib.ProcessorFormatter):
     def format(self, record: logging.LogRecord) -> str:
         logger, name = (record.__dict__.get(part) for part in ("_logger", "_name"))
         if logger is None or name is None:
-            return super().format(record)
+            return hide_keys(super().format(record))
         said: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
         for process in self.processors:
             said = process(logger, name, said)
-        return str(said)
+        return hide_keys(str(said))
 
 
 def _configure_structlog() -> None:

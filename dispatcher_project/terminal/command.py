@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, InterfaceError
 
-from dispatcher_project.terminal.paint import Paint, plain
+from dispatcher_project.terminal.paint import Paint, harmless, plain
 from gpus.errors import LeasingUnavailable
 from gpus.services.model_fields import RegistryRefused
 from jobs.errors import Refused
@@ -67,7 +67,7 @@ class TerminalCommand(BaseCommand):
 
     def say(self, *lines: str) -> None:
         for line in lines:
-            self.stdout.write(line)
+            self.stdout.write(harmless(line))
         self.stdout.flush()
 
     def add_yes(self, parser: CommandParser) -> None:

@@ -13,6 +13,8 @@ import tty
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from dispatcher_project.terminal.paint import harmless
+
 Draw = Callable[[int, int], list[str]]
 """(columns, rows) → lines."""
 
@@ -29,7 +31,7 @@ def show_live(
             size = shutil.get_terminal_size()
             lines = draw(size.columns, size.lines)[: size.lines]
             # each line erases what was behind it, the end what was below: nothing flickers
-            out.write("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
+            out.write("\x1b[H" + "\n".join(f"{harmless(line)}\x1b[K" for line in lines) + "\x1b[J")
             out.flush()
             if _quit_within(every_seconds, keys):
                 return

@@ -10,6 +10,7 @@ from typing import Any
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36}
+_OWN_COLOURS = re.compile(r"(\x1b\[(?:0|(?:[12]|3[1-6])(?:;(?:[12]|3[1-6]))*)m)")
 
 
 class Paint:
@@ -36,6 +37,19 @@ def plain(text: object, limit: int = 0) -> str:
     line = " ".join(str(text).split())
     line = "".join(mark if unicodedata.category(mark)[0] != "C" else "·" for mark in line)
     return line if not limit or len(line) <= limit else f"{line[: max(limit - 1, 0)]}…"
+
+
+def harmless(text: str) -> str:
+    """What a screen says, with no control character but line ends, tabs and the colours of `Paint`: names,
+    results and errors come from other machines."""
+    if text.isprintable():
+        return text
+    parts = _OWN_COLOURS.split(text)
+    parts[::2] = [
+        "".join(mark if mark in "\n\t" or unicodedata.category(mark)[0] != "C" else "·" for mark in part)
+        for part in parts[::2]
+    ]
+    return "".join(parts)
 
 
 def width(text: str) -> int:

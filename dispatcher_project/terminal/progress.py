@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TextIO
 
-from dispatcher_project.terminal.paint import age, bar, fitted
+from dispatcher_project.terminal.paint import age, bar, fitted, harmless
 
 _BAR = 30
 
@@ -26,7 +26,7 @@ class Progress:
         passed = time.monotonic() - self._began
         left = passed / done * (self.total - done) if done else None
         line = f"{self._what} {bar(share, _BAR)} {done}/{self.total}  {age(left)} left"
-        self._out.write(f"\r{fitted(line, shutil.get_terminal_size().columns - 1)}\x1b[K")
+        self._out.write(f"\r{fitted(harmless(line), shutil.get_terminal_size().columns - 1)}\x1b[K")
         self._out.flush()
 
     def end(self) -> None:

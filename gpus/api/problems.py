@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from gpus.hidden_keys import hide_keys
+
 MEDIA_TYPE = "application/problem+json"
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 COME_AGAIN_STATUSES = frozenset({429, 503})
@@ -32,10 +34,10 @@ class FieldError:
 
     def as_json(self) -> dict[str, str]:
         return {
-            "pointer": self.pointer,
+            "pointer": hide_keys(self.pointer),
             "in": self.place,
             "code": self.code,
-            "detail": self.detail[:_MAX_DETAIL],
+            "detail": hide_keys(self.detail)[:_MAX_DETAIL],
         }
 
 
@@ -74,7 +76,7 @@ class Problem(Exception):
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "code": self.code,
-            "detail": self.detail[:_MAX_DETAIL],
+            "detail": hide_keys(self.detail)[:_MAX_DETAIL],
             "retryable": self.retryable,
         }
         if self.retry_after_seconds is not None:

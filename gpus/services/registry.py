@@ -89,7 +89,7 @@ def register_server(
                 status=409,
             )
         placement = Placement.objects.filter(server=row, model=config).first()
-        if headers is None and _would_move_secrets(row, endpoint):
+        if headers is None and would_move_secrets(row, endpoint):
             raise RegistryRefused(
                 "headers_needed",
                 f"Server {server} has secret headers, and this endpoint is at another origin: "
@@ -117,7 +117,7 @@ def register_server(
     return Registered(row, config, home, created, wakes, mirrored)
 
 
-def _would_move_secrets(server: Server, endpoint: str) -> bool:
+def would_move_secrets(server: Server, endpoint: str) -> bool:
     """Whether what was given for one origin would be sent to another one."""
     if not server.headers_encrypted:
         return False

@@ -13,8 +13,8 @@ from jobs.events.stream import HEADERS, RETRY_MS, Receive, Send, until_disconnec
 
 REST_SECONDS = 1.0
 QUIET_SECONDS = 5.0
-STREAM_SECONDS = 60.0
-"""Then the browser comes again, and shows again that it may."""
+STREAM_SECONDS = 45.0
+"""Then the browser comes again, and shows again that it may: within a minute of what was taken from it."""
 
 
 async def stream_pulse(

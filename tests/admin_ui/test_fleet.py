@@ -168,6 +168,48 @@ def test_headers_are_stored_encrypted_and_never_shown(operator: Client) -> None:
     assert Server.objects.get(name="flux-server-1").headers_encrypted == ""
 
 
+def on_its_page(endpoint: str, **values: Any) -> dict[str, Any]:
+    """A server's form with the row of its one model."""
+    row = Placement.objects.get(server="flux-server-1")
+    return server_form(**values) | {
+        "placements-TOTAL_FORMS": 1,
+        "placements-INITIAL_FORMS": 1,
+        "placements-0-id": row.pk,
+        "placements-0-server": row.server_id,
+        "placements-0-model": row.model_id,
+        "placements-0-endpoint": endpoint,
+    }
+
+
+def test_secret_headers_follow_no_form_to_another_origin(operator: Client) -> None:
+    server = reverse("admin:gpus_server_change", args=["flux-server-1"])
+    operator.post(server, server_form(request_headers='{"Authorization": "Bearer old"}'))
+    row = Placement.objects.get(server="flux-server-1")
+    before, away = row.endpoint, "http://10.9.9.9/generate"
+    placement = reverse("admin:gpus_placement_change", args=[row.pk])
+    refused = [
+        operator.post(placement, {"endpoint": away, "request_headers": "{}"}),
+        operator.post(server, on_its_page(away)),
+        operator.post(
+            reverse("admin:gpus_placement_add"),
+            {"server": "flux-server-1", "model": "flux", "endpoint": away},
+        ),
+    ]
+    for answer in refused:
+        assert answer.status_code == 200
+    for answer in refused[:2]:
+        assert "the server has secret headers" in answer.content.decode().lower()
+    row.refresh_from_db()
+    assert row.endpoint == before
+    assert operator.post(server, on_its_page(before.replace("generate", "other"))).status_code == 302
+    again = on_its_page(away, request_headers='{"Authorization": "Bearer new"}')
+    assert operator.post(server, again).status_code == 302
+    row.refresh_from_db()
+    assert row.endpoint == away
+    stored = Server.objects.get(name="flux-server-1").headers_encrypted
+    assert read_headers(stored) == {"Authorization": "Bearer new"}
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [

@@ -24,7 +24,7 @@ from dispatcher_project.terminal.paint import plain
 from gpus.leasing.connect import connect
 from jobs.services import ports as wiring
 
-WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk)
+WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, processes.metrics)
 CHECKS: tuple[Check, ...] = (
     parts.database,
     *WITHOUT_DATABASE,

@@ -11,6 +11,7 @@ from dispatcher_project.terminal.paint import age, plain
 from gpus.models import Server
 from gpus.plurals import counted
 from gpus.runners.local import STARTED_HERE
+from jobs.api.metrics import SET_A_TOKEN
 from jobs.models import Job
 from jobs.states import JobState
 from jobs.sweeps import TICK
@@ -22,6 +23,17 @@ SILENT_SECONDS = 15.0
 LATE_PERIODS = 5
 """A sweep that did not run for so many of its periods, and for a minute more, is stuck."""
 LATE_SECONDS = 60.0
+
+
+def metrics(view: View) -> Iterator[Finding]:
+    token = settings.DISPATCHER.metrics_token
+    if not token:
+        yield Finding(
+            Level.WARNING, "metrics", "/metrics answers nobody", "Prometheus reads nothing.", SET_A_TOKEN
+        )
+    else:
+        who = "everybody" if token == "open" else "who sends its token"
+        yield Finding(Level.OK, "metrics", f"/metrics answers {who}")
 
 
 def web(view: View) -> Iterator[Finding]:

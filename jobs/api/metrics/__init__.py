@@ -4,6 +4,6 @@ Counted when asked for, so that every process tells the same; what no row holds 
 goes over what is finished: a scrape costs the same at a million jobs.
 """
 
-from .collector import DispatcherCollector, metrics
+from .collector import SET_A_TOKEN, DispatcherCollector, metrics
 
-__all__ = ["DispatcherCollector", "metrics"]
+__all__ = ["SET_A_TOKEN", "DispatcherCollector", "metrics"]

@@ -21,10 +21,8 @@ from jobs.services import ports as wiring
 OPEN_METRICS = "open"
 """The token that says: asks for none."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="dispatcher metrics"'}
-_NO_TOKEN = (
-    "DISPATCHER_METRICS_TOKEN is not set: an operator gives it a long random text, or `open` where only "
-    "Prometheus reaches this address."
-)
+SET_A_TOKEN = "give DISPATCHER_METRICS_TOKEN a long random text, or `open` where only Prometheus gets there"
+_NO_TOKEN = f"DISPATCHER_METRICS_TOKEN is not set. For operators: {SET_A_TOKEN}."
 
 
 def metrics(request: HttpRequest) -> HttpResponse:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.terminal.paint import Paint, age, bar, fitted, plain, table, width
+from dispatcher_project.terminal.paint import Paint, age, bar, fitted, harmless, plain, table, width
 
 COLOURED, PLAIN = Paint(coloured=True), Paint(coloured=False)
 
@@ -19,6 +19,25 @@ def test_an_age_is_short(seconds: float | None, told: str) -> None:
 def test_what_others_wrote_steers_no_terminal() -> None:
     assert plain("bad\x1b[2J\x07\x9b31m\nnext\tone\u202e") == "bad·[2J··31m next one·"
     assert plain("a long message", 8) == "a long …"
+
+
+def test_a_screen_has_no_control_characters_but_its_own_colours() -> None:
+    own = COLOURED("red", "red", "bold")
+    assert harmless(f"{own}\tnext\n{PLAIN('x', 'dim')}") == f"{own}\tnext\nx"
+    for bad in (
+        "\x1b[2J",
+        "\x1b]0;title\x07",
+        "\x9b31m",
+        "\x1b[8m",
+        "\x1b[31;8m",
+        "\r",
+        "\u202e",
+        "\x7f",
+        "\x00",
+    ):
+        said = harmless(f"{own} {bad}name")
+        assert said.startswith(own)
+        assert not set(bad[0]) & set(said.removeprefix(own))
 
 
 def test_columns_line_up_whatever_is_coloured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -254,7 +255,19 @@ def test_without_a_database_the_rest_is_looked_at(patient: Patient, monkeypatch:
         ("database", Level.ERROR),
         ("redis", Level.OK),
         ("disk", Level.OK),
+        ("metrics", Level.OK),
     ]
+
+
+@pytest.mark.parametrize(("token", "level"), [("", Level.WARNING), ("open", Level.OK), ("s3cret", Level.OK)])
+def test_metrics_that_answer_nobody_are_named(
+    patient: Patient, settings: Any, token: str, level: Level
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token=token)
+    (found,) = [one for one in patient.findings() if one.check == "metrics"]
+    assert found.level == level
+    assert ("DISPATCHER_METRICS_TOKEN" in found.todo) == (not token)
+    assert "s3cret" not in str(found)
 
 
 def test_a_check_that_breaks_stops_no_other(patient: Patient) -> None:
