@@ -30,3 +30,8 @@ class Process(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def is_ready(self, fleet: str, switch: str) -> bool:
+        """Whether this switch may go on as far as this process is concerned. What a version of another
+        shape wrote there agrees to nothing."""
+        return isinstance(self.ready, dict) and self.ready.get(fleet) == switch

@@ -64,7 +64,7 @@ def go_on(fleet: str, ports: Ports) -> Progress:
     old = ports.index_gate(fleet, state.layout)
     old.close(f"switched to layout {state.next_layout}")
     workers = list(processes.living().filter(kind=Process.Kind.GPU, layout=state.layout))
-    ready = {worker.name for worker in workers if worker.ready.get(fleet) == state.switch}
+    ready = {worker.name for worker in workers if worker.is_ready(fleet, state.switch)}
     late = [worker.name for worker in workers if worker.name not in ready]
     waits = [f"{name}: its starts are not all written yet" for name in late[:MOST_NAMED]]
     if not late:

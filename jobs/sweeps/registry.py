@@ -29,6 +29,7 @@ from jobs.sweeps import (
     retention,
     rollups,
     silent_workers,
+    stray_attempts,
 )
 from jobs.sweeps.base import Sweep
 
@@ -72,6 +73,7 @@ def sweeps() -> Mapping[str, Entry]:
         "quarantine": Entry(quarantine.sweep, knobs.probe_seconds, slow=True, is_needed=quarantine.is_needed),
         "cancelling": Entry(cancelling.sweep, cancelling.PERIOD_SECONDS),
         "orphans": Entry(orphans.sweep, 10.0, slow=True, is_needed=orphans.is_needed),
+        "stray_attempts": Entry(stray_attempts.sweep, stray_attempts.PERIOD_SECONDS),
         "reconcile": Entry(reconcile.sweep, knobs.reconcile_seconds, slow=True),
         "lock_sync": Entry(lock_sync.sweep, knobs.lock_sync_seconds, slow=True),
         "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),

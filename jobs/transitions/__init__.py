@@ -4,7 +4,7 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
-from .attempts import End, end_again, end_attempt, note_news, note_remote_id, take_over
+from .attempts import End, end_again, end_attempt, lose_stray, note_news, note_remote_id, take_over
 from .quarantine import quarantine_slot
 from .starts import Start, StartOutcome, start_attempt
 from .together import Touched, together, write_out
@@ -38,6 +38,7 @@ __all__ = [
     "end_cancelled",
     "end_waiting",
     "finish_cancelling",
+    "lose_stray",
     "note_news",
     "note_remote_id",
     "open_round",

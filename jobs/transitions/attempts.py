@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Count
 
-from gpus.errors import ConnectFailed, GpuBusy, GpuError
+from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeaseLost
 from gpus.models import prepared
 from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
@@ -184,6 +184,21 @@ def end_attempt(end: End) -> Ended:
         callback_id=call_back(job, end.at),
         quarantined=end.ending.suspect,
     )
+
+
+def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:
+    """Ends a live attempt that its job does not run; the job stays as it is. False: the job runs it, or it is
+    over."""
+    job, attempt = lock_job(job_id), read_attempt(attempt_id)
+    if job is None or attempt is None or job.live_attempt == attempt_id:
+        return False
+    if attempt.state not in LIVE_ATTEMPT_STATES:
+        return False
+    attempt.state, attempt.finished_at = AttemptState.LOST.value, at
+    attempt.error_code, attempt.error_message = LeaseLost.code, why
+    change(attempt, "state", "finished_at", "error_code", "error_message")
+    write_out()
+    return True
 
 
 def _begun(end: End) -> tuple[Job | None, Attempt | None]:

@@ -192,6 +192,17 @@ def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upg
     assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
 
 
+@pytest.mark.parametrize("said", [["main"], "all", 7, True, {"main": {"switch": "x"}}])
+def test_a_process_that_says_in_another_shape_whether_it_is_ready_is_waited_for(
+    upgrade: Upgrade, said: Any
+) -> None:
+    upgrade.world.server()
+    upgrade.old.beat("w1")
+    upgrade.begin()
+    Process.objects.filter(name="w1").update(ready=said)
+    assert go_on(upgrade.fleet, upgrade.new.ports).waits_for == ("w1: its starts are not all written yet",)
+
+
 def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()

@@ -236,4 +236,5 @@ def test_every_symptom_has_its_sweep() -> None:
         "retention",
         "rollups",
         "silent_workers",
+        "stray_attempts",
     }

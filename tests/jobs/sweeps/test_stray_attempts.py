@@ -1,0 +1,66 @@
+"""Live attempts that their job does not run, as a backup restored in parts leaves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import QuarantinedSlot
+from gpus.protocol import Lease
+from jobs.models import Attempt, Job
+from jobs.states import AttemptState, JobState
+from jobs.sweeps import stray_attempts
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+from tests.laws import assert_laws
+
+BACKUPS: list[dict[str, Any]] = [
+    {"state": JobState.QUEUED.value, "live_attempt": None},
+    {"live_attempt": "01ANOTHERATTEMPT0000000000"},
+]
+
+
+@pytest.fixture
+def lease(world: World) -> Lease:
+    world.server()
+    world.job()
+    return world.claim()
+
+
+@pytest.mark.parametrize("backup", BACKUPS)
+def test_it_ends_and_its_slot_stays_shut_until_it_is_proven_free(
+    world: World, lease: Lease, backup: dict[str, Any]
+) -> None:
+    Job.objects.update(**backup)
+    assert stray_attempts.sweep(world.ports).repaired == 0, "a start may be half seen for a moment"
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert stray_attempts.sweep(world.ports).repaired == 1
+    attempt = Attempt.objects.get()
+    assert (attempt.state, attempt.counted, attempt.slot_freed) == (AttemptState.LOST, False, False)
+    assert QuarantinedSlot.objects.get().attempt_id == attempt.id
+    assert world.slot() == "quarantined"
+    assert Job.objects.values("state", "live_attempt", "tries").get() == {
+        "state": backup.get("state", JobState.RUNNING.value),
+        "live_attempt": backup["live_attempt"],
+        "tries": 0,
+    }
+    assert stray_attempts.sweep(world.ports).looked == 0
+
+
+def test_what_its_job_runs_is_left_alone(world: World, lease: Lease) -> None:
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert stray_attempts.sweep(world.ports).looked == 0
+    assert Attempt.objects.get().state in Attempt.LIVE
+    assert_laws(world.ports, drained=True)
+
+
+def test_one_that_its_job_runs_by_now_is_left_alone(
+    world: World, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Job.objects.update(**BACKUPS[0])
+    world.clock.advance(LEASE_SECONDS + 1)
+    found = list(stray_attempts._stray())
+    Job.objects.update(state=JobState.RUNNING.value, live_attempt=lease.attempt_id)
+    assert not stray_attempts._end(found[0], world.leases, world.ports)
+    assert Attempt.objects.get().state in Attempt.LIVE
+    assert not QuarantinedSlot.objects.exists()
