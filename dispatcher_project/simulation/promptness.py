@@ -221,6 +221,7 @@ class Promptness:
     def _dead(self, live: list[_Live]) -> Iterator[_Suspicion]:
         world = self._world
         secrets = {name: headers for name, headers in _servers()}
+        forgotten = self._with_forgotten_ends(live)
         for attempt_id, job_id, worker, server, _, _ in live:
             died_at = self._died_at(worker)
             if died_at is None or is_unreadable(secrets.get(server, "")):
@@ -229,7 +230,7 @@ class Promptness:
                 continue
             yield (
                 ("dead", attempt_id),
-                self._judged_seconds,
+                max(self._judged_seconds, FORGOTTEN_END_SECONDS if job_id in forgotten else 0.0),
                 f"dead: attempt {attempt_id} of job {job_id} on {server} is live, its worker {worker} "
                 f"died at {died_at:.1f}",
             )

@@ -1,14 +1,14 @@
 """What the servers say of themselves, against what we believe of them.
 
 It never deletes a lease: one that its server does not confirm is its poller's to find out, here it is a
-note. It repairs what nobody else would see: accepted runs of a boot that is over and that nobody polls, and
-slots that only Redis holds back (`held_back`).
+note. It repairs what nobody else would see: accepted runs of a boot that is over and that nobody polls, slots
+that only Redis holds back (`held_back`), and runs that only their server knows of (`strangers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpus import queries
@@ -25,6 +25,7 @@ from jobs.states import AttemptState
 from jobs.sweeps.base import SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.held_back import free_forgotten
 from jobs.sweeps.losses import Loss, lose_attempt
+from jobs.sweeps.strangers import keep_slots
 
 CHUNK = 64
 YOUNG_SECONDS = 10.0
@@ -83,7 +84,30 @@ def _compare(answer: _Answer, ports: Ports) -> SweepCount:
     if restarted and seen_at is not None:
         count += _lose_unpolled(server, seen_at, views, leases, ports)
         record_health(server, health, answer.asked_at)  # last: a restart is seen once
-    return count if is_busy else count + SweepCount(notes=_drift(server, health, views))
+    if is_busy:
+        return count
+    count += SweepCount(repaired=_keep_for_strangers(server, health, views, leases, ports))
+    return count + SweepCount(notes=_drift(server, health, views))
+
+
+def _keep_for_strangers(
+    server: Server, health: Health, views: Sequence[SlotView], leases: Leases, ports: Ports
+) -> int:
+    """Asks again: a run that the server names both times, and that held no slot in between, is none that just
+    ended. What a pinned worker says is told by its own keeper."""
+    if server.host is not None or not health.ok or not _unknown(health, views):
+        return 0
+    (again,) = ask_all(
+        [(server, "")], leases=ports.leases, now=ports.clock.now(), transport=ports.transport, at_once=1
+    )
+    both = replace(health, jobs=(health.jobs or frozenset()) & (again.jobs or frozenset()))
+    return len(keep_slots(server, both, views, leases, ports))
+
+
+def _unknown(health: Health, views: Sequence[SlotView]) -> set[str]:
+    """Attempts that the server runs and that hold none of these slots."""
+    known = {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
+    return {attempt for _, attempt in health.jobs or ()} - known
 
 
 def _plain_with_runs(servers: Sequence[Server]) -> set[str]:
@@ -146,12 +170,11 @@ def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[s
     if health.jobs is None:
         return ()
     running = {attempt for _, attempt in health.jobs}
-    known = {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
     old = [view for view in views if view.state == "leased" and view.held_seconds > YOUNG_SECONDS]
     unconfirmed = sum(view.attempt_id not in running for view in old)
     notes = []
     if unconfirmed:
         notes.append(f"{server.name}: does not run {unconfirmed} of its {len(old)} leased attempts")
-    if strangers := len(running - known):
+    if strangers := len(_unknown(health, views)):
         notes.append(f"{server.name}: runs {strangers} attempts that hold no slot")
     return tuple(notes)

@@ -2,9 +2,9 @@
 lost their lease before anybody saw that it ran out.
 
 No row names them and no keeper announces them, so an index that is made anew would give their slots away.
-Their servers are asked before it opens; the `quarantine` sweep finds out when they are over. A server does
-not say which slot such a run has: any free one is kept, because what must be right is how many. A server that
-only counts its jobs, or does not answer, can't tell.
+Their servers are asked before it opens, those that are away then by `lock_sync` once they answer; the
+`quarantine` sweep finds out when the runs are over. A server does not say which slot such a run has: any free
+one is kept, because what must be right is how many. A server that only counts its jobs can't tell.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 
 from gpus import queries
 from gpus.leasing.contract import Leases
+from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.services.evidence import Health
@@ -44,15 +45,19 @@ def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports
     asked = [(server, "") for server in servers]
     healths = probe_all(asked, transport=ports.transport, at_once=ports.parallel_probes)
     for server, health in zip(servers, healths, strict=True):
-        _keep_slots(server, health, leases, ports)
+        if health.jobs:
+            keep_slots(server, health, leases.slots(server.name), leases, ports)
 
 
-def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) -> None:
+def keep_slots(
+    server: Server, health: Health, views: Sequence[SlotView], leases: Leases, ports: Ports
+) -> list[str]:
+    """A quarantine for each run of ours that the server names and that neither these slots nor a row know.
+    Returns the slots that are kept."""
     said = {attempt: job for job, attempt in health.jobs or () if attempt}
-    views = leases.slots(server.name) if said else []
-    strangers = set(said) - {view.attempt_id for view in views}
+    strangers = set(said) - {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
     if not strangers:
-        return
+        return []
     open_rows = QuarantinedSlot.objects.filter(server=server, freed_at=None)
     kept = {
         slot: names for slot, *names in open_rows.values_list("slot", "attempt_id", "follower_attempt_id")
@@ -65,7 +70,8 @@ def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) ->
     # what is no job of ours is none of our business
     ours = sorted(one for one in strangers if said[one] in models)
     free = [view.slot for view in views if view.state == "free" and split_slot(view.slot)[1] not in kept]
-    for slot, attempt in zip(free, ours, strict=False):
+    kept_now = list(zip(free, ours, strict=False))
+    for slot, attempt in kept_now:
         job = said[attempt]
         log.warning("stranger_found", slot=slot, job_id=job, attempt=attempt)
         transitions.quarantine_slot(
@@ -77,3 +83,5 @@ def _keep_slots(server: Server, health: Health, leases: Leases, ports: Ports) ->
             at=ports.clock.now(),
             run_limit_seconds=spec_of(models[job], server.pool_id).run_limit_seconds,
         )
+        leases.quarantine(slot, attempt)
+    return [slot for slot, _ in kept_now]

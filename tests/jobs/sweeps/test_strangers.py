@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import Lease
+from gpus.services.pinned import ask_all
 from jobs import transitions
 from jobs.retry import Ending, RetryPolicy
-from jobs.sweeps import generation, quarantine, strangers
+from jobs.sweeps import generation, lock_sync, quarantine, strangers
 from jobs.sweeps import rebuild as rebuilding
 from jobs.transitions import End
 from tests.gpus.services.health_server import HealthServer
@@ -119,3 +124,57 @@ def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_the
         rebuild(world)
     assert asked == ["gpu-0", "gpu-1"]
     assert world.leases.claim("m", worker="w", attempt_id="a") is not None
+
+
+def lost_while_away(world: World, gpu: HealthServer) -> Lease:
+    """Its server does not answer while the index is made anew."""
+    world.server(slots=2, url=f"{gpu.url}/run")
+    world.job()
+    lost = world.claim(written=False)
+    gpu.status = 500
+    lock_sync.sweep(world.ports)
+    world.flush()
+    rebuild(world)
+    assert not QuarantinedSlot.objects.exists()
+    gpu.status = 200
+    gpu.lists((lost.job_id, lost.attempt_id))
+    return lost
+
+
+def test_a_server_that_was_away_is_asked_once_it_answers(world: World, gpu: HealthServer) -> None:
+    lost = lost_while_away(world, gpu)
+    count = lock_sync.sweep(world.ports)
+    assert (count.repaired, count.failed) == (1, 0)
+    assert QuarantinedSlot.objects.get().attempt_id == lost.attempt_id
+    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
+    assert lock_sync.sweep(world.ports).repaired == 0, "once"
+
+
+def test_a_run_that_ends_between_two_looks_keeps_no_slot(
+    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_while_away(world, gpu)
+    looks: list[str] = []
+
+    def ask(asked: Any, **how: Any) -> Any:
+        looks.append("look")
+        if len(looks) == 2:
+            gpu.lists()
+        return ask_all(asked, **how)
+
+    monkeypatch.setattr(lock_sync, "ask_all", ask)
+    assert lock_sync.sweep(world.ports).repaired == 0
+    assert looks == ["look", "look"]
+    assert not QuarantinedSlot.objects.exists()
+
+
+def test_what_follows_on_a_slot_is_no_stranger(world: World, gpu: HealthServer) -> None:
+    world.server(slots=2, url=f"{gpu.url}/run")
+    for _ in range(2):
+        world.job()
+    held = world.claim(worker="w")
+    follower = world.leases.reserve(held.ref, worker="w", next_attempt_id="follower")
+    assert follower is not None
+    gpu.lists((held.job_id, held.attempt_id), (follower.job_id, follower.attempt_id))
+    assert lock_sync.sweep(world.ports).repaired == 0
+    assert not QuarantinedSlot.objects.exists()
