@@ -11,7 +11,8 @@ the server must be *greeted* first: told its own run id and its replication's na
 a replica in between), over the very connection that asked for them. The library keeps these in Lua variables,
 which no file and no replica ever gets. Until then it refuses every call, before it does anything, and the
 client asks again who it is talking to. So no script ever trusts an index that another run has left behind,
-and no connection needs a check of its own.
+and no connection needs a check of its own. Beside that the library remembers one thing from call to call: the
+fleet's clock as it last read it (lua/includes/call.lua).
 """
 
 from __future__ import annotations
@@ -160,9 +161,11 @@ end }
 """
 
 
-def library_name(code: str) -> str:
-    """Of one text: workers of two versions each call their own."""
-    return f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
+def library_name(code: str, database: int = 0) -> str:
+    """Of one text: workers of two versions each call their own. And of one of the server's numbered databases:
+    what a library remembers of a fleet's clock is of the fleet of that name there."""
+    name = f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
+    return f"{name}_{database}" if database else name
 
 
 def library_text(name: str, code: str) -> str:
@@ -252,7 +255,7 @@ class Scripts:
             if not found or not found[1]:
                 # one name for all runs would make an index of a run before be believed
                 raise RedisError("the server does not tell its run id (INFO server)")
-            name = library_name(library_code())
+            name = library_name(library_code(), pool.connection_kwargs.get("db") or 0)
             loaded = Loaded(found[1], name, replication[1] if replication else "")
             greeting = ("FCALL", f"{name}_greet", 0, loaded.run_id, loaded.replication)
             try:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpus.leasing import keys
+from gpus.leasing.connect import connect
 from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
@@ -251,3 +252,76 @@ def test_many_living_leases_of_an_older_version_hide_no_dead_one(wall: Wall) -> 
     for lease in leases[:-1]:
         wall.older_renewal(lease)
     assert [row.ref for row in wall.leases.expired(limit=5)] == [leases[-1].ref]
+
+
+# -- what the server's process remembers of the clock -------------------------------------------------------
+
+
+def clock_key(wall: Wall) -> str:
+    return f"gpuq:{{{wall.leases.fleet}}}:clock"
+
+
+def asked_for(wall: Wall, calls: int) -> int:
+    """How often so many calls read the clock's key."""
+    with wall.client.monitor() as watcher:
+        for _ in range(calls):
+            wall.leases.beats(["s1"])
+        wall.client.echo("over")
+        found = 0
+        for said in watcher.listen():
+            if "over" in said["command"]:
+                return found
+            found += said["command"] == f"GET {clock_key(wall)}"
+    raise AssertionError
+
+
+def test_many_calls_read_the_clocks_key_once(wall: Wall) -> None:
+    wall.sleep(1.0)
+    assert asked_for(wall, 30) == 1
+    wall.sleep(0.02)
+    assert asked_for(wall, 30) == 1
+
+
+def test_time_never_falls_by_what_was_not_saved_yet(wall: Wall) -> None:
+    wall.sleep(1.0)
+    wall.leases.beat("s1", {})  # saved
+    wall.sleep(0.009)
+    wall.leases.beat("s1", {})  # remembered only
+    wall.set_clock(-0.005)
+    wall.server()
+    wall.push("j")
+    lease = wall.must_claim()
+    assert lease.leased_at_ms >= wall.now_ms + 5
+
+
+def test_what_another_version_saved_is_seen_within_ten_milliseconds(wall: Wall) -> None:
+    """Its library remembers for itself."""
+    wall.server()
+    wall.push("j1", "j2")
+    first = wall.must_claim()
+    ahead_us = (wall.now_ms + 60_000) * 1000
+    wall.client.set(clock_key(wall), msgpack(wall.now_ms * 1000) + msgpack(ahead_us))
+    wall.sleep(0.011)
+    assert wall.next(first).leased_at_ms >= wall.now_ms + 59_000
+
+
+def msgpack(number: int) -> bytes:
+    return b"\xcf" + number.to_bytes(8, "big")
+
+
+def test_fleets_of_one_name_in_two_databases_of_a_server_have_each_its_time(wall: Wall) -> None:
+    url = "unix://{path}?db=1".format(**wall.client.connection_pool.connection_kwargs)
+    other_client = connect(url)
+    other = Wall(other_client, wall.leases.fleet)
+    try:
+        other.sleep(HOUR)
+        other.leases.expired()
+        other.set_clock(-HOUR)
+        for one in (wall, other):
+            one.server()
+            one.push("j")
+        assert wall.must_claim().leased_at_ms - wall.now_ms == 0
+        assert other.must_claim().leased_at_ms - other.now_ms == pytest.approx(HOUR * 1000, abs=10)
+    finally:
+        other_client.flushdb()  # type: ignore[union-attr]
+        other_client.close()

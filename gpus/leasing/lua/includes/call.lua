@@ -7,15 +7,21 @@ local prefix  -- KEYS[1]
 local pools, rules, kept, open, paces, class_lists  -- read in this call, each by name
 local set_asides  -- tenants that this call has set aside (turns.lua)
 
-local CLOCKS = {}  -- key of the fleet's clock by prefix; beside the index, not in it: a rebuild goes on with the same time
+-- By prefix: the fleet's clock as this process last read it (time.lua). Its key stands beside the index, not in it: a
+-- rebuild goes on with the same time.
+local CLOCKS = {}
 
--- latest_us: see `ask_time`.
+local function clock_of(index)
+  local clock = CLOCKS[index]
+  if not clock then
+    clock = { key = index:gsub('[^:]*:$', 'clock'), index = index, raw = 0, now = 0, saved_raw = 0, saved_now = 0 }
+    CLOCKS[index] = clock
+  end
+  return clock
+end
+
+-- latest_us: see `read_time`.
 local function begin_call(keys, args, latest_us)
   prefix, pools, rules, kept, open, paces, class_lists, set_asides = keys[1], {}, {}, {}, {}, {}, {}, 0
-  local clock = CLOCKS[prefix]
-  if not clock then
-    clock = prefix:gsub('[^:]*:$', 'clock')
-    CLOCKS[prefix] = clock
-  end
-  ask_time(clock, prefix, args[1], latest_us)
+  ask_time(clock_of(prefix), args[1], latest_us)
 end

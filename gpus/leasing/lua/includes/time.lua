@@ -3,7 +3,7 @@
 -- here is ever judged by a clock that was set (docs/adr/0033-one-time.md).
 local now
 
-local SAVED_EVERY_US = 1000
+local SAVED_EVERY_US = 10000
 local SLACK_US = 2000000       -- a call is under way so long at most (connect.py: TIMEOUT_SECONDS)
 local NEARER = 0.1             -- of the time that passes
 local COLON = 58
@@ -24,30 +24,49 @@ local function is_shared_with_older(index, before_us)
   return looked_us and math.abs(before_us - looked_us) < OLDER_LOOK_US
 end
 
--- at: the clock's key. index: how the index' keys begin. told: '<µs of a simulator in place of TIME>:<µs since the caller
--- sent its last call that was answered>', either may be empty. No more than that passed since anybody's last call,
--- whatever the clock says. latest_us: of the latest lease that the database knows of, or nil; time goes on after it.
-local function ask_time(at, index, told, latest_us)
-  local raw = redis_clock(told)
-  local saved = redis.call('GET', at)
-  local saved_raw, saved_now = 0, 0
-  if saved then saved_raw, saved_now = cmsgpack.unpack(saved) end
-  local shown = raw - saved_raw
+-- Nearer to Redis' own clock, by a tenth of what passed.
+local function approach(raw, time, passed)
+  if time == raw then return time end
+  local nearer = math.min(math.abs(time - raw), math.floor(passed * NEARER))
+  return time > raw and time - nearer or time + nearer
+end
+
+-- clock: {key; index: how the index' keys begin; packed, saved_raw, saved_now: what this library last saved there; raw, now:
+-- at its last call}. told: '<µs of a simulator in place of TIME>:<µs since the caller sent its last call that was
+-- answered>', either may be empty. No more than that passed since anybody's last call, whatever the clock says.
+-- latest_us: of the latest lease that the database knows of, or nil; time goes on after it.
+local function read_time(clock, raw, told, latest_us)
+  local packed = redis.call('GET', clock.key)
+  local last_raw, last_now = 0, 0
+  if packed and packed == clock.packed then
+    last_raw, last_now = clock.raw, clock.now
+  elseif packed then  -- a library of another version saved it, or it came with a failover
+    last_raw, last_now = cmsgpack.unpack(packed)
+  end
+  local shown = raw - last_raw
   local passed = shown < 0 and 1 or shown
-  if saved and shown > SLACK_US then
+  if packed and shown > SLACK_US then
     local since = tonumber(told:match(':(%d+)$'))
     if not since then  -- nobody knows: a clock that was set back is set right, if it was
-      passed = math.max(0, shown - math.max(0, saved_now - saved_raw))
-    elseif shown > since + SLACK_US and not is_shared_with_older(index, saved_raw) then
+      passed = math.max(0, shown - math.max(0, last_now - last_raw))
+    elseif shown > since + SLACK_US and not is_shared_with_older(clock.index, last_raw) then
       passed = since
     end
   end
-  now = saved_now + passed
-  if now ~= raw then
-    local nearer = math.min(math.abs(now - raw), math.floor(passed * NEARER))
-    now = now > raw and now - nearer or now + nearer
+  now = approach(raw, last_now + passed, passed)
+  if latest_us and latest_us > now then now = latest_us + (latest_us > now + SLACK_US and MARGIN_US or 0) end
+  clock.packed, clock.saved_raw, clock.saved_now = cmsgpack.pack(raw, now), raw, now
+  redis.call('SET', clock.key, clock.packed)
+end
+
+-- The key is read and written once in SAVED_EVERY_US, and whenever the clock was set; in between this process knows.
+local function ask_time(clock, told, latest_us)
+  local raw = redis_clock(told)
+  local passed = raw - clock.saved_raw
+  if raw >= clock.raw and passed < SAVED_EVERY_US and not latest_us then
+    now = approach(raw, clock.saved_now + passed, passed)
+  else
+    read_time(clock, raw, told, latest_us)
   end
-  local is_before = latest_us and latest_us > now
-  if is_before then now = latest_us + (latest_us > now + SLACK_US and MARGIN_US or 0) end
-  if is_before or shown ~= passed or passed >= SAVED_EVERY_US then redis.call('SET', at, cmsgpack.pack(raw, now)) end
+  clock.raw, clock.now = raw, now
 end
