@@ -241,6 +241,9 @@ class Leases(Protocol):
         """As `generation_age_seconds`; infinite where no lease could exist when the index was made."""
         ...
 
+    def fleet_time_us(self) -> int | None:
+        """The time that leases and fences go by, µs since the epoch; None while the index is not whole."""
+
     def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
         """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
         lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call

@@ -33,6 +33,10 @@ class Generations:
             return None
         return math.inf if found[2] else float(found[1])
 
+    def fleet_time_us(self) -> int | None:
+        found = self._run("generation")
+        return None if found is None else int(found[3])
+
     def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
         silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
         return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex, latest_start_us))

@@ -29,6 +29,7 @@ from jobs.services.ports import Ports
 from jobs.services.quotas import exhausted, park_exhausted
 from jobs.services.unproven_slots import keep_shut
 from jobs.states import JobState
+from jobs.sweeps import fleet_time
 from jobs.sweeps.line import START, waiting_tickets
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.sweeps.shares import recent_shares
@@ -106,7 +107,9 @@ class Rebuild:
         more, what it was told and what keepers announced is lost as well."""
         self.seen_at = self.ports.clock.monotonic()
         if self.latest_start_us is None:
-            self.latest_start_us = _latest_start_us()
+            self.latest_start_us = max(
+                _latest_start_us(), fleet_time.least_time_us(self.fleet, self.ports.clock.now())
+            )
         name = self.leases.begin_rebuild(self.owner, latest_start_us=self.latest_start_us)
         if name != self.name:
             self.name, self.listening_since = name, None
@@ -133,6 +136,7 @@ class Rebuild:
             self.leases.restore_shares(pool.name, [(one.priority, one.tenant, one.seconds) for one in shares])
             pushed += self._push(pool.name)
         generation = self.leases.open_generation(self.owner, none_held=self.none_held)
+        fleet_time.note(self.fleet, self.leases, self.ports)
         log.info(
             "index_rebuilt",
             fleet=self.fleet,

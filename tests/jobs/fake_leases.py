@@ -145,6 +145,10 @@ class FakeLeases:
         self._answer()
         return 60.0
 
+    def fleet_time_us(self) -> int | None:
+        self._answer()
+        return 0
+
     def unsure_age_seconds(self) -> float | None:
         return self.generation_age_seconds()
 

@@ -1,10 +1,10 @@
 -- Why: whether the index is whole on the run of the server that answers, and since when.
 -- Keys: KEYS[1] prefix
 -- Args: clock
--- Returns: {id, age in seconds, '1' if no lease could exist when it was begun}, or nil
+-- Returns: {id, age in seconds, '1' if no lease could exist when it was begun, the fleet's time in µs}, or nil
 -- include: gate
 if not is_whole() then return nil end
 -- the version before, which may have opened it, did not write that
 redis.call('HSETNX', key('generation'), 'replication', replication)
 local marker = redis.call('HMGET', key('generation'), 'id', 'opened_us', 'none_held')
-return { marker[1], tostring((now - marker[2]) / 1000000), marker[3] or '' }
+return { marker[1], tostring((now - marker[2]) / 1000000), marker[3] or '', now }

@@ -223,6 +223,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "due_starts",
         "expired_leases",
         "fill",
+        "fleet_time",
         "generation",
         "index_switch",
         "lock_sync",

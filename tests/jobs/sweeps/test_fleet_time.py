@@ -1,0 +1,125 @@
+"""Fences go by the fleet's time, rows by that of the clocks: where the former is ahead, a row says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.leasing.store import RedisLeases
+from gpus.models import FleetIndex
+from gpus.protocol import Lease
+from jobs.sweeps import fleet_time, generation
+from tests.jobs.sweeps.conftest import World
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def ahead(world: World) -> World:
+    """Its Redis comes up empty, an hour ahead."""
+    world.server(slots=2)
+    for _ in range(4):
+        world.job()
+    comes_up_empty(world, HOUR)
+    rebuild(world)
+    return world
+
+
+def comes_up_empty(world: World, ahead_seconds: float) -> None:
+    world.flush()
+    world.client.delete(*world.client.keys(f"*{{{world.fleet}}}:clock"))
+    world.leases = RedisLeases(
+        world.client,
+        world.fleet,
+        now_ms=lambda: world.clock.now_ms() + int(ahead_seconds * 1000),
+        monotonic=world.clock.monotonic,
+    )
+
+
+def rebuild(world: World) -> None:
+    while world.leases.generation() is None:
+        generation.sweep(world.ports)
+        world.clock.advance(1)
+
+
+def run(world: World) -> Lease:
+    lease = world.claim()
+    world.release(lease)
+    world.leases.settled([lease.ref])
+    return lease
+
+
+def seen(world: World) -> Any:
+    return FleetIndex.objects.filter(fleet=world.fleet).values_list("time_us", flat=True).first()
+
+
+def test_fences_grow_where_redis_was_ahead_is_set_right_and_lost_everything_again(ahead: World) -> None:
+    before = run(ahead)
+    comes_up_empty(ahead, 0.0)
+    rebuild(ahead)
+    assert run(ahead).fence > before.fence
+
+
+@pytest.mark.parametrize("step_seconds", [HOUR, 30.0, 5.0])
+def test_so_they_do_where_it_was_set_ahead_for_long(world: World, step_seconds: float) -> None:
+    """No rebuild comes in between; and the fleet's time has gone on since it was last looked at."""
+    world.server(slots=2)
+    for _ in range(4):
+        world.job()
+    world.leases = RedisLeases(  # a caller that is new takes the clock's word
+        world.client,
+        world.fleet,
+        now_ms=lambda: world.clock.now_ms() + int(step_seconds * 1000),
+        monotonic=world.clock.monotonic,
+    )
+    world.leases.fill()
+    for _ in range(3):
+        world.clock.advance(fleet_time.PERIOD_SECONDS)
+        assert fleet_time.sweep(world.ports).repaired == 1
+    world.clock.advance(fleet_time.PERIOD_SECONDS - 0.1)
+    before = run(world)
+    comes_up_empty(world, 0.0)
+    rebuild(world)
+    assert run(world).fence > before.fence
+
+
+def test_while_it_is_not_ahead_no_row_is_written(world: World) -> None:
+    world.server()
+    assert fleet_time.sweep(world.ports).repaired == 0
+    assert not FleetIndex.objects.exists()
+    world.clock.set_back(fleet_time.AHEAD_SECONDS - 0.5)
+    assert fleet_time.sweep(world.ports).repaired == 0
+    assert not FleetIndex.objects.exists()
+
+
+def test_a_process_that_does_not_know_the_time_yet_writes_none(
+    ahead: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FleetIndex.objects.all().delete()
+    monkeypatch.setattr(type(ahead.ports.clocks), "is_learning", lambda clocks: True)
+    assert fleet_time.sweep(ahead.ports).repaired == 0
+    assert not FleetIndex.objects.exists()
+
+
+def test_once_it_is_not_ahead_any_more_a_rebuild_begins_with_redis_clock(ahead: World) -> None:
+    assert seen(ahead) is not None
+    ahead.clock.advance(HOUR)  # the time that the clocks agree on is the same now
+    ahead.leases = RedisLeases(
+        ahead.client, ahead.fleet, now_ms=ahead.clock.now_ms, monotonic=ahead.clock.monotonic
+    )
+    for _ in range(60):
+        ahead.clock.advance(600)
+        ahead.leases.fill()
+        fleet_time.sweep(ahead.ports)
+    assert seen(ahead) is None
+    comes_up_empty(ahead, 0.0)
+    rebuild(ahead)
+    lease = run(ahead)
+    assert lease.fence // 1000 == pytest.approx(ahead.clock.now_ms(), abs=20_000)
+
+
+def test_a_fleets_layout_is_left_as_it_is(ahead: World) -> None:
+    FleetIndex.objects.filter(fleet=ahead.fleet).update(layout=9, time_us=None)
+    fleet_time.sweep(ahead.ports)
+    assert FleetIndex.objects.get(fleet=ahead.fleet).layout == 9
