@@ -162,8 +162,8 @@ end }
 
 
 def library_name(code: str, database: int = 0) -> str:
-    """Of one text: workers of two versions each call their own. And of one of the server's numbered databases:
-    what a library remembers of a fleet's clock is of the fleet of that name there."""
+    """Of one text: workers of two versions each call their own. And of one of the server's numbered
+    databases: what a library remembers of a fleet's clock is of the fleet of that name there."""
     name = f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
     return f"{name}_{database}" if database else name
 

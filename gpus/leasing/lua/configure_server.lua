@@ -31,7 +31,7 @@ end
 local server = {
   name = name, pool = pool, host = host, models = models, class = class_of(models), slots = count,
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = past.rests_until or 0,
-  gone = false, strikes = past.strikes or 0, struck = past.struck or '', opens = past.opens or 0, probe = past.probe,
+  gone = false, strikes = past.strikes or 0, struck = past.struck or '', opens = past.opens or 0, probe = past.probe, tenants = past.tenants,
 }
 redis.call('SADD', key('pools'), pool)
 save_server(server)

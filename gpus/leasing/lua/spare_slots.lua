@@ -12,9 +12,11 @@
 local pool_name, tenant = ARGV[2], ARGV[3]
 
 if not is_whole() then return refuse() end
-local pool, classes, spare, failing = load_pool(pool_name), read_classes(pool_name), {}, {}
+local pool, spare, failing = load_pool(pool_name), {}, {}
 -- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
 local parked = is_parked(pool, tenant) or is_full(tenant)
+for i = 4, parked and 0 or #ARGV do offer_try(pool, ARGV[i], tenant) end
+local classes = read_classes(pool_name)
 
 local function free_of(class)
   local flat, free = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0

@@ -3,7 +3,8 @@
 -- include: kept
 -- include: servers
 
-local NOBODY, FAILING, SOMEBODY = 0, 1, 2
+local NOBODY = 0
+local FAILING, SOMEBODY = 1, 2
 local MOST_ASKED = 32
 
 local function has_open_circuit(server) return server.opens > 0 and server.rests_until > now end

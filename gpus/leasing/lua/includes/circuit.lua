@@ -3,17 +3,21 @@
 -- attempt's end says: 'well', 'server', 'model', 'either', 'answered' (bad input), or '' (nothing: busy, cancelled,
 -- interrupted). A server that is tried needs no success: 'answered' and 'model' say that it is there and works.
 -- 'either' counts for the model first, and for the server only while the model's circuit is closed.
+-- One tenant's failures open nothing while another waits for the model, and where they opened it, nobody having waited, the
+-- first job of another tenant tries at once (`offer_try`).
 -- rules: {failures, rest µs, cap µs}; failures 0: no circuit ever opens. Ends of attempts that began before a circuit
 -- opened say nothing about it. An open server rests (rest.lua); an open model is kept back (kept.lua).
 -- include: kept
 -- include: rest
 -- include: turns
 
+local MOST_STRUCK = 8  -- tenants that a circuit remembers
+
 local function rest_us(rules, opens) return math.min(rules.rest * 2 ^ (opens - 1), rules.cap) end
 
 local function close_server(server)
   local was_open = server.opens > 0
-  server.strikes, server.struck, server.opens, server.probe = 0, '', 0, nil
+  server.strikes, server.struck, server.opens, server.probe, server.tenants = 0, '', 0, nil, nil
   if was_open then
     server.rests_until = 0
     redis.call('ZREM', key('resting'), server.name)
@@ -27,40 +31,70 @@ local function open_server(server, rules)
   rest_server(server, now + rest_us(rules, server.opens))
 end
 
-local function strike_server(server, job, rules)
-  server.strikes, server.struck = server.strikes + 1, job
-  if server.strikes >= rules.failures then open_server(server, rules) else save_server(server) end
+local function add_strike(tenants, tenant)
+  if tenants[tenant] then
+    tenants[tenant] = tenants[tenant] + 1
+    return
+  end
+  local count = 0
+  for _ in pairs(tenants) do count = count + 1 end
+  if count < MOST_STRUCK then tenants[tenant] = 1 end
+end
+
+-- Whether so many failures in a row say more than that one tenant's input is bad: of each tenant's half of what opens a
+-- circuit counts at most. tenants: failures by tenant; sure: that no input can cause. Where not: the tenant alone that
+-- struck most.
+local function is_of_many(tenants, sure, failures)
+  local counted, worst = sure, nil
+  for tenant, strikes in pairs(tenants) do
+    counted = counted + math.min(strikes, math.ceil(failures / 2))
+    if not worst or strikes > tenants[worst] or (strikes == tenants[worst] and tenant < worst) then worst = tenant end
+  end
+  return counted >= failures, worst
+end
+
+-- Whether the failures are those of one tenant alone, while another one waits for the model.
+local function is_ones_own(pool, model, tenants, sure, failures)
+  local of_many, worst = is_of_many(tenants, sure, failures)
+  return not of_many and another_tenant(pool, model, { [worst] = true }) ~= nil
+end
+
+local function strike_server(server, pool, slot, job, verdict, rules)
+  server.strikes, server.struck, server.tenants = server.strikes + 1, job, server.tenants or {}
+  if verdict == 'either' then add_strike(server.tenants, slot.tenant) end
+  local of_tenants = 0
+  for _, strikes in pairs(server.tenants) do of_tenants = of_tenants + strikes end
+  if server.strikes < rules.failures
+    or is_ones_own(pool, slot.model, server.tenants, server.strikes - of_tenants, rules.failures) then
+    save_server(server)
+  else
+    open_server(server, rules)
+  end
 end
 
 local CLOSES = { well = true, answered = true, model = true }  -- a server that is half open
 
 -- slot: in which the attempt ended.
-local function judge_server(server, slot, job, verdict, rules)
+local function judge_server(server, pool, slot, job, verdict, rules)
   if server.gone then return end
   local is_blamed = verdict == 'server' or verdict == 'either'
   if server.opens > 0 then
     if slot.name ~= server.probe then return end
     if CLOSES[verdict] then close_server(server) end
-    if is_blamed then open_server(server, rules) end
+    if not is_blamed then return end
+    local tenants = server.tenants or {}
+    if verdict == 'either' and tenants[slot.tenant] and another_tenant(pool, slot.model, tenants) then return end
+    open_server(server, rules)
   elseif verdict == 'well' then
     if server.strikes > 0 then close_server(server) end
   elseif verdict == 'server' or (is_blamed and server.struck ~= job) then  -- one job's input may break any server
-    strike_server(server, job, rules)
+    strike_server(server, pool, slot, job, verdict, rules)
   end
-end
-
--- The caller saves the pool: it counts the records.
--- nil, or {strikes, struck, servers ',a,b,' that it failed on, opens}.
-local function read_circuit(pool, model)
-  local packed = pool.failing > 0 and redis.call('HGET', key('circuits', pool.name), model)
-  if not packed then return nil end
-  local strikes, struck, servers, opens = cmsgpack.unpack(packed)
-  return { strikes = strikes, struck = struck, servers = servers, opens = opens }
 end
 
 local function save_circuit(pool, model, circuit)
   pool.failing = pool.failing + redis.call('HSET', key('circuits', pool.name), model,
-    cmsgpack.pack(circuit.strikes, circuit.struck, circuit.servers, circuit.opens))
+    cmsgpack.pack(circuit.strikes, circuit.struck, circuit.servers, circuit.opens, circuit.tenants, circuit.alone))
 end
 
 local function close_model(pool, model)
@@ -70,11 +104,33 @@ local function close_model(pool, model)
   if was_open then end_aside(pool, model) end
 end
 
+local function keep_until(pool, model, until_us)
+  redis.call('HSET', key('kept', pool.name), model, string.format('%.0f', until_us))
+  forget_kept(pool.name)
+end
+
 local function open_model(pool, model, circuit, rules)
   circuit.strikes, circuit.struck, circuit.opens = 0, '', circuit.opens + 1
   save_circuit(pool, model, circuit)
-  redis.call('HSET', key('kept', pool.name), model, string.format('%.0f', now + rest_us(rules, circuit.opens)))
-  forget_kept(pool.name)
+  keep_until(pool, model, now + rest_us(rules, circuit.opens))
+end
+
+-- Its circuit is open, and an attempt ended.
+local function judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
+  local is_try = redis.call('HGET', key('kept', pool.name), model) == BY .. attempt
+  local is_others = circuit.alone ~= '' and circuit.alone ~= tenant
+  if verdict == 'well' then
+    if is_try or is_others then close_model(pool, model) end
+  elseif is_try and (verdict == 'model' or verdict == 'either') then
+    add_strike(circuit.tenants, tenant)
+    if is_others then circuit.alone = '' end
+    if circuit.alone ~= '' and another_tenant(pool, model, { [tenant] = true }) then
+      save_circuit(pool, model, circuit)
+      keep_until(pool, model, now)
+    else
+      open_model(pool, model, circuit, rules)
+    end
+  end
 end
 
 -- It was the model: the failures of the servers that ran it are forgotten, also if they opened one of them (its own
@@ -93,28 +149,29 @@ local function is_on_several(pool, model, servers)
 end
 
 -- True if its circuit is open: the server is not to blame.
-local function judge_model(pool, model, server, attempt, job, verdict, rules)
+local function judge_model(pool, model, server, attempt, job, tenant, verdict, rules)
   local circuit = read_circuit(pool, model)
   local is_blamed = verdict == 'model' or verdict == 'either'
   if circuit and circuit.opens > 0 then
-    if redis.call('HGET', key('kept', pool.name), model) == BY .. attempt then
-      if verdict == 'well' then close_model(pool, model) end
-      if is_blamed then open_model(pool, model, circuit, rules) end
-    end
+    judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
     return is_blamed
   end
   if verdict == 'well' and circuit then close_model(pool, model) end
   if not is_blamed then return false end
-  circuit = circuit or { strikes = 0, struck = '', servers = ',', opens = 0 }
+  circuit = circuit or { strikes = 0, struck = '', servers = ',', opens = 0, tenants = {}, alone = '' }
   if circuit.struck == job then return false end
   circuit.strikes, circuit.struck = circuit.strikes + 1, job
+  add_strike(circuit.tenants, tenant)
   if #circuit.servers < 512 and not circuit.servers:find(',' .. server.name .. ',', 1, true) then
     circuit.servers = circuit.servers .. server.name .. ','
   end
-  if circuit.strikes < rules.failures or not is_on_several(pool, model, circuit.servers) then
+  if circuit.strikes < rules.failures or not is_on_several(pool, model, circuit.servers)
+    or is_ones_own(pool, model, circuit.tenants, 0, rules.failures) then
     save_circuit(pool, model, circuit)
     return false
   end
+  local of_many, worst = is_of_many(circuit.tenants, 0, rules.failures)
+  circuit.alone = of_many and '' or worst
   forgive(server, circuit.servers)
   open_model(pool, model, circuit, rules)
   return true
@@ -122,6 +179,6 @@ end
 
 local function judge(server, slot, pool, model, attempt, job, verdict, rules)
   if verdict == '' or rules.failures == 0 then return end
-  local is_model = judge_model(pool, model, server, attempt, job, verdict, rules)
-  if not is_model or verdict == 'model' then judge_server(server, slot, job, verdict, rules) end
+  local is_model = judge_model(pool, model, server, attempt, job, slot.tenant, verdict, rules)
+  if not is_model or verdict == 'model' then judge_server(server, pool, slot, job, verdict, rules) end
 end

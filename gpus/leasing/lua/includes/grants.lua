@@ -5,7 +5,7 @@ local function move_lines(pool, tenant, from, to, asked, parked)
   local lines = redis.call('ZRANGE', key('models', from.at, tenant), 0, -1, 'WITHSCORES')
   for i = 1, #lines, 2 do
     local name = lines[i]
-    if tonumber(name:sub(1, 1)) == asked then
+    if name:byte() - 48 == asked then
       local score = own_score(pool, to, name, line_score(pool, from, name, lines[i + 1]))
       redis.call('ZREM', key('models', from.at, tenant), name)
       redis.call('ZADD', key('models', to.at, tenant), score, name)
@@ -22,10 +22,10 @@ end
 -- the band that was granted until now; the rules have the new one.
 local function regrant(pool, tenant, before)
   local parked, after = is_parked(pool, tenant), rules_of(tenant).band
-  local function moved(asked) return math.max(asked, before) ~= math.max(asked, after) end
+  local function is_moved(asked) return math.max(asked, before) ~= math.max(asked, after) end
   local touched = {}
   for asked = 0, 2 do
-    if moved(asked) then
+    if is_moved(asked) then
       touched[math.max(asked, before)], touched[math.max(asked, after)] = true, true
     end
   end
@@ -35,7 +35,7 @@ local function regrant(pool, tenant, before)
     end)
   end
   for asked = 0, 2 do
-    if moved(asked) then
+    if is_moved(asked) then
       local from, to = pool.queues[math.max(asked, before) + 1], pool.queues[math.max(asked, after) + 1]
       move_lines(pool, tenant, from, to, asked, parked)
     end

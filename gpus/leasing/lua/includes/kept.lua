@@ -7,6 +7,27 @@ local BY = 'by:'  -- before an attempt's id
 
 local function forget_kept(pool) kept[pool] = nil end
 
+-- The caller saves the pool: it counts the records.
+-- nil, or {strikes, struck, servers ',a,b,' that it failed on, opens, tenants: failures by tenant, alone: the tenant that
+-- alone struck until it opened, or ''}.
+local function read_circuit(pool, model)
+  local packed = pool.failing > 0 and redis.call('HGET', key('circuits', pool.name), model)
+  if not packed then return nil end
+  local strikes, struck, servers, opens, tenants, alone = cmsgpack.unpack(packed)
+  return { strikes = strikes, struck = struck, servers = servers, opens = opens, tenants = tenants or {}, alone = alone or '' }
+end
+
+-- The tenant has a job for the model: if its circuit is open by one other tenant alone, it is half open from now on.
+local function offer_try(pool, model, tenant)
+  if pool.failing == 0 then return end
+  local until_us = tonumber(redis.call('HGET', key('kept', pool.name), model))
+  if not until_us or until_us <= now then return end
+  local circuit = read_circuit(pool, model)
+  if circuit.alone == '' or circuit.alone == tenant then return end
+  redis.call('HSET', key('kept', pool.name), model, string.format('%.0f', now))
+  forget_kept(pool.name)
+end
+
 local function state_of_kept(value)
   local until_us = tonumber(value)
   if until_us then return until_us > now and 'kept' or 'half_open' end

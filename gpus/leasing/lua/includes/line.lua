@@ -12,18 +12,26 @@ local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it ma
 
 local function member_of(job, priority) return (priority - 1) % 3 .. job end
 local function job_of(member) return member:sub(2) end
-local function level_of(member) return tonumber(member:sub(1, 1)) end
+local function level_of(member) return member:byte() - 48 end
 
 local function line_of(pool, asked, model, tenant) return key('line', pool.name .. ':' .. asked, model, tenant) end
+
+local function asked_of(name) return name:byte() - 48 end  -- a digit stands first
 
 -- The key of one of a tenant's lines, as `models` names it.
 local function named_line(pool, name, tenant) return line_of(pool, name:sub(1, 1), name:sub(2), tenant) end
 
 -- In a tenant's own order a job that asks for more than was granted has the head start of its priority all the same.
 -- Among tenants (fifo) it stands like a job of the same level of the band it stands in: that is its line's score.
-local function head_start(pool, queue, asked) return (queue.band - asked) * 3 * pool.head_start end
-local function own_score(pool, queue, name, score) return score - head_start(pool, queue, tonumber(name:sub(1, 1))) end
-local function line_score(pool, queue, name, own) return own + head_start(pool, queue, tonumber(name:sub(1, 1))) end
+-- What Redis answered stays as it is where nothing is added: its digits are the dearest of it.
+local function own_score(pool, queue, name, score)
+  local bands = queue.band - asked_of(name)
+  return bands == 0 and score or score - bands * 3 * pool.head_start
+end
+local function line_score(pool, queue, name, own)
+  local bands = queue.band - asked_of(name)
+  return bands == 0 and own or own + bands * 3 * pool.head_start
+end
 
 local function is_parked(pool, tenant)
   return pool.parked > 0 and redis.call('HEXISTS', key('parked', pool.name), tenant) == 1
@@ -139,6 +147,7 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   local parked = is_parked(pool, tenant)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
+  offer_try(pool, model, tenant)
   if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), name) end
   if is_first then
     local lines = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
@@ -149,10 +158,10 @@ end
 
 -- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
 -- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
--- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {score: its own; after: the next one of its
--- line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
+-- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own; after: the
+-- next one of its line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
-  local line, models, model = named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
+  local line, models, model = known.line or named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
   count_tickets(pool, queue, model, tenant, -1, parked)
   drop_mark(pool, member)

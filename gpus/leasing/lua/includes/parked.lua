@@ -49,6 +49,7 @@ local function unpark(pool, tenant, reason, back)
     for i = 1, #models, 2 do
       local model = models[i]:sub(2)
       back[model] = (back[model] or 0) + recount(pool, queue, models[i], tenant, false)
+      offer_try(pool, model, tenant)
     end
     enter_orders(pool, queue, tenant, models)
   end)

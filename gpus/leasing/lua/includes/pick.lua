@@ -1,7 +1,7 @@
 -- Which ticket goes next to a slot. The band first; in it the tenant whose turn it is (fair) or who has the oldest
 -- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'.
--- A ticket here is {queue, name, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
--- `models`; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the last two: see
+-- A ticket here is {queue, name, line, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
+-- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the last two: see
 -- `remove_ticket`. A class: {id, models}.
 -- include: keys
 -- include: line
@@ -43,10 +43,11 @@ end
 
 -- The ticket at `place` (0: the first) of one of the tenant's lines, or nil. tag: the tenant's in a fair pool.
 local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
-  local found = redis.call('ZRANGE', named_line(pool, name, tenant), place, place + 1, 'WITHSCORES')
+  local line = named_line(pool, name, tenant)
+  local found = redis.call('ZRANGE', line, place, place + 1, 'WITHSCORES')
   local score = tonumber(found[2])
   return score and {
-    queue = queue, name = name, model = name:sub(2), tenant = tenant, rank = pool.fifo and score or tag,
+    queue = queue, name = name, line = line, model = name:sub(2), tenant = tenant, rank = pool.fifo and score or tag,
     tag = not pool.fifo and tag or nil, member = found[1], score = own_score(pool, queue, name, score),
     after = place == 0 and { found[3], found[4] } or nil, is_only = is_only,
   }
@@ -173,12 +174,24 @@ local function overtakes(pool, ticket, class)
   return false
 end
 
+-- The ticket, or where it would try a model whose circuit is half open, and its tenant struck, one of another tenant.
+local function of_another_tenant(pool, ticket)
+  if not read_kept(pool.name).models[ticket.model] then return ticket end
+  local circuit = read_circuit(pool, ticket.model)
+  if not circuit.tenants[ticket.tenant] then return ticket end
+  local tenant, queue, score = another_tenant(pool, ticket.model, circuit.tenants)
+  if not tenant then return ticket end
+  local line = first_line(queue, tenant, ',' .. ticket.model .. ',')
+  return ticket_at(pool, queue, line, tenant, score, 0)
+end
+
 -- The next ticket for a slot of the class; on a given server, one that does not avoid it. Also the place of its
 -- queue in the order. nil also if that `is_unsure`.
 local function best_ticket(pool, class, server)
   class = { class[1], without_kept(pool.name, class[2]) }
   for place, queue in ipairs(queues_in_order(pool)) do
     local ticket = head_of(pool, queue, class)
+    if ticket and pool.failing > 0 then ticket = of_another_tenant(pool, ticket) end
     if ticket and server and avoided_server(pool, ticket) == server then
       local other = behind(pool, queue, class, server)
       skip(pool, ticket)
@@ -235,7 +248,7 @@ local function prefer_warm(pool, ticket, warm, class, server)
   return other
 end
 
-local function priority_of(ticket) return tonumber(ticket.name:sub(1, 1)) * 3 + level_of(ticket.member) + 1 end
+local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + level_of(ticket.member) + 1 end
 
 -- Takes the ticket out of the line and charges its tenant and its band; returns the charge in GPU-seconds, and the
 -- lease's dues.

@@ -9,6 +9,7 @@
 -- over twice.
 -- include: classes
 
+local OTHERS = 8  -- tenants that `another_tenant` may be asked not to name
 local MOST_ORDERED = 4  -- lines of a tenant that is named by each of their models
 
 -- The tenant's lines in the queue, their first tickets' order; of one that has more than MOST_ORDERED, one more.
@@ -116,6 +117,25 @@ local function drop_from_turn(queue, tenant, line, lines)
   if #lines < MOST_ORDERED then return end
   unname_broad(queue, tenant)
   move_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant), lines)
+end
+
+-- A tenant that waits for the model and is none of these (a set), with its queue and its score in the order that goes; of
+-- many broad tenants some are looked at, by chance. nil if there is none.
+local function another_tenant(pool, model, tenants)
+  for _, queue in ipairs(pool.queues) do
+    if queue.waiting > 0 then
+      local order = pool.fifo and 'heads' or 'turn'
+      local flat = redis.call('ZRANGE', key(order, queue.at, pool.only ~= model and model or nil), 0, OTHERS, 'WITHSCORES')
+      for i = 1, #flat, 2 do
+        if not tenants[flat[i]] then return flat[i], queue, tonumber(flat[i + 1]) end
+      end
+      for _, tenant in ipairs(queue.mixed and redis.call('SRANDMEMBER', key('broad', queue.at), OTHERS + 1) or {}) do
+        local score = not tenants[tenant] and has_line_of(queue, tenant, model) and redis.call('ZSCORE', key(order, queue.at), tenant)
+        if score then return tenant, queue, tonumber(score) end
+      end
+    end
+  end
+  return nil
 end
 
 -- No slot of the class may take a ticket of the broad tenant now. lines: all of them.
