@@ -27,11 +27,9 @@ def make_application() -> Any:
     from jobs.api.front import AsyncFront
     from jobs.api.overdue import SiteInTime, unless_given_up
     from jobs.api.tenant_shares import FairThreads
-    from jobs.api.whole_answers import whole_answers
     from jobs.events.hub import EventHub
 
-    site = whole_answers(unless_given_up(django))
-    threads = WSGIMiddleware(cast("Any", site), workers=WSGI_THREADS)
+    threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
     limits = settings.DISPATCHER
     door = SubmitDoor(FairThreads(cast("Any", threads), limits.web_threads_per_tenant), answer_together)
     return AsyncFront(

@@ -16,7 +16,7 @@ from typing import Any
 from gpus.api.late_body import LATER_KEY
 from gpus.api.problems import Problem
 from jobs.api.authentication import known_tenant
-from jobs.events.stream import Receive, Send
+from jobs.events.stream import Message, Receive, Send
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -89,8 +89,15 @@ class FairThreads:
         self._turns: dict[str, _Turns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        said: list[Message] = []
+
+        async def take(message: Message) -> None:
+            said.append(message)
+
         async with self._turn(holder_of(scope), is_long=_is_long(scope)):
-            await self._site(scope, receive, send)
+            await self._site(scope, receive, take)
+        for message in said:  # only now: a client that does not read holds neither turn nor thread
+            await send(message)
 
     @asynccontextmanager
     async def _turn(self, holder: str, *, is_long: bool) -> AsyncIterator[None]:
