@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .json_text import read_json
+
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_DETAIL = 300
+_MAX_DIGITS = 9
 
 
 class DispatcherError(Exception):
@@ -130,7 +133,7 @@ def read_problem(status: int, headers: Mapping[str, str], body: bytes) -> Proble
     code, given, detail = told.get("code"), told.get("retryable"), told.get("detail")
     retryable = given if isinstance(given, bool) else status in _RETRYABLE
     kind = Unavailable if retryable else _BY_STATUS.get(status, Problem)
-    if code in _NOT_TRIED_AGAIN:
+    if isinstance(code, str) and code in _NOT_TRIED_AGAIN:
         kind = Busy
     return kind(
         status,
@@ -154,7 +157,7 @@ def _document(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
     if not headers.get("content-type", "").startswith("application/problem+json"):
         return {}
     try:
-        told = json.loads(body)
+        told = read_json(body)
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
@@ -176,9 +179,8 @@ def _field_problems(told: Any) -> tuple[FieldProblem, ...]:
 def _retry_after(text: str) -> float | None:
     """Seconds from now; RFC 9110 allows a number or a date."""
     if text.strip().isascii() and text.strip().isdigit():
-        return float(text)
+        return float(text.strip()[:_MAX_DIGITS])
     try:
-        at = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):  # no date, or one that no clock knows
         return None
-    return max(0.0, at.timestamp() - time.time())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import DispatcherError, NoAnswer, Problem
+from .json_text import read_json
 
 LINES_AT_ONCE = 100
 _FINAL = frozenset({400, 409, 410, 413, 415, 422})
@@ -82,7 +83,7 @@ class Spool:
 
     def refuse(self, line: bytes, problem: dict[str, Any]) -> None:
         try:
-            told = json.loads(line)
+            told = read_json(line)
         except ValueError:
             told = {"line": line.decode(errors="replace")}
         refused = json.dumps({"request": told, "problem": problem}, separators=(",", ":")).encode() + b"\n"
@@ -191,7 +192,7 @@ def _verdict(error: DispatcherError) -> _Verdict:
 def _read_entry(line: bytes) -> Entry | None:
     """None for a line that a crash cut off, or that is something else."""
     try:
-        told = json.loads(line)
+        told = read_json(line)
         return Entry(str(told["path"]), str(told["idempotency_key"]), told["body"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from http.client import HTTPResponse
 from typing import Any
 
 from .errors import NoAnswer, Unavailable, read_problem
+from .json_text import read_json
 from .patience import pause_after
 from .transport import Http, lower_case, no_answer_if_broken
 
@@ -104,11 +104,11 @@ class Follower:
             elif name == "id":
                 event_id = value
             elif name == "retry" and value.isascii() and value.isdigit():
-                self._pause_seconds = min(int(value) / 1000, _LONGEST_RETRY_SECONDS)
+                self._pause_seconds = min(int(value[:9]) / 1000, _LONGEST_RETRY_SECONDS)
 
 
 def _read_data(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return text

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import NoAnswer
+from .json_text import read_json
 
 _PIECE_BYTES = 65536
 
@@ -28,7 +29,7 @@ class Answer:
     def json_object(self) -> dict[str, Any]:
         """Raises NoAnswer: half an answer, or somebody else's."""
         try:
-            told = json.loads(self.body)
+            told = read_json(self.body)
         except ValueError:
             told = None
         if not isinstance(told, dict):

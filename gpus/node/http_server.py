@@ -28,6 +28,7 @@ Answer = Callable[[Request], Reply]
 _WRITE_SECONDS = 75.0
 _NO_DESCRIPTOR_SECONDS = 0.05
 _BACKLOG = 512
+_MAX_DIGITS = 15
 
 
 class HttpServer:
@@ -168,7 +169,7 @@ class _Conversation(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             return reply_error(411, "length_required", "Send a Content-Length.")
         text = self.headers.get("Content-Length", "0")
-        if not text.isascii() or not text.isdigit():
+        if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
             return reply_error(400, "bad_request", "Content-Length is a number.")
         if int(text) > self.server.max_body_bytes:
             return reply_error(413, "too_large", f"At most {self.server.max_body_bytes} bytes.")

@@ -55,6 +55,11 @@ def test_without_its_token_a_node_does_nothing(start: Start, asked: str, sent: d
     assert caller.node.runs() == []
 
 
+def test_a_length_of_thousands_of_digits_is_refused(start: Start) -> None:
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    assert b" 400 " in until_closed(connect(start(), head)).partition(b"\r\n")[0]
+
+
 def test_with_its_token_it_serves(start: Start) -> None:
     caller = start(token="secret")
     answer = caller.direct({"seconds": 0}, Authorization="Bearer secret")

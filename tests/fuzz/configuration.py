@@ -1,0 +1,117 @@
+"""What operators write, other processes of the dispatcher say, and Redis answers."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+from hypothesis import strategies as st
+
+from dispatcher_project.settings.dispatcher import DispatcherSettings, read_settings
+from dispatcher_project.supply.lock_file import read_pins
+from dispatcher_project.supply.secrets import find
+from gpus.cotenants.declared import read_file
+from gpus.handlers.errors import ContractError
+from gpus.leasing import wire
+from gpus.leasing.outlook import Outlook, read_outlook
+from gpus.node.config import ConfigError, read_handlers
+from jobs.events.announce import read_announcement
+
+from .parser import Parser, objects
+
+FOLDER = Path(mkdtemp(prefix="fuzz-files-"))
+NAMES = [f"DISPATCHER_{name.upper()}" for name in DispatcherSettings.__dataclass_fields__]
+GARBLED = (ValueError, TypeError, KeyError, OverflowError)
+"""What a reply raises that none of our scripts makes; Redis is trusted not to send one."""
+
+
+def settings(text: str) -> None:
+    for name in NAMES:
+        env = environ.Env()
+        env.ENVIRON = {name: text}
+        with suppress(ImproperlyConfigured):
+            assert isinstance(read_settings(env), DispatcherSettings)
+
+
+def cotenants(content: bytes) -> None:
+    path = FOLDER / "servers.toml"
+    path.write_bytes(content)
+    read_file(path)
+
+
+def handlers(text: str) -> None:
+    read_handlers(text.split(","))
+
+
+ANSWERS: dict[str, tuple[Any, list[Any]]] = {
+    "read_lease": (
+        wire.read_lease,
+        ["p", "s/0", "job", "att", 1, "m", "t", 5, 9, 1_700_000_000_000_000, "1.5", 0],
+    ),
+    "read_expired": (wire.read_expired, ["p", "s/0", "job", "att", 1, "m", "t", 0, "w", "2.5", "", "", ""]),
+    "read_wakes": (wire.read_wakes, ["p", "", 2, "p", "host", 1]),
+    "read_pushed": (wire.read_pushed, [[1, 0, -1, 0, 0, 2, 5, 100, 200, 3], ["p", "", 1], ["m"]]),
+    "read_spare": (wire.read_spare, [[1, 2], -1, []]),
+    "read_tokens": (wire.read_tokens, [1, 5, 0, 100]),
+    "read_slot": (
+        wire.read_slot,
+        ["s/0", "p", "leased", 0, "", "job", "att", 1, "m", "1.5", "2.5", "open", ""],
+    ),
+    "read_circuits": (wire.read_circuits, ["m", "open", 1, 2, "3.5"]),
+    "read_telemetry": (wire.read_telemetry, ["1700000000000000", '{"a": 1}']),
+}
+
+
+def depth(answer: Any) -> None:
+    wire.read_depth("p", answer)
+
+
+def outlook(text: str) -> None:
+    assert isinstance(read_outlook(text), Outlook)
+
+
+TOML = (
+    objects(
+        "protocol",
+        "url",
+        "vram_mb",
+        "slots",
+        "command",
+        "unit",
+        "start_seconds",
+        values=st.sampled_from(["openai", "http://127.0.0.1:1", 5, "a.service"]),
+    )
+    .map(lambda table: "[llama]\n" + "".join(f"{name} = {value!r}\n" for name, value in table.items()))
+    .map(lambda text: text.encode("utf-8", "replace"))
+)
+
+PARSERS = [
+    Parser(
+        "settings of the environment",
+        settings,
+        st.text(max_size=12) | st.sampled_from(["5", "-1", "1e9", "nan", "a,b"]),
+    ),
+    Parser("file of LLM servers", cotenants, TOML, (ContractError,)),
+    Parser("handlers of a node", handlers, st.text("ab=:.,", max_size=20), (ConfigError,)),
+    Parser("announcement of changed jobs", read_announcement, st.binary(max_size=60)),
+    *(Parser(f"Redis: {name}", read, st.just(right), GARBLED) for name, (read, right) in ANSWERS.items()),
+    Parser(
+        "Redis: read_depth", depth, st.just([["t", 1], [], ["x", 2], ["free", 1], ["m", "open"]]), GARBLED
+    ),
+    Parser(
+        "Redis: read_outlook",
+        outlook,
+        st.just('{"held": "", "asked_seconds": -1, "seen": 2}'),
+        (*GARBLED, AttributeError),
+    ),
+    Parser(
+        "constraints.txt",
+        lambda text: list(read_pins(text)),
+        st.just("a==1 ; extra == 'b' \\\n    --hash=sha256:aa\n"),
+    ),
+    Parser("search for secrets", lambda text: list(find(text, "a")), st.text(max_size=80)),
+]
