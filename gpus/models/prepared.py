@@ -233,8 +233,26 @@ def _plan_each_time(connection: Any, **_: Any) -> None:
 connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
+_NOTHING = object()
+
+
 def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
     return [saved(field, getattr(row, field.attname), database) for field in fields]
+
+
+def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
+    """Those of each row, one after the other. A value that a column has from row to row, as most of a batch
+    have, is converted once."""
+    by_field: list[list[Any]] = []
+    for field in fields:
+        name, last, said = field.attname, _NOTHING, None
+        by_field.append(of_field := [])
+        for row in rows:
+            value = getattr(row, name)
+            if value is not last:
+                last, said = value, saved(field, value, database)
+            of_field.append(said)
+    return [value for row in zip(*by_field, strict=True) for value in row]
 
 
 def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:

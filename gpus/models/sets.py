@@ -15,7 +15,16 @@ from typing import Any
 
 from django.db.models import AutoField, Model
 
-from gpus.models.prepared import columns, execute, execute_all, fill, insert_sql, this_database, update_sql
+from gpus.models.prepared import (
+    columns,
+    columns_of_all,
+    execute,
+    execute_all,
+    fill,
+    insert_sql,
+    this_database,
+    update_sql,
+)
 
 MOST_ROWS = 64
 MOST_PLACES = 60_000
@@ -119,6 +128,6 @@ def _insert_by_places(rows: Sequence[Model]) -> None:
     while first < len(rows):
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
         some = rows[first : first + count]
-        listed = [column for row in some for column in columns(row, fields, database)]
+        listed = columns_of_all(some, fields, database)
         execute(database, head + values + ", ".join([places] * count), listed)
         first += count
