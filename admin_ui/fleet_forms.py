@@ -12,6 +12,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from gpus import foreign_json
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.runners.answers import ID_FIELDS
 from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
@@ -48,7 +49,7 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         if not text:
             return None
         try:
-            headers = json.loads(text)
+            headers = foreign_json.read(text.encode())
         except ValueError as error:
             raise ValidationError(f"Not JSON: {error}") from None
         if not isinstance(headers, dict):

@@ -13,25 +13,23 @@ class Lines:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._rest: list[bytes] = []
-        self._size = 0
+        self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Whole lines, without their ends."""
         *ended, rest = piece.split(b"\n")
         for line in ended:
-            whole = b"".join((*self._rest, line))
+            whole = bytes(self._rest) + line if self._rest else line
             self._check(len(whole))
-            self._rest, self._size = [], 0
+            self._rest.clear()
             yield whole.removesuffix(b"\r")
         if rest:
-            self._rest.append(rest)
-            self._size += len(rest)
-            self._check(self._size)
+            self._rest += rest  # no list: of pieces of two bytes it would be twenty times as large
+            self._check(len(self._rest))
 
     def end(self) -> bytes:
         """What came after the last line's end."""
-        return b"".join(self._rest).removesuffix(b"\r")
+        return bytes(self._rest).removesuffix(b"\r")
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:

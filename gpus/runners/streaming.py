@@ -13,11 +13,14 @@ from http.client import HTTPException, HTTPResponse
 from typing import Protocol
 
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
+from gpus.local.pace import Pace
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, connect, reason
 from gpus.runners.transport import request_head, send, split_url, too_large
 
 _READ_BYTES = 64 * 1024
+BYTES_PER_SECOND = 32 * 1024 * 1024
+"""Of one answer that is read as it grows; each piece counts for a KiB more."""
 
 Hear = Callable[[bytes], bool]
 """Gets the next piece of the body; True: it needs no more. What it raises ends the exchange."""
@@ -109,18 +112,20 @@ def _hear(connection: Connection, method: str, listen: Listen, max_bytes: int) -
 
 
 def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
-    pieces, size = [], 0
+    whole = bytearray()
     for piece in _pieces(answer):
-        size += len(piece)
-        if size > max_bytes:
+        whole += piece
+        if len(whole) > max_bytes:
             raise too_large(max_bytes)
-        pieces.append(piece)
-    return b"".join(pieces)
+    return bytes(whole)
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
-    """As they arrive: `read` would wait until it is full."""
+    """As they arrive: `read` would wait until it is full. A server that sends events without end must not
+    take a whole core of its worker."""
+    pace = Pace(BYTES_PER_SECOND, lambda: BYTES_PER_SECOND)
     while piece := answer.read1(_READ_BYTES):
+        pace.take(len(piece))
         yield piece
     if answer.length:  # http.client does not tell a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")

@@ -3,6 +3,7 @@ another one."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pwd
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,25 @@ OTHERS = pytest.mark.skipif(
 )
 
 
+@cache
+def readable_code() -> Path:
+    """A copy that every user may read; the checkout may be in somebody's home."""
+    folder = Path(tempfile.mkdtemp(prefix="hostile-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(ROOT / "gpus", folder / "gpus", ignore=shutil.ignore_patterns("__pycache__"))
+    files = ("__init__.py", "gpus/__init__.py", *(f"gpus/local/{name}.py" for name in _OF_TESTS))
+    for name in files:
+        target = folder / "tests" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, target)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+    return folder
+
+
+_OF_TESTS = ("__init__", "hostile", "hostile_box")
+
+
 class Box:
     """A worker and its model process. who: as in `WHO`."""
 
@@ -59,7 +80,7 @@ class Box:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
+            cwd=ROOT if who == "same user" else readable_code(),
             user=STRANGER if is_plain else None,
             group=pwd.getpwnam(STRANGER).pw_gid if is_plain else None,
             extra_groups=[] if is_plain else None,
