@@ -7,9 +7,11 @@ import os
 import stat
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatcher_project.proving.children import Child
+from dispatcher_project.supervisor.data_folder import ROOT
 
 from ..gpu import Asked, Told, told_json
 from ..wire import ask
@@ -19,6 +21,8 @@ from .sign_in import log_in
 if TYPE_CHECKING:
     from ..ground import Ground
 
+_OTHER_USER = "nobody"
+"""Whom models run as where root starts the trial."""
 _OVER = ("completed", "failed", "cancelled")
 
 
@@ -223,12 +227,21 @@ class ModelCode(Attack):
     seconds = 25.0
     needs_inside = True
 
+    def skip(self, ground: Ground) -> str:
+        shut = _shut_to_others() if os.getuid() == 0 else ""
+        return (
+            f"{shut} is shut to the user {_OTHER_USER}, as whom models would run"
+            if shut
+            else super().skip(ground)
+        )
+
     def prepare(self, ground: Ground) -> None:
         self.name = f"{ground.prefix}-pinned"
         ready = ground.report / "pinned.ready"
         command = [
             sys.executable, "manage.py", "gpu_worker", "--gpu", "none", "--name", self.name, "--slots", "1",
             "--models", "dispatcher_project.hostile.model", "--budget-mb", "500", "--ready-file", str(ready),
+            *(("--model-user", _OTHER_USER) if os.getuid() == 0 else ()),
         ]  # fmt: skip
         environment = {**ground.settings(), "PLANTED_DATABASE_URL": "postgresql://planted-secret@nowhere/x"}
         self.worker: Child = ground.children.start("pinned", *command, environment=environment)
@@ -244,14 +257,20 @@ class ModelCode(Attack):
             return
         self.figures["model runs as"] = result["uid"]
         self.figures["read"] = ", ".join(result["read"]) or "nothing"
-        mine = os.getuid() == result["uid"] and os.getuid() != 0
         for name in result["read"]:
-            if not mine or name == "own environment":  # another user's only where root starts it
+            if result["uid"] != os.getuid() or "environ" in name:  # the same user may read files, as it says
                 self.wrong(f"model code reads secrets in {name}")
 
     def end(self, ground: Ground) -> None:
         self.worker.stop(20.0)
         ground.operator("DELETE", f"/admin/servers/{self.name}")
+
+
+def _shut_to_others() -> str:
+    """The first folder on the way to Python, or to this program, that only its owner may enter."""
+    files = (Path(sys.executable), Path(sys.executable).resolve(), ROOT / "manage.py")
+    folders = [folder for file in files for folder in reversed(file.parents)]
+    return next((str(folder) for folder in folders if not folder.stat().st_mode & stat.S_IXOTH), "")
 
 
 ATTACKS = (
