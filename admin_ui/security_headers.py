@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse
 
 from .flower_address import FLOWER_PREFIX
 
-_OWN_SCRIPTS_OF_FLOWER = tuple(f"\n  var autorefresh = {value};\n" for value in (1, 0))
-"""The one script inside a page of Flower's (its workers.html)."""
+_OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
+"""The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
 
 
 def policy(*, scripts: str = "'self'") -> str:

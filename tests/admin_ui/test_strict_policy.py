@@ -18,7 +18,6 @@ from django.urls import reverse
 from unfold.settings import CONFIG_DEFAULTS
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
-from admin_ui import security_headers
 
 from .browser import Desk, Visit, wait_until
 from .rows import fill
@@ -70,19 +69,6 @@ def test_a_form_that_can_not_be_verified_gets_a_page_without_a_style_sheet(db: N
     assert refused.status_code == 403
     assert b"<style" not in refused.content
     assert b"older than your sign-in" in refused.content
-
-
-def test_flowers_one_script_inside_a_page_is_the_one_that_is_allowed() -> None:
-    import flower
-
-    folder = Path(flower.__file__).parent / "templates"
-    found = re.findall(
-        r"<script[^>]*>([^<]+)</script>", "".join(p.read_text() for p in folder.glob("*.html"))
-    )
-    allowed = [
-        script.replace(" 1;", " {{ autorefresh }};") for script in security_headers._OWN_SCRIPTS_OF_FLOWER
-    ]
-    assert set(found) == {allowed[0]}
 
 
 def test_the_colours_are_unfolds_and_stand_in_a_file() -> None:
