@@ -16,7 +16,6 @@ import requests
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.limits import WebLimits
-from jobs.api.push import _MAX_BODY_BYTES
 from jobs.api.submit import _MAX_BATCH_BYTES
 from jobs.events.stream import KEEP_ALIVE_SECONDS
 from tests.dispatcher_project.web.serving import Served, serving, until_closed
@@ -153,7 +152,7 @@ def test_its_times_and_sizes_go_with_those_of_the_web() -> None:
     assert value("client_header_timeout") == DEFAULTS.web_head_seconds
     assert value("client_body_timeout") == DEFAULTS.upload_idle_seconds
     assert value("send_timeout") == DEFAULTS.web_read_seconds
-    assert value("client_max_body_size") == _MAX_BATCH_BYTES == _MAX_BODY_BYTES
+    assert value("client_max_body_size") == _MAX_BATCH_BYTES == DEFAULTS.max_push_bytes
     assert value("proxy_read_timeout") > DEFAULTS.max_wait_seconds + DEFAULTS.answer_seconds
     assert value("proxy_read_timeout") > KEEP_ALIVE_SECONDS
     (upstream,) = re.findall(r"upstream dispatcher \{(.*?)\n\}", text, re.DOTALL)
