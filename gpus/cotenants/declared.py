@@ -43,6 +43,7 @@ class Cotenant:
     max_response_bytes: int = 16 * 1024 * 1024
 
 
+_SHOWN_CHARACTERS = 200
 _NUMBERS = {"vram_mb", "start_seconds", "stop_seconds", "warm_seconds", "max_run_seconds"}
 _TEXTS = {"protocol", "url", "unit", "remote_model"}
 _COUNTS = {"slots", "max_response_bytes"}
@@ -52,7 +53,7 @@ def read_file(path: Path) -> list[Cotenant]:
     """Raises ContractError with one line."""
     try:
         said = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise ContractError(f"{path}: {error}") from None
     if not said:
         raise ContractError(f"{path} names no server: one table per model, as in [llama]")
@@ -70,21 +71,21 @@ def _read(where: str, name: str, table: Any) -> Cotenant:
         raise ContractError(f"{where}: {', '.join(missing)} is missing")
     for key, value in table.items():
         if why := _wrong(key, value):
-            raise ContractError(f"{where}: {key} {why}, not {value!r}")
+            raise ContractError(f"{where}: {key} {why}, not {_shown(value)}")
     if table.get("command") and table.get("unit"):
         raise ContractError(f"{where}: command or unit, not both")
     return Cotenant(name, **{**table, "command": tuple(table.get("command", ()))})
 
 
 def _wrong(key: str, value: Any) -> str:
-    if key == "protocol" and value not in PROTOCOLS:
+    if key == "protocol" and not (isinstance(value, str) and value in PROTOCOLS):
         return f"is one of {', '.join(PROTOCOLS)}"
     if key == "command":
         is_command = isinstance(value, list) and value and all(isinstance(part, str) for part in value)
         return "" if is_command else "is a list of words"
     if key in _TEXTS and not (isinstance(value, str) and value):
         return "is a text"
-    if key == "url" and not (urlsplit(value).scheme in ("http", "https") and urlsplit(value).hostname):
+    if key == "url" and not _is_url(value):
         return "is an http:// or https:// URL"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key in _NUMBERS and not (is_number and value > 0):
@@ -96,3 +97,18 @@ def _wrong(key: str, value: Any) -> str:
     if key == "min_resident" and not isinstance(value, bool):
         return "is true or false"
     return ""
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:_SHOWN_CHARACTERS]
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # as of `http://[`
+        return False

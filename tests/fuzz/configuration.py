@@ -21,7 +21,7 @@ from gpus.leasing.outlook import Outlook, read_outlook
 from gpus.node.config import ConfigError, read_handlers
 from jobs.events.announce import read_announcement
 
-from .parser import Parser, objects
+from .parser import Parser
 
 FOLDER = Path(mkdtemp(prefix="fuzz-files-"))
 NAMES = [f"DISPATCHER_{name.upper()}" for name in DispatcherSettings.__dataclass_fields__]
@@ -74,19 +74,33 @@ def outlook(text: str) -> None:
     assert isinstance(read_outlook(text), Outlook)
 
 
+WRITTEN = st.sampled_from(
+    [
+        "'openai'",
+        "'http://127.0.0.1:1'",
+        "'http://['",
+        "5",
+        "0x" + "f" * 5000,
+        "['serve', 'a']",
+        "{a = 1}",
+        "1e999",
+        "true",
+    ]
+)
 TOML = (
-    objects(
-        "protocol",
-        "url",
-        "vram_mb",
-        "slots",
-        "command",
-        "unit",
-        "start_seconds",
-        values=st.sampled_from(["openai", "http://127.0.0.1:1", 5, "a.service"]),
+    st.dictionaries(
+        st.sampled_from(
+            ["protocol", "url", "vram_mb", "slots", "command", "unit", "start_seconds", "min_resident"]
+        ),
+        WRITTEN,
+        max_size=6,
     )
-    .map(lambda table: "[llama]\n" + "".join(f"{name} = {value!r}\n" for name, value in table.items()))
-    .map(lambda text: text.encode("utf-8", "replace"))
+    .map(
+        lambda table: (
+            {"protocol": "'openai'", "url": "'http://a:1'", "vram_mb": "5", "command": "['a']"} | table
+        )
+    )
+    .map(lambda table: ("[llama]\n" + "".join(f"{name} = {text}\n" for name, text in table.items())).encode())
 )
 
 PARSERS = [
@@ -106,7 +120,7 @@ PARSERS = [
         "Redis: read_outlook",
         outlook,
         st.just('{"held": "", "asked_seconds": -1, "seen": 2}'),
-        (*GARBLED, AttributeError),
+        (*GARBLED, AttributeError, RecursionError),
     ),
     Parser(
         "constraints.txt",

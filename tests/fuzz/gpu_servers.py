@@ -305,6 +305,8 @@ PARSERS = [
         Parser(f"push to {kind.value}", pushed(kind), texts_of(ANSWER), (GpuError,))
         for kind in (ModelType.SYNC, ModelType.ASYNC, ModelType.COG, ModelType.OPENAI, ModelType.OLLAMA)
     ),
+    Parser("request to a node", request_to_node, REQUEST),
+    Parser("order of a node's run", order, texts_of(JSON)),
     Parser(
         "frame of a model process", frame, texts_of(objects("said", "attempt", "kind", "value", "failure"))
     ),
