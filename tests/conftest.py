@@ -105,9 +105,9 @@ def nothing_remembered() -> None:
     from gpus import queries
     from jobs import queries as job_queries
     from jobs.api import authentication
-    from jobs.services import limits, quotas, slow_redis
+    from jobs.services import limits, quotas, rough_counts, slow_redis
 
-    for one in (queries, job_queries, limits, quotas, slow_redis):
+    for one in (queries, job_queries, limits, quotas, rough_counts, slow_redis):
         one.forget()
     authentication.forget_keys()
 

@@ -73,6 +73,9 @@ class DispatcherSettings:
     max_queued_seconds: float = 86_400.0
     """How long a job may wait in all before it fails, where neither its model nor its tenant says. 0: for
     ever."""
+    tenant_max_queued: int = 1_000_000
+    """How many jobs of a tenant may wait, where its own `max_queued` does not say; counted every two seconds.
+    0: any."""
     min_run_seconds: float = 1.0
     """The shortest `max_run_seconds` that a job may set, where its model does not say. 0: any."""
     circuit_failures: int = 5

@@ -28,7 +28,7 @@ _RULES: Schema = {
         "type": ["integer", "null"],
         "minimum": 1,
         "maximum": MOST_QUEUED,
-        "description": "Jobs that may wait, more are refused; null: no limit.",
+        "description": "Jobs that may wait, more are refused; null: DISPATCHER_TENANT_MAX_QUEUED.",
     },
     "max_queued_seconds": {
         "type": ["number", "null"],

@@ -56,7 +56,8 @@ class Tenant(models.Model):
         blank=True,
         default=None,
         validators=[MinValueValidator(1)],
-        help_text="Jobs of this tenant that may wait; more are refused (429). Empty: no limit.",
+        help_text="Jobs of this tenant that may wait; more are refused (429). Empty:"
+        " DISPATCHER_TENANT_MAX_QUEUED.",
     )
     max_queued_seconds = models.FloatField(
         null=True,

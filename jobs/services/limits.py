@@ -16,7 +16,8 @@ REMEMBER_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: no limit. burst: jobs at once, of the rate. allowed_models: names."""
+    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
+    allowed_models: names."""
 
     max_queued: int | None = None
     max_queued_seconds: float | None = None

@@ -9,6 +9,9 @@ one after the other: they take its lock and count again. A few jobs far from it 
 free holds all that may be under way, the largest batch and a hundred times a few. Only one that stands still
 between its count and its commit while others fill all this would go over. SQLite writes one transaction at a
 time.
+
+A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
+count that is some seconds old will do (jobs/services/rough_counts.py).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from gpus import queries as registry
 from gpus.plurals import counted
 from jobs.errors import ModelQueueFull, Refused, TenantQueueFull
 from jobs.models import Job
+from jobs.services import rough_counts
 from jobs.services.limits import limits_of
 from jobs.services.paces import seconds_until_one_ends
 from jobs.transitions import WAITING
@@ -38,12 +42,14 @@ _STATES = [state.value for state in WAITING]
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """most: jobs that may wait. asking: jobs of this transaction. rows: which count."""
+    """most: jobs that may wait. asking: jobs of this transaction. rows: which count. is_rough: the count may
+    be some seconds old."""
 
     name: str
     most: int
     asking: int
     rows: Mapping[str, Any]
+    is_rough: bool = False
 
     @property
     def lock(self) -> int:
@@ -71,7 +77,12 @@ class Room:
         """None: there is room, and this job has taken it."""
         if self._left is None:
             self._limits = {limit.name: limit for limit in self._of_all()}
-            self._left = _places(self._limits.values(), self._patience_seconds)
+            rough = [limit for limit in self._limits.values() if limit.is_rough]
+            exact = [limit for limit in self._limits.values() if not limit.is_rough]
+            self._left = _places(exact, self._patience_seconds)
+            self._left |= {
+                limit.name: rough_counts.take(limit.name, limit.asking, limit.places) for limit in rough
+            }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
@@ -93,11 +104,12 @@ class Room:
     def _of_all(self) -> Iterator[_Limit]:
         """The limits of all jobs that may ask."""
         for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
-            most = limits_of(tenant_id).max_queued
-            if most is not None:
+            own = limits_of(tenant_id).max_queued
+            most = settings.DISPATCHER.tenant_max_queued if own is None else own
+            if own is not None or most:
                 # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
                 rows = {"tenant_id": tenant_id, "finished_at": None}
-                yield _Limit(f"tenant {tenant_id}", most, asking, rows)
+                yield _Limit(f"tenant {tenant_id}", most, asking, rows, is_rough=own is None)
         for model, asking in Counter(model for _, model in self._asking).items():
             spec = registry.model_spec(model)
             if spec is not None and spec.max_queued is not None:

@@ -16,7 +16,7 @@ from gpus.api import json_body
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
-from jobs.services import limits, quotas
+from jobs.services import limits, quotas, rough_counts
 from jobs.services.replays import earlier_batch
 from tests.builders import ManualClock, make_running, make_server
 
@@ -32,11 +32,11 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    limits.forget()
-    quotas.forget()
+    for one in (limits, quotas, rough_counts):
+        one.forget()
     yield
-    limits.forget()
-    quotas.forget()
+    for one in (limits, quotas, rough_counts):
+        one.forget()
 
 
 @pytest.fixture
