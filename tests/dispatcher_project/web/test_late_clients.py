@@ -118,6 +118,8 @@ async def _drips(scope: Any, receive: Any, send: Any) -> None:
 def test_a_client_that_reads_gets_its_answer_whole_however_long_it_takes() -> None:
     with serving(LIMITS) as web:
         reader = open_to(web, ASKS_FOR_LARGE, receive_buffer=262_144)
+        (one,) = web.server.connections._open
+        web.wait_for(lambda: one.transport.get_write_buffer_size() > 0)
         got = 0
         while got < LARGE:
             web.let_pass(20.0)

@@ -21,6 +21,8 @@ from tests.builders import START, ManualClock, WrongClocks, make_job, make_ports
 
 pytestmark = pytest.mark.django_db
 KEPT_SECONDS = refusals.KEPT.total_seconds()
+AT_ONCE = RetryPolicy(free_attempts=0)
+"""A job does not pause between its attempts, however often it is refused."""
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def attempt(
     clock.move(1.0)
     ending = Ending(error("answered 503"))
     transitions.end_attempt(
-        transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, RetryPolicy(), clock.now())
+        transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, AT_ONCE, clock.now())
     )
 
 
