@@ -18,6 +18,7 @@ MAX_DEPTH = 64
 """Deeper than any payload means, and shallow enough for every recursion on its way."""
 _LONG_NUMBER = re.compile(rb"[0-9]{309}")
 """As many digits as the largest double has; Python's own whole numbers end far later."""
+_POSITIVE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]")
 _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{},"'))
 _WINDOW_BYTES = 1 << 16
@@ -56,12 +57,14 @@ class TooDeep(TooMuch):
 def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = None) -> Any:
     """The value. pairs: makes an object of its members. Raises NotReadable."""
     check_bounds(body, bounds)
+    has_long = _LONG_NUMBER.search(body) is not None
+    may_be_infinite = has_long or _POSITIVE_EXPONENT.search(body) is not None
     try:
         return json.loads(
             body.decode(),
             parse_constant=_refuse,
-            parse_float=_finite,
-            parse_int=_whole if _LONG_NUMBER.search(body) else None,
+            parse_float=_finite if may_be_infinite else None,  # a million calls take a second
+            parse_int=_whole if has_long else None,
             object_pairs_hook=pairs,
         )
     except NotReadable:

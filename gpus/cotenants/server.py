@@ -15,6 +15,7 @@ from gpus.cotenants.declared import Cotenant
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
 from gpus.handlers import errors as told
 from gpus.handlers.context import RunContext
+from gpus.json_text import plain
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Response, RunRequest
 from gpus.runners.registry import runner_for
@@ -98,7 +99,8 @@ class LlmServer:
         pause, started_again = _BUSY_FIRST_SECONDS, False
         while True:
             try:
-                return runner_for(self._spec).start(request, abort=abort).result  # type: ignore[union-attr]
+                outcome = runner_for(self._spec).start(request, abort=abort)
+                return plain(outcome.result)  # type: ignore[union-attr]
             except GpuBusy as error:
                 ctx.wait(error.retry_after_seconds or pause)
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models.base import ModelState
 from django.db.models.query import get_related_populators
 from django.db.models.signals import post_init, pre_init
+
+from gpus.json_text import JsonText
 
 _AS_IT_IS: dict[type[Any], type] = {
     models.AutoField: int,
@@ -48,7 +51,15 @@ def saved(field: Any, value: Any, database: Any) -> Any:
             return value.replace(tzinfo=None).isoformat(" ")
         if kind is models.ForeignKey:
             return saved(field.target_field, value, database)
+    if type(value) is JsonText:
+        return _json_saved(value, database)
     return field.get_db_prep_save(value, database)
+
+
+def _json_saved(value: JsonText, database: Any) -> Any:
+    if database.vendor == "sqlite":
+        return value.text
+    return database.Database.types.json.Jsonb(value, dumps=attrgetter("text"))
 
 
 def converter(convert: Convert, database: Any) -> Convert:

@@ -7,7 +7,6 @@ more than writing them. SQLite, which is no journey away, is given them one by o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 
 from django.db.models import AutoField, Model
 
+from gpus import json_text
 from gpus.models.prepared import (
     columns,
     columns_of_all,
@@ -74,7 +74,7 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
 def _execute_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> None:
     sql, names = statement
     said = [{column: getattr(row, name) for column, name in names} for row in rows]
-    text = json.dumps(said, separators=(",", ":"), default=_as_text)
+    text = json_text.dumps(said, default=_as_text)
     execute(this_database(), sql, (text, len(rows)))
 
 

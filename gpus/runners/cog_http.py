@@ -20,6 +20,7 @@ from gpus.runners.answers import DONE, RUNNING
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
 from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
 from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.large_answers import read_in_turn
 from gpus.runners.refusals import error_of, failure_of
 from gpus.runners.usage import numbers_of
 
@@ -51,13 +52,7 @@ class CogRunner(HttpRunner):
             max_bytes=run.model.max_response_bytes,
             abort=abort,
         )
-        if not 200 <= response.status < 300:
-            raise error_of(response, now=datetime.now(UTC))
-        try:
-            outcome = read_prediction(read_json(response.body))
-        except Unreadable as error:
-            error.suspect = True
-            raise
+        outcome = read_in_turn(response.body, lambda: _read_start(response))
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -116,6 +111,16 @@ class CogRunner(HttpRunner):
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return read_prediction(body)
+
+
+def _read_start(response: Response) -> Finished | StillRunning:
+    if not 200 <= response.status < 300:
+        raise error_of(response, now=datetime.now(UTC))
+    try:
+        return read_prediction(read_json(response.body))
+    except Unreadable as error:
+        error.suspect = True
+        raise
 
 
 def read_prediction(said: Any) -> Finished | StillRunning:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import select
 import socket
@@ -18,7 +19,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from gpus import blocking
-from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted
+from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted, ServerLost
 from gpus.runners.base import Abort
 
 T = TypeVar("T")
@@ -47,6 +48,10 @@ class Origin:
         return host if self.port == default else f"{host}:{self.port}"
 
 
+class BrokenAnswer(ServerLost):
+    """The answer is in more pieces, or has more around it, than any good server's."""
+
+
 class Connection:
     """A socket whose every operation ends at one deadline, however many pieces it comes in."""
 
@@ -60,10 +65,17 @@ class Connection:
         self.ended = False
         """Whether the other side has closed its half."""
         self._unread = b""
+        self._allowed: float = math.inf
 
     def begin(self, deadline: float) -> None:
         """deadline: by `time.monotonic`."""
         self.deadline = deadline
+        self._allowed = math.inf
+
+    def allow(self, count: float) -> None:
+        """The most bytes that `read_into` gives from now on, roughly. http.client bounds neither how many 1xx
+        answers come before one nor what stands behind its body."""
+        self._allowed = count
 
     def send(self, data: memoryview) -> int:
         return self._in_time(blocking.limit_writes, lambda: self.sock.send(data))
@@ -90,6 +102,14 @@ class Connection:
         self._unread = piece
 
     def read_into(self, buffer: Any) -> int:
+        """Raises BrokenAnswer past what is allowed."""
+        if self._allowed <= 0:
+            raise BrokenAnswer("The answer has too much around its body.")
+        count = self._read_into(buffer)
+        self._allowed -= count
+        return count
+
+    def _read_into(self, buffer: Any) -> int:
         if self._unread:
             piece = self._unread[: len(buffer)]
             self._unread = self._unread[len(piece) :]

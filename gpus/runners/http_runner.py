@@ -22,6 +22,7 @@ from gpus.runners.base import (
     Transport,
 )
 from gpus.runners.json_body import Unreadable
+from gpus.runners.large_answers import read_in_turn
 from gpus.runners.transport import HttpTransport
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -60,7 +61,7 @@ class HttpRunner:
             abort=abort,
             meanwhile=run.meanwhile,
         )
-        return read_start(response, run.model, now=datetime.now(UTC))
+        return read_in_turn(response.body, lambda: read_start(response, run.model, now=datetime.now(UTC)))
 
     def _read_seconds(self, run: RunRequest) -> float:
         """Seconds for the whole answer. Where it proves the run over, it is read on past the job's own limit,
@@ -86,7 +87,7 @@ class HttpRunner:
         except (ConnectFailed, ServerLost, RunTimedOut) as error:
             raise PollFailed(f"{error.code}: {error.message}") from error
         try:
-            return read_poll(response)
+            return read_in_turn(response.body, lambda: read_poll(response))
         except Unreadable as error:
             error.suspect = True
             raise

@@ -19,6 +19,7 @@ from gpus.protocol import ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, Response, RunRequest, StillRunning, Transport
 from gpus.runners.http_runner import HttpRunner, identity, merged
 from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.large_answers import read_in_turn
 from gpus.runners.refusals import error_of, failure_of, message_of
 from gpus.runners.streaming import Hear, HttpStream, StreamTransport
 from gpus.runners.transport import too_large
@@ -118,7 +119,7 @@ class LlmRunner(HttpRunner, ABC):
             max_bytes=run.model.max_response_bytes,
             abort=abort,
         )
-        return self._read(response)
+        return read_in_turn(response.body, lambda: self._read(response))
 
     def _stream(self, run: RunRequest, body: Mapping[str, Any], abort: Abort) -> Finished:
         grown: list[Answer] = []
@@ -141,7 +142,9 @@ class LlmRunner(HttpRunner, ABC):
             ca_pem=run.endpoint.ca_pem,
             abort=abort,
         )
-        return grown[0].finished() if grown else self._read(response)
+        if grown:
+            return grown[0].finished()
+        return read_in_turn(response.body, lambda: self._read(response))
 
     def _read(self, response: Response) -> Finished:
         if not 200 <= response.status < 300:
@@ -222,7 +225,7 @@ def named(run: RunRequest) -> dict[str, Any]:
 
 def object_in(data: bytes) -> dict[str, Any]:
     """Raises Unreadable, or the failure that it tells."""
-    said = read_json(data)
+    said = read_in_turn(data, lambda: read_json(data))
     if not isinstance(said, dict):
         raise Unreadable("A piece of the answer is not a JSON object.")
     if said.get("error"):

@@ -6,6 +6,7 @@ a new connection costs nothing beside a run. All of it is under one deadline, wh
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
 from gpus.local.pace import Pace
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, connect, reason
-from gpus.runners.transport import request_head, send, split_url, too_large
+from gpus.runners.transport import AROUND_BYTES, check_whole, request_head, send, split_url
 
 _READ_BYTES = 64 * 1024
 BYTES_PER_SECOND = 32 * 1024 * 1024
@@ -98,11 +99,13 @@ class HttpStream:
 
 def _hear(connection: Connection, method: str, listen: Listen, max_bytes: int) -> Response:
     answer = HTTPResponse(connection, method=method)  # type: ignore[arg-type]
+    connection.allow(AROUND_BYTES)
     answer.begin()
     if connection.ended:  # http.client takes the end of the stream for the end of the head
         raise ConnectionError("it ended inside the answer's head")
     head = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()})
     hear = listen(head)
+    connection.allow(math.inf if hear is not None else 2 * max_bytes + AROUND_BYTES)
     if hear is None:
         return replace(head, body=_whole(answer, max_bytes))
     for piece in _pieces(answer):
@@ -113,10 +116,9 @@ def _hear(connection: Connection, method: str, listen: Listen, max_bytes: int) -
 
 def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
     whole = bytearray()
-    for piece in _pieces(answer):
+    for pieces, piece in enumerate(_pieces(answer), start=1):
         whole += piece
-        if len(whole) > max_bytes:
-            raise too_large(max_bytes)
+        check_whole(len(whole), pieces, max_bytes)
     return bytes(whole)
 
 

@@ -17,13 +17,18 @@ from urllib.parse import quote, urlsplit
 
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
-from gpus.runners.connections import Connection, Cut, Origin, connect, reason
+from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, connect, reason
 from gpus.runners.heads import Head, ordinary_head
 from gpus.runners.pool import SHARED_POOL, Pool
 
 _READ_BYTES = 64 * 1024
 _FIRST_BYTES = 8 * 1024
 """The buffer is there for as long as the run is waited for, in each thread; most answers are shorter."""
+FREE_CHUNKS = 1024
+MIN_CHUNK_BYTES = 64
+"""On average, of more chunks than those: each costs a worker as much as a KiB."""
+AROUND_BYTES = 1024 * 1024
+"""Heads, chunk sizes and trailers of an answer that is not ordinary, beside twice its body."""
 _BREAKS = re.compile(r"[\r\n\0]")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
@@ -182,6 +187,7 @@ def _rest(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tu
 def _any_answer(connection: Connection, message: _Message) -> tuple[Response, bool]:
     """As `http.client` reads it."""
     answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
+    connection.allow(2 * message.max_bytes + AROUND_BYTES)
     answer.begin()
     if connection.ended:  # http.client takes the end of the stream for the end of the head
         raise ConnectionError("it ended inside the answer's head")
@@ -193,18 +199,26 @@ def too_large(max_bytes: int) -> ResponseTooLarge:
     return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
 
 
+def check_whole(size: int, pieces: int, max_bytes: int) -> None:
+    """Of an answer that is read whole, as far as it has come. Raises ResponseTooLarge, BrokenAnswer."""
+    if size > max_bytes:
+        raise too_large(max_bytes)
+    if pieces > FREE_CHUNKS + size // MIN_CHUNK_BYTES:
+        raise BrokenAnswer(f"The answer has chunks of less than {MIN_CHUNK_BYTES} bytes on average.")
+
+
 def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
     if answer.length is not None and answer.length > max_bytes:
         raise too_large(max_bytes)
-    pieces, size = [], 0
-    while piece := answer.read(_READ_BYTES):
-        size += len(piece)
-        if size > max_bytes:
-            raise too_large(max_bytes)
-        pieces.append(piece)
+    whole, pieces = bytearray(), 0
+    read = answer.read1 if answer.chunked else answer.read  # a chunk at a time: each costs as much as a KiB
+    while piece := read(_READ_BYTES):
+        whole += piece
+        pieces += 1
+        check_whole(len(whole), pieces, max_bytes)
     if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
-    return b"".join(pieces)
+    return bytes(whole)
 
 
 @lru_cache(maxsize=1024)

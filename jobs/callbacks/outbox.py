@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
+from gpus import json_text
 from gpus.models.columns import new_row
 from jobs.disclosure import shown_error
 from jobs.ids import new_id
@@ -51,4 +51,4 @@ def _body(job: Job) -> str:
         told["result"] = job.result
     else:
         told["error"] = shown_error(job.error_code or str(job.state), job.error_message, in_full=False)
-    return json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return json_text.dumps(told, sort_keys=True)

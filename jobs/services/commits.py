@@ -25,6 +25,7 @@ from django.db import (
 )
 
 from gpus.models.one_trip import one_trip
+from gpus.runners.large_answers import TURN
 from jobs.transitions import Touched, together, write_out
 
 log = structlog.get_logger()
@@ -172,7 +173,8 @@ class GroupCommitWriter:
         tries = 0
         while True:
             try:
-                outcomes = write_batch(batch)
+                with TURN:
+                    outcomes = write_batch(batch)
                 break
             except (OperationalError, InterfaceError) as error:
                 self._failing = True

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpus.json_text import JsonText
+
 KEPT_SECONDS = 10.0
 """Before the last commit that was confirmed. Standbys are seldom further behind."""
 KEPT_BYTES = 8_000_000
@@ -69,6 +71,8 @@ def rough_bytes(value: Any, limit: int) -> int:
         found += 16
         if isinstance(one, str):
             found += len(one)
+        elif isinstance(one, JsonText):
+            found += len(one.text)
         elif isinstance(one, dict):
             found += sum(map(len, one))
             rest.extend(one.values())

@@ -9,6 +9,7 @@ import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from gpus.json_text import JsonText
 from gpus.models import prepared, sets
 from jobs.models import Attempt, Event, Job, SweepRun
 from jobs.states import AttemptState, JobState
@@ -104,6 +105,16 @@ def test_what_is_updated_together_reads_back_as_what_is_updated_alone(odd: Any) 
     assert (untouched["state"], untouched["deadline_at"]) == (JobState.QUEUED, NOW)
     for other in others:
         assert {**other, "id": ""} == {**alone, "id": ""}
+
+
+@pytest.mark.parametrize("odd", [odd for odd in ODD if odd is not None], ids=repr)
+def test_a_value_that_is_kept_as_its_text_reads_back_as_the_value(odd: Any) -> None:
+    jobs = [make_job() for _ in range(3)]
+    for job in jobs:
+        job.result = JsonText.of(odd)
+    prepared.update(jobs[0], ("result",))
+    sets.update_all(jobs[1:], ("result",))
+    assert list(Job.objects.values_list("result", flat=True)) == [odd] * 3
 
 
 def test_a_row_that_is_gone_stays_gone() -> None:

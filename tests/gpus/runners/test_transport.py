@@ -3,11 +3,13 @@ and where it stops reading."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
 
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
+from gpus.runners.connections import BrokenAnswer
 from gpus.runners.transport import ResponseTooLarge
 from tests.gpus.runners.posting import polite, post
 from tests.ports import free_port
@@ -31,6 +33,50 @@ def test_a_chunked_answer_is_put_together(transport, serve):
         visit.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
 
     assert post(transport, serve(script).url).body == b"abcde"
+
+
+def test_a_great_many_tiny_chunks_are_a_broken_answer(transport, serve):
+    def script(visit):
+        visit.read_request()
+        visit.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(OSError):
+            visit.send(b"1\r\nx\r\n" * 3000 + b"0\r\n\r\n")
+
+    with pytest.raises(BrokenAnswer, match="less than 64 bytes"):
+        post(transport, serve(script).url)
+
+
+def test_small_chunks_are_read(transport, serve):
+    def script(visit):
+        visit.read_request()
+        visit.send(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + b"1\r\nx\r\n" * 1000
+            + (b"50\r\n" + b"y" * 80 + b"\r\n") * 5000
+            + b"0\r\n\r\n"
+        )
+
+    assert post(transport, serve(script).url).body == b"x" * 1000 + b"y" * 80 * 5000
+
+
+@pytest.mark.parametrize(
+    ("start", "again"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X-Trailer: again\r\n"),
+    ],
+    ids=["interim answers", "trailers"],
+)
+def test_what_stands_around_an_answer_has_an_end(transport, serve, start, again):
+    def script(visit):
+        visit.read_request()
+        with contextlib.suppress(OSError):
+            visit.send(start)
+            for _ in range(1000):
+                visit.send(again * 1000)
+
+    with pytest.raises(BrokenAnswer, match="around its body"):
+        post(transport, serve(script).url)
 
 
 def test_redirects_are_answers_and_not_followed(transport, serve):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gpus.json_text import JsonText
 from jobs.callbacks.outbox import callback_for
 from jobs.disclosure import TEXTS
 from jobs.models import Callback, Job, Tenant
@@ -65,6 +66,13 @@ def test_any_other_end_tells_why(state: JobState, code: str, told: dict[str, str
     assert body["error"] == told
     assert body["status"] == state.value
     assert "result" not in body
+
+
+def test_a_result_that_is_kept_as_its_text_is_told_like_any_other() -> None:
+    result = {"numbers": [1.5, None], "text": "é"}
+    callback = callback_for(job(result=JsonText.of(result)), now=NOW)
+    assert callback is not None
+    assert json.loads(callback.body)["result"] == result
 
 
 def test_a_job_without_a_callback_url_tells_nobody() -> None:

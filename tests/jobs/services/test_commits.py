@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
+from gpus.runners.large_answers import TURN
 from jobs.models import Tenant
 from jobs.services import commits
 from jobs.services.commits import GroupCommitWriter, Write, write_batch
@@ -61,6 +62,19 @@ def test_a_writer_that_waits_keeps_nothing_of_what_it_wrote():
         writer.submit(lambda ended=ended: create("a")).result(5)
         del ended
         assert eventually(lambda: held() is None)
+    finally:
+        writer.stop()
+
+
+def test_no_transaction_is_open_while_a_large_answer_is_read():
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    try:
+        with TURN:
+            future = writer.submit(lambda: create("late"))
+            eventually(lambda: future.done() or bool(TURN._waiting))
+            assert not future.done()
+        assert future.result(10) == "late"
     finally:
         writer.stop()
 

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher_project.laws import replayed
 from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
+from gpus.json_text import JsonText
 from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.models import Attempt, Callback, Event, Job
@@ -204,6 +205,7 @@ def test_only_the_latest_are_kept() -> None:
 def test_they_take_little_memory() -> None:
     ends = LatestEnds(Clock())
     ends.add("x" * 2 * LARGE_BYTES, list, "large")
+    ends.add(JsonText("1" * 2 * LARGE_BYTES), list, "large")
     for number in range(2 * KEPT_BYTES // LARGE_BYTES):
         ends.add({"text": "x" * (LARGE_BYTES - 100)}, list, number)
     found = kept(ends)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpus.models import QuarantinedSlot
+from gpus.runners.large_answers import SMALL_VALUES
 from jobs.models import Attempt, Job
 from jobs.services.operate import cancel_job
 from jobs.services.worker import GpuWorker
@@ -28,6 +29,15 @@ def test_a_sync_job_completes(shop):
     assert (attempt.state, attempt.server, attempt.slot) == (AttemptState.COMPLETED, "gpu-1", 0)
     assert job.result is not None
     eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+
+
+def test_a_large_result_is_stored_like_any_other(shop):
+    numbers = [0.5] * 2 * SMALL_VALUES
+    job = shop.submit({"seconds": 0.01, "echo": numbers})
+    shop.worker().work("m")
+    eventually(lambda: state(job) == JobState.COMPLETED)
+    job.refresh_from_db()
+    assert job.result["echo"] == numbers
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
