@@ -16,7 +16,7 @@ from typing import Any
 
 MAX_DEPTH = 64
 """Deeper than any payload means, and shallow enough for every recursion on its way."""
-_LONG_NUMBER = re.compile(rb"[0-9]{309}")
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{309}")
 """As many digits as the largest double has; Python's own whole numbers end far later."""
 _POSITIVE_EXPONENT = re.compile(rb"[0-9][eE]\+?[0-9]")
 _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|d[89a-f])", re.IGNORECASE)
