@@ -1,12 +1,18 @@
 """What a browser may do with an answer: the same for every page, since no page of ours holds a script or a
-style sheet, and none needs a nonce."""
+style sheet, and none needs a nonce.
+
+`SecurityHeaders` is Django's middleware, which a WSGI server has too. `SecureAnswers` adds the same headers
+to the answers that the ASGI application sends without Django: submits, event streams, `/livez`, refusals.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
+from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from .flower_address import FLOWER_PREFIX
@@ -58,3 +64,52 @@ class SecurityHeaders:
         answer.headers.setdefault("Content-Security-Policy", OF_FLOWER if is_flowers else STRICT)
         answer.headers["Permissions-Policy"] = PERMISSIONS
         return answer
+
+
+_Message = dict[str, Any]
+_Receive = Callable[[], Awaitable[Any]]
+_Send = Callable[[Any], Awaitable[None]]
+_Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
+
+
+class SecureAnswers:
+    """ASGI middleware: adds the headers to every answer that lacks them. The settings are read once."""
+
+    def __init__(self, application: _Application) -> None:
+        self.application = application
+        self._headers = _constant_headers()
+        seconds = settings.SECURE_HSTS_SECONDS
+        hsts = [(b"strict-transport-security", f"max-age={seconds}".encode())] if seconds else []
+        self._headers_over_https = [*self._headers, *hsts]
+
+    async def __call__(self, scope: dict[str, Any], receive: _Receive, send: _Send) -> None:
+        if scope["type"] != "http":
+            await self.application(scope, receive, send)
+            return
+        added = self._headers_over_https if scope.get("scheme") == "https" else self._headers
+
+        async def send_with_headers(message: _Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": _with(added, message.get("headers", ()))}
+            await send(message)
+
+        await self.application(scope, receive, send_with_headers)
+
+
+def _constant_headers() -> list[tuple[bytes, bytes]]:
+    named = {
+        "content-security-policy": STRICT,
+        "permissions-policy": PERMISSIONS,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": settings.SECURE_REFERRER_POLICY,
+        "cross-origin-opener-policy": settings.SECURE_CROSS_ORIGIN_OPENER_POLICY,
+        "x-frame-options": settings.X_FRAME_OPTIONS,
+    }
+    return [(name.encode(), value.encode()) for name, value in named.items()]
+
+
+def _with(
+    added: Sequence[tuple[bytes, bytes]], headers: Sequence[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    present = {name for name, _ in headers}
+    return [*headers, *(header for header in added if header[0] not in present)]

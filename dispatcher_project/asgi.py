@@ -22,6 +22,7 @@ def make_application() -> Any:
 
     from django.conf import settings
 
+    from admin_ui.security_headers import SecureAnswers
     from jobs.api.clerk import answer_together
     from jobs.api.door import SubmitDoor
     from jobs.api.front import AsyncFront
@@ -32,13 +33,14 @@ def make_application() -> Any:
     threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
     limits = settings.DISPATCHER
     door = SubmitDoor(FairThreads(cast("Any", threads), limits.web_threads_per_tenant), answer_together)
-    return AsyncFront(
+    front = AsyncFront(
         SiteInTime(door, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),
         begin_presence,
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
     )
+    return SecureAnswers(front)
 
 
 def begin_presence() -> Callable[[], None]:

@@ -47,11 +47,13 @@ class TerminalCommand(BaseCommand):
         raise NotImplementedError
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["verbosity"] < 2:  # what services log is for log files
-            logging.getLogger().setLevel(logging.ERROR)
+        root = logging.getLogger()
+        level = root.level
         self.paint = Paint.of(self.stdout)
         self.as_json = bool(options["json"])
         try:
+            if options["verbosity"] < 2:  # what services log is for log files
+                root.setLevel(logging.ERROR)
             status = one_line(lambda: self.act(options))
         except CommandError as error:
             error.returncode = WRONG
@@ -62,6 +64,8 @@ class TerminalCommand(BaseCommand):
         except BrokenPipeError:  # `… | head`: whoever read has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status = 0
+        finally:
+            root.setLevel(level)  # `call_command` leaves a caller's log as it was
         if status:
             sys.exit(status)
 

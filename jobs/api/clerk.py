@@ -53,13 +53,8 @@ class _Last(threading.local):
 
 _last = _Last()
 _ALONE = Reply(pass_on={})
-_OF_THE_HOUSE = (("Allow", "POST, OPTIONS"), ("X-Frame-Options", "DENY"))
-_BEHIND = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-)
-"""What the view and the middleware add to every answer, before and after its length."""
+_ALLOW = ("Allow", "POST, OPTIONS")
+"""As the view has it. The headers of every answer are added in front (admin_ui/security_headers.py)."""
 
 
 @dataclass(slots=True)
@@ -181,7 +176,7 @@ def _close(case: _Case, item: Item | Exception) -> None:
             refusals.count(problem)
         headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
         status, content = problem.status, problem.as_bytes()
-    every = (*headers.items(), *_OF_THE_HOUSE, ("Content-Length", str(len(content))), *_BEHIND)
+    every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))
     written = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in every]
     case.reply = Reply(status, written, content)
     request_log.finished(case.asked.scope, case.asked_by, status, str(case.principal.pk))

@@ -17,6 +17,8 @@ from dispatcher_project.web.server import BoundedServer, make_server
 
 @dataclass
 class Web:
+    """front: the layer behind the headers of every answer."""
+
     url: str
     front: Any
     server: BoundedServer
@@ -29,9 +31,9 @@ def running_web(limits: WebLimits = WebLimits()) -> Iterator[Web]:  # noqa: B008
 
     kept = connections.settings["default"]["CONN_MAX_AGE"]
     connections.settings["default"]["CONN_MAX_AGE"] = 0
-    front = make_application()
+    application = make_application()
     server = make_server(
-        front, limits, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1
+        application, limits, host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1
     )
     thread = threading.Thread(target=server.run, name="web", daemon=True)
     thread.start()
@@ -42,7 +44,7 @@ def running_web(limits: WebLimits = WebLimits()) -> Iterator[Web]:  # noqa: B008
             assert time.monotonic() < until, "the server did not start"
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield Web(f"http://127.0.0.1:{port}", front, server)
+        yield Web(f"http://127.0.0.1:{port}", application.application, server)
     finally:
         server.should_exit = True
         thread.join(60)

@@ -64,4 +64,4 @@ def test_a_slow_sender_is_told_408_when_others_need_its_memory(web: Web, sockets
 
 def test_the_budget_is_a_setting(settings) -> None:
     settings.DISPATCHER = settings.DISPATCHER.__class__(web_body_bytes=12345)
-    assert make_application()._budget._most_bytes == 12345
+    assert make_application().application._budget._most_bytes == 12345

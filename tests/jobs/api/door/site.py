@@ -12,6 +12,7 @@ from typing import Any, cast
 from a2wsgi import WSGIMiddleware
 from django.core.handlers.wsgi import WSGIHandler
 
+from admin_ui.security_headers import SecureAnswers
 from jobs.api.clerk import answer_together
 from jobs.api.door import SUBMIT, SubmitDoor
 from jobs.api.front import AsyncFront
@@ -67,8 +68,8 @@ class Told:
         return json.loads(self.body)
 
     def plain(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        """Without what differs from job to job."""
-        headers = [(name, _JOB_ID.sub(b"<id>", value)) for name, value in self.headers]
+        """Without what differs from job to job; headers by name."""
+        headers = sorted((name, _JOB_ID.sub(b"<id>", value)) for name, value in self.headers)
         return self.status, headers, _JOB_ID.sub(b"<id>", self.body)
 
 
@@ -83,7 +84,8 @@ class Site:
         self._clerk = clerk
         behind = cast("Any", self.threads)
         self.door = None if clerk is None else SubmitDoor(behind, self._count)
-        self._front = AsyncFront(SiteInTime(self.door or behind, seconds), lambda: cast("Any", None))
+        front = AsyncFront(SiteInTime(self.door or behind, seconds), lambda: cast("Any", None))
+        self._front = SecureAnswers(front)
 
     def ask(self, key: str, *asks: Ask) -> list[Told]:
         """All at once."""
