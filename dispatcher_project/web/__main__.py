@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import contextlib
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from uvicorn.config import STARTUP_FAILURE
 from dispatcher_project.settings.dispatcher import read_settings
 
 from .limits import WebLimits, within_descriptors
+from .proxies import check_proxies
 from .server import make_server
 
 APPLICATION = "dispatcher_project.asgi:application"
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8000, help="(default: 8000)")
     options = parser.parse_args()
     try:
+        check_proxies(os.environ.get("FORWARDED_ALLOW_IPS", ""))
         limits = within_descriptors(WebLimits.of(read_settings(environ.Env())))
     except ImproperlyConfigured as error:
         parser.exit(2, f"web: {error}\n")

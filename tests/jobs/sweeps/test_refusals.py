@@ -49,9 +49,7 @@ def attempt(
         assert transitions.note_news(lease, "progress", {"progress": progress}, clock.now())
     clock.move(1.0)
     ending = Ending(error("answered 503"))
-    transitions.end_attempt(
-        transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, AT_ONCE, clock.now())
-    )
+    transitions.end_attempt(transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, AT_ONCE, clock.now()))
 
 
 def refused(clock: ManualClock, times: int) -> Job:
