@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 
