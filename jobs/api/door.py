@@ -24,7 +24,7 @@ from gpus.api.late_body import LATER_KEY
 from gpus.api.problems import MEDIA_TYPE, Problem
 from jobs.api.overdue import is_given_up
 from jobs.api.representations import API_ROOT
-from jobs.api.request_bodies import SMALL_BYTES
+from jobs.api.tenant_shares import LIGHT_BYTES
 from jobs.events.stream import Message, Receive, Send
 
 log = structlog.get_logger()
@@ -154,7 +154,7 @@ def _usual(scope: Scope) -> Mapping[bytes, bytes] | None:
         and named.get(b"content-type", b"").lower() in _JSON
         and named.get(b"accept", b"*/*") in _ANYTHING
         and length.isdigit()
-        and 0 < int(length) <= SMALL_BYTES
+        and 0 < int(length) <= LIGHT_BYTES
         and named.get(b"authorization", b"")[:7].lower() == b"bearer "
         and not any(b"_" in name for name in named)  # under WSGI the same as a dash
         and not scope.get("root_path")

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpus.api.late_body import LATER_KEY
 from gpus.api.problems import Problem
 from jobs.api.authentication import known_tenant
+from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 HOLDER_KEY = "dispatcher.holder"
 CODE = "too_many_requests_in_flight"
+LIGHT_BYTES = 64 * 1024
+"""A request with a longer body is heavy."""
+BATCH = f"{API_ROOT}/queue/submit-batch"
+SMALL_BATCH_BYTES = 8 * 1024
+"""A longer batch is heavy too: it may have hundreds of jobs."""
 _LONG_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
 
@@ -76,16 +82,22 @@ class InFlight:
 @dataclass(slots=True)
 class _Turns:
     threads: asyncio.Semaphore
+    heavy: asyncio.Semaphore
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     users: int = 0
 
 
 class FairThreads:
-    """site: answers in threads. at_once: threads that one holder may have; its other requests wait, and one
-    long body at a time is parsed."""
+    """site: answers in threads. at_once: threads that one holder may have; its other requests wait.
 
-    def __init__(self, site: Application, at_once: int) -> None:
-        self._site, self._at_once = site, at_once
+    heavy_at_once: requests that compute for long under way in the process, of all holders, who take turns:
+    threads that compute take the interpreter from each other, and from every short request. Of each holder
+    one long body at a time, whose values take many times its memory.
+    """
+
+    def __init__(self, site: Application, at_once: int, heavy_at_once: int) -> None:
+        self._site, self._at_once, self._heavy_at_once = site, at_once, heavy_at_once
+        self._heavy = asyncio.Semaphore(heavy_at_once)
         self._turns: dict[str, _Turns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,32 +106,41 @@ class FairThreads:
         async def take(message: Message) -> None:
             said.append(message)
 
-        async with self._turn(holder_of(scope), is_long=_is_long(scope)):
+        async with self._turn(scope):
             await self._site(scope, receive, take)
         for message in said:  # only now: a client that does not read holds neither turn nor thread
             await send(message)
 
     @asynccontextmanager
-    async def _turn(self, holder: str, *, is_long: bool) -> AsyncIterator[None]:
+    async def _turn(self, scope: Scope) -> AsyncIterator[None]:
+        holder = holder_of(scope)
         turns = self._turns.get(holder)
         if turns is None:
-            turns = self._turns[holder] = _Turns(asyncio.Semaphore(self._at_once))
+            own, heavy = asyncio.Semaphore(self._at_once), asyncio.Semaphore(self._heavy_at_once)
+            turns = self._turns[holder] = _Turns(own, heavy)
         turns.users += 1
         try:
-            if is_long:
-                async with turns.long, turns.threads:
-                    yield
-            else:
-                async with turns.threads:
-                    yield
+            async with AsyncExitStack() as held:
+                for turn in self._wanted(scope, turns):
+                    await held.enter_async_context(turn)
+                yield
         finally:
             turns.users -= 1
             if not turns.users:
                 del self._turns[holder]
 
+    def _wanted(self, scope: Scope, turns: _Turns) -> Sequence[asyncio.Semaphore]:
+        """In this order: what is shared is never held while a holder's own is waited for; and what waits for
+        it holds few of its holder's threads and has few places in that line, so that holders take turns."""
+        length = _body_bytes(scope)
+        if length <= (SMALL_BATCH_BYTES if scope["path"] == BATCH else LIGHT_BYTES):
+            return (turns.threads,)
+        heavy = (turns.heavy, turns.threads, self._heavy)
+        return heavy if length <= _LONG_BYTES else (turns.long, *heavy)
 
-def _is_long(scope: Scope) -> bool:
+
+def _body_bytes(scope: Scope) -> int:
     if LATER_KEY in scope:  # its body is left with the client
-        return False
+        return 0
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return length.isdigit() and int(length) > _LONG_BYTES
+    return int(length) if length.isdigit() else 0

@@ -25,6 +25,7 @@ from jobs.services.room import Room
 from jobs.services.submit_request import SubmitRequest
 from jobs.services.submit_times import after, later_start
 from jobs.services.submitted import Item, Submitted, outcome_of
+from jobs.services.turn_to_write import turn_to_write
 from jobs.states import JobState
 from jobs.transitions import create_jobs
 
@@ -77,7 +78,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
     """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
     # what only repeats, or is wrong in itself, must not wait for its turn to write
     if any(map(_is_new, entries)):
-        with one_trip(), transaction.atomic():
+        with turn_to_write(), one_trip(), transaction.atomic():
             items = _insert(entries)
     else:
         items = _insert(entries)
@@ -87,7 +88,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
 
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """The same, and the key of the batch with what became of its jobs."""
-    with one_trip(), transaction.atomic():
+    with turn_to_write(), one_trip(), transaction.atomic():
         items = _insert(entries)
         first = next((item.job for item in items if isinstance(item, Submitted)), None)
         if first is not None:
@@ -107,7 +108,7 @@ def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]
-    with transaction.atomic():
+    with turn_to_write(), transaction.atomic():
         tried = dict(zip(open_places, _insert(again), strict=True))
         items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
         complete_batch(earlier, items)

@@ -36,7 +36,9 @@ def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     for job in jobs:
         job.event_seq = 1
     sets.insert_all(jobs)
-    sets.insert_all([JobTag(job=job, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)])
+    sets.insert_all(
+        [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
+    )
     sets.insert_all(
         [
             new_row(

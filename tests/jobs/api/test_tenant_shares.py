@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 import requests
+from django.db import connection
 
+from dispatcher_project import asgi
 from gpus.api.late_body import LATER_KEY
 from jobs import tallies
 from jobs.api import authentication, refusals
-from jobs.api.tenant_shares import FairThreads, InFlight, TooManyInFlight, holder_of
+from jobs.api.tenant_shares import (
+    BATCH,
+    LIGHT_BYTES,
+    SMALL_BATCH_BYTES,
+    FairThreads,
+    InFlight,
+    TooManyInFlight,
+    holder_of,
+)
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import new_job
 from tests.jobs.events.test_stream import until
@@ -25,9 +35,15 @@ __all__ = ["redis_url", "tenant", "web"]
 SUBMIT = "/api/v1/queue/submit"
 
 
-def scope_of(authorization: str = "", client: str = "10.0.0.1", length: int = 0) -> dict[str, Any]:
+def scope_of(
+    authorization: str = "", client: str = "10.0.0.1", length: int = 0, path: str = SUBMIT
+) -> dict[str, Any]:
     headers = [(b"authorization", authorization.encode()), (b"content-length", str(length).encode())]
-    return {"headers": headers, "client": (client, 1234)}
+    return {"headers": headers, "client": (client, 1234), "path": path}
+
+
+def heavy(client: str) -> dict[str, Any]:
+    return scope_of(client=client, length=LIGHT_BYTES + 1)
 
 
 def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acme: Account) -> None:
@@ -57,12 +73,14 @@ class Site:
     """Holds every request until told; counts what runs at once."""
 
     def __init__(self) -> None:
+        self.began: list[str] = []
         self.running: list[str] = []
         self.most: dict[str, int] = {}
         self.go_on = asyncio.Event()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         holder = holder_of(scope)
+        self.began.append(holder)
         self.running.append(holder)
         self.most[holder] = max(self.most.get(holder, 0), self.running.count(holder))
         await self.go_on.wait()
@@ -72,12 +90,12 @@ class Site:
 async def nothing(*_: Any) -> Any: ...
 
 
-def play(scopes: list[dict[str, Any]], at_once: int, there: int) -> Site:
+def play(scopes: list[dict[str, Any]], at_once: int, there: int, heavy_at_once: int = 1) -> Site:
     """Until `there` requests run at once and no other gets further, then all to their end."""
 
     async def run() -> Site:
         site = Site()
-        threads = FairThreads(site, at_once)
+        threads = FairThreads(site, at_once, heavy_at_once)
         tasks = [asyncio.create_task(threads(scope, nothing, nothing)) for scope in scopes]
         for _ in range(20):
             await asyncio.sleep(0)
@@ -95,17 +113,47 @@ def test_a_holder_has_its_threads_and_the_others_theirs() -> None:
     assert site.most == {"address a": 3, "address b": 1}
 
 
-def test_one_long_body_of_a_holder_is_parsed_at_a_time() -> None:
+def test_what_has_a_long_body_waits_for_its_heavy_turn() -> None:
+    short = [scope_of(client="a", length=LIGHT_BYTES) for _ in range(2)]
+    asked_first = [{**heavy("a"), LATER_KEY: True} for _ in range(2)]
+    play([*(heavy("a") for _ in range(4)), *short, *asked_first], at_once=8, there=1 + 2 + 2)
+
+
+def test_one_very_long_body_of_a_holder_is_parsed_at_a_time() -> None:
     long = [scope_of(client="a", length=2 * 1024 * 1024) for _ in range(4)]
-    short = [scope_of(client="a", length=1000) for _ in range(2)]
-    asked_first = [{**scope, LATER_KEY: True} for scope in long[:2]]
-    play([*long, *short, *asked_first], at_once=8, there=1 + 2 + 2)
+    play([*long, heavy("a"), heavy("a")], at_once=8, there=1 + 2, heavy_at_once=3)
+
+
+def test_a_batch_is_heavy_sooner() -> None:
+    def batches(length: int) -> list[dict[str, Any]]:
+        return [scope_of(length=length, path=BATCH) for _ in range(3)]
+
+    play(batches(SMALL_BATCH_BYTES), at_once=8, there=3)
+    play(batches(SMALL_BATCH_BYTES + 1), at_once=8, there=1)
+
+
+@pytest.mark.parametrize(("at_once", "order"), [(1, "abcaa"), (2, "aabca")])
+def test_heavy_requests_of_all_holders_are_answered_in_turns(at_once: int, order: str) -> None:
+    asking = [heavy("a"), heavy("a"), heavy("a"), heavy("b"), heavy("c")]
+    site = play(asking, at_once=8, there=at_once, heavy_at_once=at_once)
+    assert "".join(one[-1] for one in site.began) == order
+
+
+def test_what_waits_for_its_heavy_turn_leaves_its_holder_threads() -> None:
+    waiting = [heavy("a") for _ in range(5)]
+    site = play([heavy("b"), *waiting, scope_of(client="a"), scope_of(client="a")], at_once=2, there=2)
+    assert site.began[:2] == ["address b", "address a"]
+
+
+def test_a_holder_without_a_free_thread_keeps_the_heavy_turn_from_nobody() -> None:
+    site = play([scope_of(client="a"), heavy("a"), heavy("b")], at_once=1, there=2)
+    assert site.began[:2] == ["address a", "address b"]
 
 
 def test_a_request_that_leaves_while_it_waits_gives_its_turn_back() -> None:
     async def run() -> None:
         site = Site()
-        threads = FairThreads(site, 1)
+        threads = FairThreads(site, 1, 1)
         first, second, third = (asyncio.create_task(threads(scope_of(), nothing, nothing)) for _ in range(3))
         await asyncio.sleep(0)
         second.cancel()
@@ -173,3 +221,21 @@ def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pyte
     assert tallies.read(tallies.Name.REQUESTS_REFUSED) == []
     refusals.write(now=True)
     assert tallies.read(tallies.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
+
+
+def test_heavy_requests_at_once_are_a_setting_and_two_with_sqlite(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asgi.heavy_at_once() == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "vendor", "postgresql")
+        assert asgi.heavy_at_once() == settings.DISPATCHER.web_threads_per_tenant
+    settings.DISPATCHER = settings.DISPATCHER.__class__(web_heavy_at_once=3)
+    assert asgi.heavy_at_once() == 3
+
+
+def test_threads_of_the_web_give_the_interpreter_away_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(asgi.sys, "setswitchinterval", told.append)
+    asgi.make_application()
+    assert told == [0.0005]

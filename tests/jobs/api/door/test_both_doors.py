@@ -70,6 +70,7 @@ UNUSUAL = {
     "too much metadata": job(metadata={"a": "x" * 20_000}),
     "no time": job(run_at="tomorrow"),
     "a newline after the model": job(model="zimg\n"),
+    "a long body": job(payload={"prompt": "x" * 65_536}),
     "if busy, reject": job(if_busy="reject"),
     "a schema that refers to itself": job(model="tree"),
     "no credentials": with_headers(authorization=None),

@@ -1,0 +1,94 @@
+"""Writers of one process take turns where the database has room for one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.services import accept, turn_to_write
+from jobs.services.submit import submit_batch
+from jobs.services.submit_request import read_request
+
+from .conftest import Account, World
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False)
+    monkeypatch.setattr(turn_to_write, "connections", {"default": said})
+    yield said
+    assert not turn_to_write._turn.locked(), "every turn is given back"
+
+
+def in_a_thread() -> tuple[threading.Thread, threading.Event]:
+    """One that takes its turn, and the sign that it has it."""
+    has_it = threading.Event()
+
+    def write() -> None:
+        with turn_to_write.turn_to_write():
+            has_it.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread, has_it
+
+
+def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
+    with turn_to_write.turn_to_write():
+        thread, has_it = in_a_thread()
+        assert not has_it.wait(0.1)
+    assert has_it.wait(10)
+    thread.join()
+
+
+def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
+    database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
+    with turn_to_write._turn, turn_to_write.turn_to_write():
+        pass
+
+
+def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
+    with pytest.raises(KeyError), turn_to_write.turn_to_write():
+        raise KeyError
+
+
+def test_a_turn_that_does_not_come_stops_no_writer(
+    database: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_to_write, "_PATIENCE_SECONDS", 0.01)
+    with turn_to_write.turn_to_write():
+        thread, has_it = in_a_thread()
+        assert has_it.wait(10)
+        thread.join()
+        assert turn_to_write._turn.locked(), "it gives back no turn that it did not have"
+
+
+def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:
+    database.vendor = "postgresql"
+    with ExitStack() as writers:
+        for _ in range(3):
+            writers.enter_context(turn_to_write.turn_to_write())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.sqlite_only
+@pytest.mark.usefixtures("zimg")
+@pytest.mark.parametrize("key", [None, "of-the-batch"])
+def test_jobs_are_stored_in_a_turn(
+    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    insert, held = accept._insert, []
+
+    def look(*args: object) -> object:
+        held.append(turn_to_write._turn.locked())
+        return insert(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(accept, "_insert", look)
+    request = read_request({"model": "zimg", "payload": {}})
+    submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
+    assert held == [True]
+    assert not turn_to_write._turn.locked()
