@@ -12,6 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
+from gpus.client_network import network_of
 from jobs.api.errors import answer, refusal_problem
 from jobs.errors import Refused
 from jobs.services import sign_in as limits
@@ -28,7 +29,7 @@ def sign_in(request: HttpRequest) -> HttpResponseBase:
     account = request.POST.get("username", "")
     if request.method != "POST" or not account:
         return admin.site.login(request)
-    address = limits.network_of(request.META.get("REMOTE_ADDR") or "")
+    address = network_of(request.META.get("REMOTE_ADDR") or "")
     try:
         with limits.at_once.one_of(address):
             return _try(request, address, account)

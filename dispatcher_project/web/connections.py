@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
+
+from gpus.client_network import network_of
 
 from .limits import WebLimits
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 EVICTED_TOGETHER = 32
 """Of those that are found by looking at all connections."""
 _LOOK_AGAIN_SECONDS = 0.1
-_IPV6_HOST = 64
-"""Bits: an IPv6 client has a whole network of addresses."""
 
 
 class Reason:
@@ -72,7 +71,7 @@ class Connections:
 
     def admit(self, connection: BoundedProtocol, host: str) -> bool:
         """Make room for it, or return False: it has to be refused."""
-        name = "" if self._is_proxy(host) else _network(host)
+        name = "" if self._is_proxy(host) else network_of(host)
         address = self._addresses.setdefault(name, Address())
         if name and address.open >= self.limits.per_address and not self._evict_oldest(address.waiting):
             return self._refuse(name, address)
@@ -156,15 +155,3 @@ class Connections:
         for connection in slow[:EVICTED_TOGETHER]:
             connection.end(Reason.EVICTED)
         return bool(slow)
-
-
-def _network(host: str) -> str:
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(IPv6Address(int(address) >> _IPV6_HOST << _IPV6_HOST))
-    return host

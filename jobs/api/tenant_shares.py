@@ -15,6 +15,7 @@ from typing import Any
 
 from gpus.api.late_body import LATER_KEY
 from gpus.api.problems import Problem
+from gpus.client_network import network_of
 from jobs.api.authentication import known_tenant
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
@@ -55,7 +56,7 @@ def holder_of(scope: Scope) -> str:
             if tenant is not None:
                 return f"tenant {tenant}"
     client = scope.get("client")
-    return f"address {client[0] if client else ''}"
+    return f"address {network_of(client[0]) if client else ''}"
 
 
 class InFlight:

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Max, Sum
 from django.utils.crypto import salted_hmac
 
+from gpus.client_network import network_of
 from jobs import tallies
 from jobs.errors import Refused
 from jobs.models import SignInFailure
@@ -74,19 +74,6 @@ class AtOnce:
 
 
 at_once = AtOnce()
-
-
-def network_of(address: str) -> str:
-    """What is counted together: an IPv6 host has a network of its own."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address[:50]
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ip_network((int(parsed), 64), strict=False))
-    return str(parsed)
 
 
 def account_digest(account: str) -> str:

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils import timezone
 from structlog.testing import capture_logs
 
+from gpus.client_network import network_of
 from jobs import tallies
 from jobs.models import SignInFailure
 from jobs.services import passwords, sign_in
@@ -100,7 +101,7 @@ def test_an_ipv6_host_has_one_address_however_many_it_takes(ada: User, settings:
         post("ada", "guess", address=f"2001:db8:1:2::{number}")
     assert post("ada", "correct horse", address="2001:db8:1:2:ffff::1").status_code == 429
     assert post("ada", "correct horse", address="2001:db8:1:3::1").status_code == 302
-    assert sign_in.network_of("::ffff:198.51.100.1") == "198.51.100.1"
+    assert network_of("::ffff:198.51.100.1") == "198.51.100.1"
 
 
 def test_an_unknown_account_is_limited_like_a_known_one(ada: User) -> None:

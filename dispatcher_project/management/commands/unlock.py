@@ -5,8 +5,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from dispatcher_project.terminal.command import TerminalCommand
+from gpus.client_network import network_of
 from gpus.services.audit import cli_actor, record
-from jobs.services.sign_in import network_of, unlock
+from jobs.services.sign_in import unlock
 
 
 class Command(TerminalCommand):

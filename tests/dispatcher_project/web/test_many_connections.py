@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from dispatcher_project.web.connections import Connections, Reason, _network
+from dispatcher_project.web.connections import Connections, Reason
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
+from gpus.client_network import network_of
 
 from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code, until_closed
 
@@ -96,9 +97,9 @@ def test_nothing_is_remembered_of_addresses_that_left() -> None:
 
 
 def test_an_ipv6_client_is_its_network() -> None:
-    assert _network("2001:db8::1") == _network("2001:db8::2:3:4") != _network("2001:db8:0:1::1")
-    assert _network("::ffff:10.0.0.1") == "10.0.0.1"
-    assert _network("fe80::1%eth0") == _network("fe80::2")
+    assert network_of("2001:db8::1") == network_of("2001:db8::2:3:4") != network_of("2001:db8:0:1::1")
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    assert network_of("fe80::1%eth0") == network_of("fe80::2")
 
 
 def test_without_a_file_descriptor_the_oldest_connections_give_theirs_back(

@@ -54,6 +54,8 @@ def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acm
     assert holder_of(scope_of(bearer)) == f"tenant {acme.tenant.pk}"
     assert holder_of(scope_of(bearer[:-1] + "x")) == "address 10.0.0.1"
     assert holder_of({"headers": [], "client": None}) == "address "
+    of_one_network = {holder_of({"headers": [], "client": (f"2001:db8::{one}", 1)}) for one in range(9)}
+    assert of_one_network == {"address 2001:db8::/64"}, "one customer has all of these addresses"
 
 
 def test_what_is_in_flight_is_bounded_for_each_holder_alone() -> None:
