@@ -28,6 +28,7 @@ from jobs.api.request_bodies import (
     BodyTooLong,
     BodyTooSlow,
     ClientGone,
+    NoRoomForBody,
     RequestBody,
 )
 from jobs.api.tenant_shares import HOLDER_KEY, InFlight, TooManyInFlight, holder_of
@@ -137,6 +138,11 @@ class AsyncFront:
             await send_problem(_ends_after(body, send), problem)
         except BodyTooSlow:
             await send_problem(send, Problem(408, "upload_too_slow", _TOO_SLOW, headers=_CLOSE))
+        except NoRoomForBody:
+            problem = Problem(
+                503, "no_room_for_body", _NO_ROOM, headers=_CLOSE, retry_after_seconds=NO_ROOM_SECONDS
+            )
+            await send_problem(_ends_after(body, send), problem)
         except ClientGone:
             pass
         finally:
@@ -299,6 +305,8 @@ class _Answer:
 
 _TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
 _TOO_SLOW = "The body did not arrive in time."
+_NO_ROOM = "The server has no room on its disk for a body of this length. Small requests go on."
+NO_ROOM_SECONDS = 10.0
 _CLOSE = {"Connection": "close"}
 
 

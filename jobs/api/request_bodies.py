@@ -12,10 +12,13 @@ import asyncio
 import time
 from tempfile import SpooledTemporaryFile
 
+import structlog
 from django.conf import settings
 
 from jobs.api.body_budget import BodyBudget
 from jobs.events.stream import Message, Receive
+
+log = structlog.get_logger(__name__)
 
 SMALL_BYTES = 256 * 1024
 MAX_UNDECLARED_BYTES = 1024 * 1024
@@ -31,6 +34,10 @@ class BodyTooLong(Exception):
 
 class BodyTooSlow(Exception):
     """Its client stopped sending, or did not come to the end in time."""
+
+
+class NoRoomForBody(Exception):
+    """The disk that long bodies wait on is full, or can't be written to."""
 
 
 class ClientGone(Exception):
@@ -67,7 +74,7 @@ class RequestBody:
     async def take_in(self, *, at_most: int | None = None) -> int | None:
         """Reads the body whole. Returns its length, None if there is none.
 
-        Raises BodyTooLong, BodyTooSlow, ClientGone.
+        Raises BodyTooLong, BodyTooSlow, NoRoomForBody, ClientGone.
         """
         if self._ended:
             return None
@@ -80,7 +87,11 @@ class RequestBody:
             message = await self._next(until)
             if message["type"] != "http.request":
                 raise ClientGone
-            kept.write(message.get("body", b""))
+            try:
+                kept.write(message.get("body", b""))
+            except OSError as error:
+                log.error("body_not_kept", error=str(error))
+                raise NoRoomForBody from None
             more = message.get("more_body", False)
             if more:
                 self._budget.hold(self, min(kept.tell(), _IN_MEMORY_BYTES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -110,6 +111,18 @@ def test_who_stops_sending_is_told_so(tenant: Account, sockets: Sockets, bounds:
     assert answer_of(connection) == (408, "upload_too_slow")
     long = sockets.begin(BATCH, LONG, **bearer(tenant))
     assert answer_of(long) == (408, "upload_too_slow")
+
+
+def test_a_full_disk_is_told_of_and_small_requests_go_on(
+    tenant: Account, web: Web, sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # to write there fails as on a full disk
+    batch = {"jobs": [{"model": "zimg", "payload": {"text": "x" * 900_000}}] * 3}
+    answer = requests.post(web.url + BATCH, json=batch, headers=bearer(tenant), timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (503, "no_room_for_body")
+    assert int(answer.headers["Retry-After"]) > 0
+    small = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
+    assert small.status_code == 202
 
 
 def test_a_trickle_comes_to_an_end(tenant: Account, sockets: Sockets, bounds: Callable[..., None]) -> None:
