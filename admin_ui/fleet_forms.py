@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from gpus import foreign_json
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.runners.answers import ID_FIELDS
-from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, write_fields
+from gpus.services.model_fields import MODEL_FIELDS, RegistryRefused, check_fields
 from gpus.services.registry import check_slots, would_move_secrets
 from gpus.services.secrets import encrypt
 
@@ -155,9 +155,10 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
     def _post_clean(self) -> None:
+        stored = self.instance.payload_schema
         super()._post_clean()  # type: ignore[misc]
         try:
-            write_fields(self.instance, Pool(), {})
+            check_fields(self.instance, stored_schema=stored)
         except RegistryRefused as refusal:
             field = refusal.pointer.split("/")[1]
             self.add_error(field if field in self.fields else None, str(refusal))

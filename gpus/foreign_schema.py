@@ -2,7 +2,8 @@
 
 Patterns run on a linear-time engine. What a check costs is bounded before it begins: the schema's values with
 every reference followed, times the values of the payload. A check that may cost more, or whose schema refers
-to itself, runs in a process that can be killed (`gpus.schema_process`): the library holds the GIL.
+to itself or has an `unevaluated…`, runs in a process that can be killed (`gpus.schema_process`): the
+library holds the GIL.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ CHEAP_STEPS = 2_000_000
 """At about 10 ns each; more are taken elsewhere."""
 _SMALL_PATTERN_BYTES = 32 * 1024
 """Compiled. A larger one may cost as much as a thousand steps for each character."""
+_PATTERN_BYTES = 10 * 1024 * 1024
+"""Compiled, as the library has it. 64 KiB of schema hold 2,000 such patterns: a minute and 11 GB."""
+_ALL_PATTERNS_BYTES = 128 * 1024 * 1024
 _DEFINITIONS = ("$defs", "definitions")
-_DYNAMIC = ("$dynamicRef", "$recursiveRef")
+_UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
+"""To know what is unevaluated, the library checks the schemas beside it again: twice as much per level."""
 _LONGEST_TEXT = 200
 
 Schema = Mapping[str, Any] | bool
@@ -113,9 +118,13 @@ def _compiled(text: str, most_bytes: int, depth: int, most_values: int) -> Forei
     except NotReadable:
         raise SchemaRefused(f"A schema may be nested up to {depth} levels deep.") from None
     size = _Size(json.loads(text), depth, most_values)
-    validator = make_validator(text)
-    is_small = not size.refers_to_itself and _has_small_patterns(text)
+    validator = make_validator(text, pattern_bytes=_most_per_pattern(size.patterns))
+    is_small = not size.is_unbounded and _has_small_patterns(text)
     return ForeignSchema(text, size.values, size.patterns, validator if is_small else None)
+
+
+def _most_per_pattern(patterns: int) -> int:
+    return min(_PATTERN_BYTES, _ALL_PATTERNS_BYTES // max(patterns, 1))
 
 
 def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft202012Validator:
@@ -132,7 +141,8 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
         if error.kind.name == "format":
             raise SchemaRefused(
                 "Not a regular expression of the linear-time engine, which has no look-around and no "
-                "back-references, or too large a one.",
+                "back-references, or too large a one: "
+                f"{_ALL_PATTERNS_BYTES} bytes compiled for all patterns of the schema together.",
                 path,
             ) from None
         raise SchemaRefused(f"Not a JSON Schema (2020-12): {error.message[:_LONGEST_TEXT]}", path) from None
@@ -166,7 +176,7 @@ class _Size:
 
     def __init__(self, schema: Any, depth: int, most: int) -> None:
         self.values = self.patterns = 0
-        self.refers_to_itself = False
+        self.is_unbounded = False
         self._depth, self._most = depth, most
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
         self._under_way: list[int] = []
@@ -190,8 +200,8 @@ class _Size:
         self.patterns += isinstance(item.get("pattern"), str)
         if isinstance(item.get("patternProperties"), dict):
             self.patterns += len(item["patternProperties"])
-        if any(name in item for name in _DYNAMIC):
-            self.refers_to_itself = True
+        if any(name in item for name in _UNBOUNDED):
+            self.is_unbounded = True
         if level > 1 and isinstance(item.get("$id"), str):
             raise SchemaRefused("Only the schema itself may have an $id.")
         if isinstance(item.get("$ref"), str):
@@ -205,7 +215,7 @@ class _Size:
         except Unresolvable:
             raise SchemaRefused(_leads_nowhere(reference)) from None
         if reference in ("#", "#/") or id(target) in self._under_way:
-            self.refers_to_itself = True
+            self.is_unbounded = True
             return
         self._under_way.append(id(target))
         self._walk(target, level + 1)

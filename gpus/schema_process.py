@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
 import subprocess
 import sys
 import threading
@@ -16,8 +18,15 @@ from django.conf import settings
 from gpus.foreign_schema import ForeignSchema, Mismatch
 
 _CHILD = """
-import json, sys
+import json, resource, sys, time
+from contextlib import suppress
 from functools import lru_cache
+
+most_bytes, most_seconds = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with suppress(ValueError, OSError):  # macOS has no such limit
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 def refuse(uri):
@@ -31,6 +40,9 @@ def compiled(text):
     )
 
 for line in sys.stdin.buffer:
+    # should the parent end first, nobody else ends a check
+    last_second = int(time.process_time()) + most_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (last_second, resource.RLIM_INFINITY))
     payload = json.loads(sys.stdin.buffer.readline())
     validator, said = compiled(json.loads(line)), None
     if not validator.is_valid(payload):
@@ -43,8 +55,16 @@ for line in sys.stdin.buffer:
 """
 
 
+_OUT_OF_TIME = (-signal.SIGKILL, -signal.SIGXCPU)
+"""Return codes. A process that is out of memory ends by itself: the library aborts, Python exits."""
+
+
 class TooLong(Exception):
     """The check did not end in time."""
+
+
+class TooMuchMemory(TooLong):
+    """The check needed more memory than it may have."""
 
 
 class NoneFree(Exception):
@@ -67,7 +87,7 @@ class SchemaProcesses:
         self._busy = 0
 
     def mismatch(self, schema: ForeignSchema, payload: Any, patience: Patience) -> Mismatch | None:
-        """Takes what it takes from `patience`. Raises TooLong, NoneFree."""
+        """Takes what it takes from `patience`. Raises TooLong, TooMuchMemory, NoneFree."""
         began = time.monotonic()
         try:
             process = self._take(patience.left)
@@ -97,12 +117,7 @@ class SchemaProcesses:
                     _end(process)
                     process = None
         try:
-            return process or subprocess.Popen(
-                [sys.executable, "-I", "-c", _CHILD],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            return process or _start()
         except OSError:
             self._leave()
             raise NoneFree from None
@@ -119,6 +134,17 @@ class SchemaProcesses:
             self._changed.notify()
 
 
+def _start() -> subprocess.Popen[bytes]:
+    limits = settings.DISPATCHER
+    most = (limits.schema_check_bytes, math.ceil(limits.schema_check_seconds) + 1)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _CHILD, *map(str, most)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
 def _ask(process: subprocess.Popen[bytes], schema: ForeignSchema, payload: Any, seconds: float) -> Any:
     """Kills the process when it takes longer, or fails."""
     assert process.stdin is not None
@@ -133,7 +159,7 @@ def _ask(process: subprocess.Popen[bytes], schema: ForeignSchema, payload: Any, 
     late.cancel()
     if not answer.endswith(b"\n"):
         _end(process)
-        raise TooLong
+        raise TooLong if process.returncode in _OUT_OF_TIME else TooMuchMemory
     return json.loads(answer)
 
 

@@ -47,6 +47,8 @@ class DispatcherSettings:
     """How long the checks of one request against schemas may take, where they may take long."""
     schema_checks: int = 2
     """Such long checks at once in a web process; each has a process of its own."""
+    schema_check_bytes: int = 512 * 1024 * 1024
+    """Of memory that such a process may map, its interpreter with it."""
     max_batch_jobs: int = 1000
     max_wait_seconds: float = 60.0
     answer_seconds: float = 25.0
@@ -271,6 +273,7 @@ _AT_LEAST_ONE = (
     "web_body_bytes_per_tenant",
     "web_waits_per_tenant",
     "schema_checks",
+    "schema_check_bytes",
     "worker_threads",
     "callbacks_in_flight",
     "callbacks_in_flight_per_tenant",

@@ -22,6 +22,8 @@ from .late_body import require_body
 from .problems import MAX_ERRORS, FieldError, Problem, validation_problem
 
 DEFAULT_MAX_BYTES = 256 * 1024
+_LONGEST_NAME = 100
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 _CODES = {
     "required": "required",
@@ -79,7 +81,7 @@ def read_json(raw: bytes) -> Any:
     except foreign_json.NotReadable as error:
         raise _malformed(str(error)) from None
     if foreign_json.may_be_unstorable(raw):
-        errors = list(_unstorable(value))
+        errors = list(islice(_unstorable(value, ()), MAX_ERRORS))
         if errors:
             raise validation_problem(errors)
     return value
@@ -115,26 +117,34 @@ def _malformed(why: str) -> Problem:
     return Problem(400, "malformed_json", f"The body is not valid JSON: {why}.")
 
 
-def _unstorable(value: Any) -> Iterator[FieldError]:
-    """Text that PostgreSQL can't hold: NUL, half a surrogate pair."""
-    waiting: list[tuple[tuple[object, ...], Any]] = [((), value)]
-    while waiting:
-        path, item = waiting.pop()
-        if isinstance(item, str):
-            yield from _bad_text(path, item)
-        elif isinstance(item, list):
-            waiting.extend(((*path, index), child) for index, child in enumerate(item))
-        elif isinstance(item, dict):
-            for key, child in item.items():
-                yield from _bad_text(path, key)
-                waiting.append(((*path, key.encode("ascii", "replace").decode()), child))
+def _unstorable(value: Any, path: tuple[object, ...]) -> Iterator[FieldError]:
+    """Text that PostgreSQL can't hold: NUL, half a surrogate pair. As deep as the value, which is bounded;
+    a path is made for what holds others, and for what is wrong: there may be two million texts."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if _UNSTORABLE.search(key):
+                yield _bad_text(path, key)
+            if isinstance(child, dict | list):
+                yield from _unstorable(child, (*path, _readable(key)))
+            elif isinstance(child, str) and _UNSTORABLE.search(child):
+                yield _bad_text((*path, _readable(key)), child)
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            if isinstance(child, dict | list):
+                yield from _unstorable(child, (*path, index))
+            elif isinstance(child, str) and _UNSTORABLE.search(child):
+                yield _bad_text((*path, index), child)
+    elif isinstance(value, str) and _UNSTORABLE.search(value):
+        yield _bad_text(path, value)
 
 
-def _bad_text(path: tuple[object, ...], text: str) -> Iterator[FieldError]:
-    if "\0" in text:
-        yield FieldError(pointer_to(*path), "invalid_text", "Text must not contain the NUL character.")
-    elif not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        yield FieldError(pointer_to(*path), "invalid_text", "Text contains half a surrogate pair.")
+def _readable(key: str) -> str:
+    return key[:_LONGEST_NAME].encode("ascii", "replace").decode()
+
+
+def _bad_text(path: tuple[object, ...], text: str) -> FieldError:
+    why = "must not contain the NUL character" if "\0" in text else "contains half a surrogate pair"
+    return FieldError(pointer_to(*path), "invalid_text", f"Text {why}.")
 
 
 def _field_errors(error: ValidationError) -> Iterator[FieldError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpus.canonical import canonical_json
 from gpus.foreign_schema import SchemaRefused, compiled
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import ModelType
@@ -56,15 +57,18 @@ def read_fields(config: ModelConfig, pool: Pool) -> dict[str, Any]:
 
 def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> None:
     """Sets and checks them; saves nothing. Raises RegistryRefused."""
+    stored = config.payload_schema
     for name, value in values.items():
         if name in POOL_FIELDS:
             setattr(pool, POOL_FIELDS[name], value)
         else:
             setattr(config, name, value)
-    _check(config)
+    check_fields(config, stored_schema=stored)
 
 
-def _check(config: ModelConfig) -> None:
+def check_fields(config: ModelConfig, *, stored_schema: Any) -> None:
+    """Raises RegistryRefused. stored_schema: the payload_schema before the change. It may be one that only an
+    older version accepted, and is no reason to refuse other changes."""
     for name in ("poll_endpoint_template", "cancel_endpoint_template"):
         template = getattr(config, name)
         if template is not None and not template.startswith(("/", "http://", "https://")):
@@ -92,7 +96,7 @@ def _check(config: ModelConfig) -> None:
             "keep_alive_seconds is 0 or more, or -1 for ever.",
             pointer="/keep_alive_seconds",
         )
-    if config.payload_schema is not None:
+    if config.payload_schema is not None and not _is_same(config.payload_schema, stored_schema):
         _check_schema(config.payload_schema)
 
 
@@ -113,6 +117,11 @@ def _check_health_path(config: ModelConfig) -> None:
             "health_path is a path on the server's own address, as in /healthz.",
             pointer="/health_path",
         )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """As JSON: to Python, true and 1 are equal."""
+    return canonical_json(one) == canonical_json(other)
 
 
 def _check_schema(schema: Any) -> None:

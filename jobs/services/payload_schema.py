@@ -8,7 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from gpus.foreign_schema import CHEAP_STEPS, Mismatch, Schema, SchemaRefused, compiled
-from gpus.schema_process import NoneFree, Patience, TooLong, processes
+from gpus.schema_process import NoneFree, Patience, TooLong, TooMuchMemory, processes
 from jobs.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
 
 ALONE_STEPS = CHEAP_STEPS // 10
@@ -58,6 +58,12 @@ def _mismatch(schema: Schema, payload: Any, text: bytes, checks: Checks) -> Mism
         return foreign.mismatch(payload)
     try:
         return processes.mismatch(foreign, payload, checks.patience)
+    except TooMuchMemory:
+        raise PayloadCheckTooLong(
+            "The check against the model's schema needed more than the "
+            f"{settings.DISPATCHER.schema_check_bytes} bytes of memory that it may have.",
+            pointer=_POINTER,
+        ) from None
     except TooLong:
         raise PayloadCheckTooLong(
             "The check against the model's schema took more than the "

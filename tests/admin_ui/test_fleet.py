@@ -269,6 +269,18 @@ def test_a_model_is_changed_and_live(
     assert world.leases.servers
 
 
+def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(
+    operator: Client, world: World
+) -> None:
+    ModelConfig.objects.filter(name="zimg").update(payload_schema={"pattern": "(?=a)b"})
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    form = model_form(max_retries=7, payload_schema='{"pattern": "(?=a)b"}')
+    assert operator.post(page, form).status_code == 302
+    assert ModelConfig.objects.get(name="zimg").max_retries == 7
+    form["payload_schema"] = '{"pattern": "(?=a)c"}'
+    assert "linear-time" in errors_of(operator.post(page, form))
+
+
 def test_a_pools_algorithm_is_live_and_its_fleet_stays(
     operator: Client, world: World, django_capture_on_commit_callbacks: Commits
 ) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,8 +11,9 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
+from gpus import schema_process
 from gpus.foreign_schema import compiled
-from gpus.schema_process import NoneFree, Patience, SchemaProcesses, TooLong
+from gpus.schema_process import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory
 
 NODE = {"$ref": "#/$defs/n"}
 TREE = {
@@ -25,6 +29,14 @@ TREE = {
     **NODE,
 }
 """Whose errors are twice as many with each level."""
+
+
+def unevaluated(levels: int) -> Any:
+    """A check takes twice as long with each level, and little memory."""
+    schema: Any = {"type": "object"}
+    for _ in range(levels):
+        schema = {"allOf": [schema], "unevaluatedProperties": {"type": "integer"}}
+    return schema
 
 
 def nested(levels: int) -> Any:
@@ -52,10 +64,35 @@ def test_a_schema_that_refers_to_itself_is_checked(processes: SchemaProcesses) -
 
 @pytest.mark.timeout(60)
 def test_a_check_that_takes_too_long_is_ended_and_the_next_one_goes_on(processes: SchemaProcesses) -> None:
-    schema = compiled(TREE)
-    with pytest.raises(TooLong):
-        processes.mismatch(schema, nested(40), Patience(1.0))
-    assert processes.mismatch(schema, 5, Patience(60.0)) is None
+    with pytest.raises(TooLong) as refused:
+        processes.mismatch(compiled(unevaluated(30)), {"a": 1}, Patience(1.0))
+    assert refused.type is TooLong
+    assert processes.mismatch(compiled(TREE), 5, Patience(60.0)) is None
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it has no limit of a process's memory")
+@pytest.mark.timeout(60)
+def test_a_check_that_needs_too_much_memory_is_ended(
+    processes: SchemaProcesses, settings: LazySettings
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_bytes=300 * 1024 * 1024)
+    with pytest.raises(TooMuchMemory):
+        processes.mismatch(compiled(TREE), nested(24), Patience(60.0))
+    assert processes.mismatch(compiled(TREE), 5, Patience(60.0)) is None
+
+
+def test_a_check_ends_also_without_its_parent(settings: LazySettings) -> None:
+    """Which would have killed it in time."""
+    settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=0.5)
+    process = schema_process._start()
+    try:
+        assert process.stdin is not None
+        text = json.dumps(compiled(unevaluated(30)).text)
+        process.stdin.write(f'{text}\n{{"a": 1}}\n'.encode())
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGXCPU
+    finally:
+        schema_process._end(process)
 
 
 def test_long_checks_are_bounded(processes: SchemaProcesses, settings: LazySettings) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from dispatcher_project.management.commands.seed_up import _keep_admin, _register
-from gpus.models import Server
+from gpus.models import ModelConfig, Server
 from gpus.services.secrets import decrypt
 from tests.builders import make_ports
 from tests.jobs.fake_leases import FakeLeases
@@ -48,3 +48,17 @@ def test_the_demos_servers_are_registered_with_the_token_that_they_want(
     _register([entry], token)
     kept = json.loads(decrypt(Server.objects.get(name="one").headers_encrypted))
     assert kept == {"Authorization": f"Bearer {token or 'of the last start'}"}
+
+
+def test_a_model_with_a_schema_that_only_an_older_version_accepted_does_not_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases: Any = FakeLeases()
+    monkeypatch.setattr(
+        "dispatcher_project.management.commands.seed_up.production_ports", lambda: make_ports(leases)
+    )
+    entry = {"server": "one", "model": "zimg", "endpoint": "http://127.0.0.1:1/", "slots": 1}
+    _register([{**entry, "model_fields": {}}], "")
+    ModelConfig.objects.update(payload_schema={"pattern": "(?=a)b"})
+    _register([{**entry, "slots": 2, "model_fields": {}}], "")
+    assert Server.objects.get(name="one").slots == 2

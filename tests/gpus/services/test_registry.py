@@ -231,6 +231,30 @@ def test_a_configuration_that_can_not_work_is_refused(
     assert not ModelConfig.objects.exists()
 
 
+LOOK_AROUND = {"pattern": "(?=a)b"}
+
+
+def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(leases: FakeLeases) -> None:
+    register(leases)
+    ModelConfig.objects.update(payload_schema=LOOK_AROUND)
+    configure(leases, {"max_queued": 50}, replace=False)
+    configure(leases, {"payload_schema": LOOK_AROUND, "max_retries": 7}, replace=True)
+    register(leases, server="s2", model_fields={"max_queued": 60})
+    config = ModelConfig.objects.get()
+    assert (config.max_queued, config.max_retries, config.payload_schema) == (60, 7, LOOK_AROUND)
+    with refused("invalid_schema"):
+        configure(leases, {"payload_schema": {"pattern": "(?=a)c"}}, replace=False)
+    configure(leases, {"payload_schema": None}, replace=False)
+    with refused("invalid_schema"):
+        configure(leases, {"payload_schema": LOOK_AROUND}, replace=False)
+
+
+def test_a_schema_that_only_python_calls_equal_is_checked(leases: FakeLeases) -> None:
+    configure(leases, {"payload_schema": {"minLength": 1}}, replace=True)
+    with refused("invalid_schema"):
+        configure(leases, {"payload_schema": {"minLength": True}}, replace=False)
+
+
 def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
     with refused("unknown_model"):
         configure(leases, {"max_retries": 1}, replace=False)

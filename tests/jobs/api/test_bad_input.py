@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from rest_framework.test import APIClient
 
 from gpus.api import json_body
-from gpus.api.problems import MAX_ERRORS, FieldError
+from gpus.api.problems import MAX_ERRORS, FieldError, Problem
 from gpus.models import ModelConfig
 from jobs.models import Job
 
@@ -236,6 +237,42 @@ def test_of_a_million_errors_a_few_are_looked_for(
     body = {"model": "zimg", "payload": {}, "metadata": {}, "tags": [1] * 2000}
     problem(acme.client.post(SUBMIT, body, format="json"), 422, "validation_failed")
     assert len(made) <= 4 * MAX_ERRORS
+
+
+@pytest.mark.parametrize(
+    "body", ['["\\u0000"%s]', '{"a":["x"%s,"\\ud800"]}', '"\\u0000"%.0s', '{"\\u0000":1%.0s}']
+)
+def test_text_that_can_not_be_stored_costs_no_more_than_the_body(body: str) -> None:
+    """A path for each of two million texts took 475 MB and 2 s."""
+    raw = (body % (',"abcdef"' * 200_000)).encode()
+    tracemalloc.start()
+    try:
+        json_body.foreign_json.read(raw)
+        _, plain = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        with pytest.raises(Problem) as refused:
+            json_body.read_json(raw)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [error.code for error in refused.value.errors] == ["invalid_text"]
+    assert most < 1.5 * plain + 1_000_000
+
+
+def test_of_a_million_bad_texts_a_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[FieldError] = []
+
+    class Counted(FieldError):
+        def __init__(self, *args: Any, **fields: Any) -> None:
+            super().__init__(*args, **fields)
+            made.append(self)
+
+    monkeypatch.setattr(json_body, "FieldError", Counted)
+    body = {"x" * 100_000: ["\0"] * 2000}
+    with pytest.raises(Problem) as refused:
+        json_body.read_json(json.dumps(body).encode())
+    assert len(made) == MAX_ERRORS
+    assert refused.value.errors[0].pointer == f"/{'x' * 100}/0"
 
 
 def test_more_parameters_than_django_reads_are_a_bad_request(acme: Account) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.conf import LazySettings
 
 from gpus.foreign_schema import CHEAP_STEPS, Mismatch
-from gpus.schema_process import NoneFree, TooLong
+from gpus.schema_process import NoneFree, TooLong, TooMuchMemory
 from jobs.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
 from jobs.services import payload_schema
 from jobs.services.payload_schema import Checks, check_payload, comes_alone
@@ -58,6 +58,9 @@ def test_what_took_too_long_is_refused_with_the_limit(
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=7.0, schema_checks=3)
     monkeypatch.setattr(payload_schema, "processes", Elsewhere(TooLong()))
     with pytest.raises(PayloadCheckTooLong, match="7 s"):
+        check({"$ref": "#"}, 1)
+    monkeypatch.setattr(payload_schema, "processes", Elsewhere(TooMuchMemory()))
+    with pytest.raises(PayloadCheckTooLong, match="536870912 bytes of memory"):
         check({"$ref": "#"}, 1)
     monkeypatch.setattr(payload_schema, "processes", Elsewhere(NoneFree()))
     with pytest.raises(PayloadCheckBusy, match="3 long checks") as busy:
