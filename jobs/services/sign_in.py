@@ -77,7 +77,8 @@ at_once = AtOnce()
 
 
 def account_digest(account: str) -> str:
-    folded = unicodedata.normalize("NFKC", account).casefold()
+    """One for all spellings of a name that the sign-in form takes for the same account."""
+    folded = unicodedata.normalize("NFKC", account.strip()).strip().casefold()
     return salted_hmac("jobs.sign_in", folded, algorithm="sha256").hexdigest()
 
 

@@ -61,6 +61,13 @@ def test_guesses_of_one_account_are_refused_after_the_fifth_and_not_even_hashed(
     assert tallies.read(tallies.Name.SIGN_INS_REFUSED) == [("", "account", 2)]
 
 
+def test_spellings_of_a_name_are_one_account(ada: User) -> None:
+    spellings = ("ada ", " ada", "\tada", "ada\u00a0", "\uff41da", "\u3000Ada\r\n")
+    answers = [post(name, "guess").status_code for name in spellings]
+    assert answers == [200] * 5 + [429]
+    assert SignInFailure.objects.count() == 1
+
+
 def test_the_owner_signs_in_from_elsewhere_meanwhile_and_here_after_the_pause(
     ada: User, settings: Any
 ) -> None:
