@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
+import django
 from a2wsgi import WSGIMiddleware
-from django.core.wsgi import get_wsgi_application
 
 from dispatcher_project.heap import loaded_for_good
 
@@ -22,7 +22,7 @@ a slice of each thread that computes later."""
 
 def make_application() -> Any:
     """One per event loop: the hub belongs to it."""
-    django = get_wsgi_application()
+    django.setup(set_prefix=False)
 
     from django.conf import settings
 
@@ -31,10 +31,11 @@ def make_application() -> Any:
     from jobs.api.door import SubmitDoor
     from jobs.api.front import AsyncFront
     from jobs.api.overdue import SiteInTime, unless_given_up
+    from jobs.api.request_headers import Utf8Handler
     from jobs.api.tenant_shares import FairThreads
     from jobs.events.hub import EventHub
 
-    threads = WSGIMiddleware(cast("Any", unless_given_up(django)), workers=WSGI_THREADS)
+    threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
     limits = settings.DISPATCHER
     sys.setswitchinterval(SWITCH_SECONDS)
     behind = FairThreads(cast("Any", threads), limits.web_threads_per_tenant, heavy_at_once())

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 
-from django.core.wsgi import get_wsgi_application
+import django
 
 from dispatcher_project.heap import loaded_for_good
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
 with loaded_for_good():
-    application = get_wsgi_application()
+    django.setup(set_prefix=False)
+
+    from jobs.api.request_headers import Utf8Handler
+
+    application = Utf8Handler()

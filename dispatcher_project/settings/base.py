@@ -81,6 +81,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "admin_ui.security_headers.SecurityHeaders",
+    "jobs.api.request_headers.CheckedHeaders",
     "admin_ui.admin_hosts.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -160,6 +160,8 @@ class DispatcherSettings:
     web_head_bytes: int = 64 * 1024
     """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
     web_url_bytes: int = 16 * 1024
+    web_cookie_bytes: int = 8 * 1024
+    """Of a request's cookies; with more it is told 431."""
     web_headers: int = 100
     web_threads_per_tenant: int = 8
     """Of the 16 in which a web process answers; a tenant's other requests wait. As all `…_per_tenant` here:
@@ -287,6 +289,7 @@ _AT_LEAST_ONE = (
     "web_body_bytes",
     "web_head_bytes",
     "web_url_bytes",
+    "web_cookie_bytes",
     "web_headers",
     "max_push_bytes",
     "pushes_per_attempt",

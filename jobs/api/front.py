@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -59,6 +59,13 @@ _NOT_REPEATED = (
     b"prefer",
     b"idempotency-key",
 )
+
+_ONCE = {
+    b"authorization": b"Authorization",
+    b"idempotency-key": b"Idempotency-Key",
+    b"idempotency_key": b"Idempotency-Key",
+}
+"""Headers that a request has once, by the names that WSGI takes for them."""
 
 
 class AsyncFront:
@@ -123,6 +130,7 @@ class AsyncFront:
         scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
         holder = scope[HOLDER_KEY] = holder_of(scope)
         try:
+            _refuse_repeated(scope["headers"])
             with self._requests.of(holder), self._bodies.of(holder, body.most_bytes):
                 answer = await self._answer(scope, body, send)
             if answer.follow is not None:
@@ -131,7 +139,7 @@ class AsyncFront:
                 await stream_pulse(self.hub, body.receive, send)
             elif answer.wait is not None:
                 await self._wait(scope, answer, body, send)
-        except TooManyInFlight as refused:
+        except (TooManyInFlight, RepeatedHeader) as refused:
             await send_problem(_ends_after(body, send), refused)
         except BodyTooLong:
             problem = Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE)
@@ -234,6 +242,23 @@ class AsyncFront:
         answer = _Answer(None)
         await self._site(again, _nothing, answer.take)
         return answer
+
+
+class RepeatedHeader(Problem):
+    """WSGI would join the two values to one that the client never sent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(400, "repeated_header", f"The request has more than one {name} header.")
+
+
+def _refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises RepeatedHeader. A name with an underscore is the same header under WSGI."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in _ONCE:
+            if _ONCE[name] in seen:
+                raise RepeatedHeader(_ONCE[name].decode())
+            seen.add(_ONCE[name])
 
 
 @dataclass(slots=True)

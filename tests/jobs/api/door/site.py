@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from a2wsgi import WSGIMiddleware
-from django.core.handlers.wsgi import WSGIHandler
 
 from admin_ui.security_headers import SecureAnswers
 from jobs.api.clerk import answer_together
 from jobs.api.door import SUBMIT, SubmitDoor
 from jobs.api.front import AsyncFront
 from jobs.api.overdue import SiteInTime, unless_given_up
+from jobs.api.request_headers import Utf8Handler
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 _JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")
@@ -80,7 +80,7 @@ class Site:
         self.viewed = 0
         self.groups: list[int] = []
         self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)
-        self._django = WSGIHandler()
+        self._django = Utf8Handler()
         self._clerk = clerk
         behind = cast("Any", self.threads)
         self.door = None if clerk is None else SubmitDoor(behind, self._count)

@@ -88,7 +88,7 @@ UNUSUAL = {
     "no host": with_headers(host=None),
     "a cookie": with_headers(cookie="sessionid=x"),
     "an underscore": Ask(more=[("idempotency_key", "key-2")]),
-    "two of a name": Ask(more=[("idempotency-key", "a"), ("idempotency-key", "b")]),
+    "two of a name": Ask(more=[("user-agent", "another client")]),
     "a query": Ask(query=b"a=b"),
     "GET": Ask(b"", {"content-length": None}, method="GET"),
     "PUT": Ask(method="PUT"),
@@ -137,6 +137,20 @@ def test_both_doors_say_the_same(
     assert logged[0] == logged[1]
     assert both[0].viewed == 1
     assert both[1].viewed == (name in UNUSUAL), "it went through the wrong door"
+
+
+@pytest.mark.parametrize("more", [
+    [("idempotency-key", "a"), ("idempotency-key", "b")],
+    [("idempotency-key", "a"), ("idempotency_key", "a")],
+    [("authorization", "Bearer x")],
+], ids=str)  # fmt: skip
+def test_a_key_that_comes_twice_is_refused(
+    acme: Account, both: tuple[Site, Site], more: list[tuple[str, str]]
+) -> None:
+    for site in both:
+        told = site.ask(acme.key, Ask(more=more))[0]
+        assert (told.status, told.json()["code"]) == (400, "repeated_header")
+    assert not Job.objects.exists()
 
 
 @pytest.mark.parametrize("kind", [ApiKey.Kind.OPERATOR, ApiKey.Kind.TENANT])
