@@ -141,8 +141,8 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
         if error.kind.name == "format":
             raise SchemaRefused(
                 "Not a regular expression of the linear-time engine, which has no look-around and no "
-                "back-references, or too large a one: "
-                f"{_ALL_PATTERNS_BYTES} bytes compiled for all patterns of the schema together.",
+                "back-references, or too large a one: all patterns of a schema may have "
+                f"{_ALL_PATTERNS_BYTES} bytes, compiled.",
                 path,
             ) from None
         raise SchemaRefused(f"Not a JSON Schema (2020-12): {error.message[:_LONGEST_TEXT]}", path) from None
