@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max, Sum
+from django.db.models import Max, Q, Sum
 from django.utils.crypto import salted_hmac
 
 from gpus.client_network import network_of
@@ -24,6 +24,10 @@ from jobs.errors import Refused
 from jobs.models import SignInFailure
 
 AT_ONCE_PER_ADDRESS = 2
+LONGEST_ACCOUNT = 150
+"""As Django's accounts. To normalize a text of combining marks takes the square of its length."""
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""A failure later than that was written by a clock that was wrong since set right: it counts no more."""
 
 
 class SignInRefused(Refused):
@@ -77,8 +81,8 @@ at_once = AtOnce()
 
 
 def account_digest(account: str) -> str:
-    """One for all spellings of a name that the sign-in form takes for the same account."""
-    folded = unicodedata.normalize("NFKC", account.strip()).strip().casefold()
+    """Return one digest for all spellings that the sign-in form takes for the same account."""
+    folded = unicodedata.normalize("NFKC", account.strip()[:LONGEST_ACCOUNT]).strip().casefold()
     return salted_hmac("jobs.sign_in", folded, algorithm="sha256").hexdigest()
 
 
@@ -87,16 +91,18 @@ def count_try(address: str, account: str, now: datetime) -> None:
     it."""
     most = settings.DISPATCHER
     lock = timedelta(seconds=most.sign_in_lock_seconds)
+    digest = account_digest(account)
     with transaction.atomic():
-        failed = SignInFailure.objects.filter(address=address, last_at__gt=now - lock)
+        counted = {"last_at__gt": now - lock, "last_at__lte": now + CLOCK_TOLERANCE}
+        failed = SignInFailure.objects.filter(address=address, **counted)
         total = failed.aggregate(total=Sum("count"))["total"] or 0
         if total >= most.sign_in_failures_per_address:
             last = failed.aggregate(last=Max("last_at"))["last"] or now
             raise SignInRefused("address", f"{total} sign-ins from this address failed", last + lock - now)
         row, _ = SignInFailure.objects.select_for_update().get_or_create(
-            address=address, account=account_digest(account), defaults={"last_at": now}
+            address=address, account=digest, defaults={"last_at": now}
         )
-        if row.last_at <= now - lock:
+        if not now - lock < row.last_at <= now + CLOCK_TOLERANCE:
             row.count = 0
         if row.count >= most.sign_in_failures:
             why = f"{row.count} sign-ins to this account from this address failed"
@@ -129,7 +135,8 @@ def unlock(address: str | None = None) -> int:
 def drop_old_failures(now: datetime) -> int:
     """Those that count no more."""
     lock = timedelta(seconds=settings.DISPATCHER.sign_in_lock_seconds)
-    return SignInFailure.objects.filter(last_at__lte=now - lock).delete()[0]
+    is_old = Q(last_at__lte=now - lock) | Q(last_at__gt=now + lock)
+    return SignInFailure.objects.filter(is_old).delete()[0]
 
 
 def note_refusal(refused: Refused) -> None:

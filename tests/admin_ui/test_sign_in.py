@@ -93,6 +93,25 @@ def test_refused_tries_do_not_prolong_the_pause(ada: User) -> None:
     assert (after.count, after.last_at) == (before.count, before.last_at)
 
 
+def test_a_long_name_is_cut_before_it_is_normalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        sign_in.unicodedata, "normalize", lambda form, text: (seen.append(len(text)), text)[1]
+    )
+    sign_in.account_digest("a" + "\u0301\u0316" * 400_000)
+    assert seen == [sign_in.LONGEST_ACCOUNT]
+
+
+def test_a_clock_that_was_ahead_locks_nobody_out_when_it_is_set_right(ada: User) -> None:
+    for _ in range(5):
+        post("ada", "guess")
+    SignInFailure.objects.update(last_at=timezone.now() + timedelta(days=30))
+    assert post("ada", "guess").status_code == 200
+    assert SignInFailure.objects.get().count == 1
+    SignInFailure.objects.update(last_at=timezone.now() + timedelta(days=30))
+    assert sign_in.drop_old_failures(timezone.now()) == 1
+
+
 def test_one_address_may_not_guess_at_many_accounts(ada: User, settings: Any) -> None:
     set_limits(settings, sign_in_failures_per_address=8)
     assert [post(f"user{number}", "guess").status_code for number in range(8)] == [200] * 8
