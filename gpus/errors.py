@@ -90,6 +90,23 @@ class ConnectTimedOut(ConnectFailed):
     """The GPU server did not take the connection in time."""
 
 
+class CredentialsRefused(GpuError):
+    """The GPU server does not accept the headers that it is registered with; nothing ran."""
+
+    code = "credentials_refused"
+    counts = False
+    elsewhere = True
+    blames = Verdict.SERVER
+
+
+class AccessForbidden(GpuError):
+    """The GPU server, or a proxy before it, forbids the request; nothing ran."""
+
+    code = CredentialsRefused.code  # what to do is the same; but a filter may forbid one payload alone
+    elsewhere = True
+    blames = Verdict.EITHER
+
+
 class ServerLost(GpuError):
     """The GPU server was lost while it had the job."""
 
@@ -200,6 +217,7 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
         GpuBusy,
         Interrupted,
         ConnectFailed,
+        CredentialsRefused,
         ServerLost,
         OutOfMemory,
         DoesNotFit,

@@ -20,6 +20,7 @@ TEXTS: Mapping[str, str] = {
     "cancelled": "Cancelled on request.",
     "cancelled_by_operator": "Cancelled by an operator.",
     "connect": "The GPU server could not be reached.",
+    "credentials_refused": "The GPU server did not accept the dispatcher's credentials.",
     "deadline_exceeded": "The deadline passed before the job was over.",
     "does_not_fit": "The model needs more memory than the GPU has.",
     "gpu_fault": "The GPU failed.",

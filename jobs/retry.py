@@ -218,7 +218,7 @@ def retry_delay_seconds(
 def _attempt_state(error: GpuError, *, cancelled: bool) -> AttemptState:
     if cancelled:
         return AttemptState.CANCELLED
-    if error.code in ("busy", "connect"):
+    if error.code in ("busy", "connect", "credentials_refused"):
         return AttemptState.REFUSED
     if error.code in ("server_lost", "interrupted", "lease_lost"):
         return AttemptState.LOST

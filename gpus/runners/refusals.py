@@ -8,7 +8,18 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, RunFailed, ServerFailed, ServerLost, StaleFence
+from gpus.errors import (
+    AccessForbidden,
+    BadInput,
+    CredentialsRefused,
+    GpuBusy,
+    GpuError,
+    GpuFault,
+    RunFailed,
+    ServerFailed,
+    ServerLost,
+    StaleFence,
+)
 from gpus.handlers.errors import MAX_TRACEBACK
 from gpus.handlers.gpu_words import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
@@ -18,6 +29,13 @@ MAX_MESSAGE = 500
 _BUSY = frozenset({409, 429, 503})
 _LOST = frozenset({502, 504, *range(520, 525)})
 """520 to 524: a CDN lost the server behind it."""
+_CREDENTIALS = frozenset({401, 407})
+_FORBIDDEN = 403
+SET_ITS_HEADERS = (
+    "The server refuses the headers that it is registered with: set them (admin page of the server, or "
+    'POST /api/v1/admin/register with "headers")'
+)
+"""What an operator does about a 401, 403 or 407."""
 _FOR_THE_CLIENT = frozenset({400, 413, 415, 422})
 """With an error in JSON: a server's own words on the input. Other texts tell of paths and proxies."""
 _NOT_THE_INPUT = frozenset({408, 425})
@@ -32,11 +50,21 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
         return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
     if _code(said) == "gpu_fault" or (status >= 500 and _is_gpu_fault(said, message_of(response))):
         return GpuFault(text)
+    if status in _CREDENTIALS:
+        return CredentialsRefused(f"{text}. {SET_ITS_HEADERS}.")
+    if status == _FORBIDDEN:
+        return AccessForbidden(f"{text}. {SET_ITS_HEADERS}.")
     if status in _LOST:
         return ServerLost(text)
     if 400 <= status < 500 and status not in _NOT_THE_INPUT:
         return _rejected(status, text, is_for_client=status in _FOR_THE_CLIENT and bool(_words(said)))
     return ServerFailed(text)
+
+
+def refusal(status: int) -> str:
+    """The answer to a question to a server, for its operator: the status, and what is to be done about it."""
+    mends = status in _CREDENTIALS or status == _FORBIDDEN
+    return f"{status}. {SET_ITS_HEADERS}" if mends else str(status)
 
 
 def failure_of(body: Mapping[str, Any]) -> GpuError:

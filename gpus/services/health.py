@@ -22,6 +22,7 @@ from gpus.models import Placement, Server, prepared
 from gpus.protocol import Clock, ModelType
 from gpus.runners.base import Response, Transport
 from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.refusals import refusal
 from gpus.runners.transport import HttpTransport
 from gpus.services.evidence import Health, absence, spare_by_count
 from gpus.services.other_health import NO_SUCH_PAGE, OTHERS, first_url
@@ -90,7 +91,7 @@ def probe(
     if answer.status in NO_SUCH_PAGE and not config.health_path:
         return Health(True, tells=False)
     if answer.status != 200:
-        return Health(False, error=f"GET {url} answered {answer.status}")
+        return Health(False, error=f"GET {url} answered {refusal(answer.status)}")
     return read_health(answer.body)
 
 

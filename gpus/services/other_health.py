@@ -16,6 +16,7 @@ from gpus.protocol import ModelType
 from gpus.runners.base import Response
 from gpus.runners.cog_http import health_url as cog_health_url
 from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.refusals import refusal
 from gpus.services.evidence import Health
 
 Get = Callable[[str], Response]
@@ -58,7 +59,7 @@ def ask_openai(endpoint: str, model: str, slots: int, get: Get) -> Health:
     if answer.status in NO_SUCH_PAGE:
         return Health(True, tells=False)
     if answer.status != 200:
-        return Health(False, error=f"it answered {answer.status}: {_words(answer)}")
+        return Health(False, error=f"it answered {refusal(answer.status)}: {_words(answer)}")
     try:
         metrics = get(_at_root(endpoint, "/metrics"))
     except GpuError:  # its health does not hang on them
@@ -71,7 +72,7 @@ def ask_ollama(endpoint: str, model: str, slots: int, get: Get) -> Health:
     the model's jobs are told."""
     answer = get(_at_root(endpoint, "/api/tags"))
     if has_model(answer, model) is None:
-        return Health(False, error=f"/api/tags answered {answer.status}: {_words(answer)}")
+        return Health(False, error=f"/api/tags answered {refusal(answer.status)}: {_words(answer)}")
     return Health(True)
 
 
@@ -97,7 +98,7 @@ def ask_cog(endpoint: str, model: str, slots: int, get: Get) -> Health:
     except Unreadable:
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("status"), str):
-        return Health(False, error=f"/health-check answered {answer.status}: {_words(answer)}")
+        return Health(False, error=f"/health-check answered {refusal(answer.status)}: {_words(answer)}")
     state = said["status"].upper()
     if state not in _COG_SERVES:
         return Health(False, error=f"Cog is {state}: {said.get('user_healthcheck_error') or 'no more said'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.errors import ConnectFailed, GpuBusy, GpuError, StaleFence
+from gpus.errors import ConnectFailed, CredentialsRefused, GpuBusy, GpuError, StaleFence
 
 FIRST_SECONDS, CAP_SECONDS = 1.0, 30.0
 
@@ -12,9 +12,10 @@ class ServerRests:
         self._next: dict[str, float] = {}
 
     def after(self, server: str, error: GpuError | None) -> float | None:
-        """Of one that said it is busy, refused the lease, or can't be reached: what it asked for, if that is
-        a second or more; else 1 s doubling to 30 s, forgotten at its first answer. None: no refusal."""
-        if not isinstance(error, (GpuBusy, ConnectFailed, StaleFence)):
+        """Of one that said it is busy, refused the lease or our credentials, or can't be reached: what it
+        asked for, if that is a second or more; else 1 s doubling to 30 s, forgotten at its first answer.
+        None: no refusal."""
+        if not isinstance(error, (GpuBusy, ConnectFailed, CredentialsRefused, StaleFence)):
             self.answered(server)
             return None
         rest = self.broke(server)

@@ -140,7 +140,7 @@ def _server(server: Server) -> Finding:
         return Finding(
             Level.ERROR,
             check,
-            f"does not answer its health question: {plain(server.last_error, 120)}",
+            f"does not answer its health question: {plain(server.last_error, 300)}",
             "Attempts there fail or are refused; its jobs go to other servers where there are some.",
             f"look at that machine; `python3 manage.py drain {server.name}` keeps work away meanwhile",
         )

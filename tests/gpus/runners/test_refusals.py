@@ -7,9 +7,20 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpus.errors import BadInput, GpuBusy, GpuFault, RunFailed, ServerFailed, ServerLost, StaleFence
+from gpus.errors import (
+    AccessForbidden,
+    BadInput,
+    CredentialsRefused,
+    GpuBusy,
+    GpuFault,
+    RunFailed,
+    ServerFailed,
+    ServerLost,
+    StaleFence,
+    Verdict,
+)
 from gpus.runners.base import Response
-from gpus.runners.refusals import error_of, failure_of, message_of, retry_after_seconds
+from gpus.runners.refusals import SET_ITS_HEADERS, error_of, failure_of, message_of, retry_after_seconds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -19,6 +30,9 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
     [
         (301, ServerFailed),
         (400, BadInput),
+        (401, CredentialsRefused),
+        (403, AccessForbidden),
+        (407, CredentialsRefused),
         (404, BadInput),
         (408, ServerFailed),
         (409, GpuBusy),
@@ -36,6 +50,20 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 )
 def test_each_status_has_its_price(status, error):
     assert type(error_of(Response(status), now=NOW)) is error
+
+
+@pytest.mark.parametrize(
+    ("status", "counts", "blames"),
+    [(401, False, Verdict.SERVER), (407, False, Verdict.SERVER), (403, True, Verdict.EITHER)],
+)
+def test_refused_credentials_are_the_operators_matter(status: int, counts: bool, blames: Verdict) -> None:
+    """A 403 may be about one payload alone: it is no reason to shut the server for everybody."""
+    error = error_of(Response(status, {}, b'{"error": "no such token"}'), now=NOW)
+    assert (error.code, error.counts, error.blames) == ("credentials_refused", counts, blames)
+    assert error.retryable
+    assert error.elsewhere
+    assert not error.suspect
+    assert error.message == f"{status}: no such token. {SET_ITS_HEADERS}."
 
 
 def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():
@@ -143,7 +171,7 @@ def test_words_that_are_not_json_are_kept_and_cut():
         (400, b'{"error": {"message": "too many tokens"}}', True),
         (400, b"<html>nginx at gpu-7.internal</html>", False),
         (404, b'{"detail": "no route /srv/x"}', False),
-        (403, b'{"detail": "key of 10.0.0.7 is wrong"}', False),
+        (405, b'{"detail": "10.0.0.7 takes no POST"}', False),
     ],
 )
 def test_a_refusal_that_is_not_for_the_client_keeps_its_words_apart(

@@ -10,6 +10,7 @@ import pytest
 
 from gpus import queries
 from gpus.models import Server
+from gpus.runners.refusals import SET_ITS_HEADERS
 from gpus.services.evidence import Health
 from gpus.services.health import probe, record_health
 from tests.builders import make_model, make_server
@@ -53,6 +54,24 @@ def test_any_other_refusal_is_a_sick_server(status: int) -> None:
         health = probe(registered(gpu.url))
     assert (health.ok, health.reached, health.refused) == (False, True, False)
     assert str(status) in health.error
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "cog"])
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_a_server_that_refuses_its_headers_says_what_to_do(kind: str, status: int) -> None:
+    with HealthServer() as gpu:
+        gpu.status = status
+        health = probe(registered(gpu.url, model_type=kind))
+    assert not health.ok
+    assert f"answered {status}. {SET_ITS_HEADERS}" in health.error
+
+
+@pytest.mark.parametrize("kind", ["openai", "ollama"])
+def test_so_does_an_llm_server(kind: str) -> None:
+    with HealthServer() as gpu:
+        gpu.status = 401
+        health = probe(registered(gpu.url, model_type=kind))
+    assert f"answered 401. {SET_ITS_HEADERS}" in health.error
 
 
 def test_a_server_that_is_gone_is_refused_and_not_reached() -> None:

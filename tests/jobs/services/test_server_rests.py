@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.errors import BadInput, ConnectFailed, GpuBusy, ServerFailed, ServerLost, StaleFence
+from gpus.errors import (
+    BadInput,
+    ConnectFailed,
+    CredentialsRefused,
+    GpuBusy,
+    ServerFailed,
+    ServerLost,
+    StaleFence,
+)
 from gpus.runners.base import Accepted
 from jobs.services.worker import GpuWorker
 from tests.builders import make_ports
@@ -18,8 +26,8 @@ def worker() -> GpuWorker:
 
 @pytest.mark.parametrize(
     "error",
-    [GpuBusy(), GpuBusy(retry_after_seconds=0.0), ConnectFailed(), StaleFence()],
-    ids=["busy", "busy, again in 0 s", "connect", "stale fence"],
+    [GpuBusy(), GpuBusy(retry_after_seconds=0.0), ConnectFailed(), CredentialsRefused(), StaleFence()],
+    ids=["busy", "busy, again in 0 s", "connect", "credentials", "stale fence"],
 )
 def test_it_rests_a_second_doubling_to_thirty(worker, error):
     rests = [worker.rests.after("gpu-1", error) for _ in range(7)]
