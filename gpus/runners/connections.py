@@ -30,6 +30,8 @@ _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None) if sys.platform == "li
 _TCP_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _ESTABLISHED = 1
 """The first byte of Linux' `tcp_info`, as long as neither side has closed its half."""
+_BYTES_RECEIVED = slice(128, 136)
+"""Of `tcp_info`: how many bytes came in all, read or not. Empty or zero where the system does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,11 @@ class Connection:
         self.deadline = 0.0
         self.ended = False
         """Whether the other side has closed its half."""
+        self.dropped = False
+        """Whether an answer's reader took more than the answer from the socket."""
         self._unread = b""
         self._allowed: float = math.inf
+        self._read_bytes = 0
 
     def begin(self, deadline: float) -> None:
         """deadline: by `time.monotonic`."""
@@ -88,13 +93,14 @@ class Connection:
                 self.sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What `http.client.HTTPResponse` reads from."""
-        return io.BufferedReader(_Reader(self), 16 * 1024)
+        """What `http.client.HTTPResponse` reads from, and closes at the answer's end."""
+        return _Buffer(_Reader(self), 16 * 1024)
 
     def read(self, size: int) -> bytes:
         """What is there, at most `size`; nothing: it has ended."""
         piece = self._in_time(blocking.limit_reads, lambda: self.sock.recv(size))
         self.ended = self.ended or not piece
+        self._read_bytes += len(piece)
         return piece
 
     def unread(self, piece: bytes) -> None:
@@ -117,20 +123,28 @@ class Connection:
             return len(piece)
         count = self._in_time(blocking.limit_reads, lambda: self.sock.recv_into(buffer))
         self.ended = self.ended or count == 0
+        self._read_bytes += count
         return count
 
     def is_open(self) -> bool:
-        """As the system knows it; what it says costs no turn at the interpreter, as a poll does."""
+        """As the system knows it, and nothing came that was not read: what it counts costs no turn at the
+        interpreter, as a poll does. Where it does not count, or TLS hides how much was read, it is polled."""
         if _TCP_INFO is None:
             return self.is_quiet()
         try:
-            return self.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1)[0] == _ESTABLISHED
+            info = self.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_RECEIVED.stop)
         except OSError:
             return False
+        if info[0] != _ESTABLISHED or self._unread:
+            return False
+        received = int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder)
+        return (not self._is_tls and received == self._read_bytes) or self.is_quiet()
 
     def is_quiet(self) -> bool:
         """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""
         try:
+            if self._unread or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
+                return False
             poller = select.poll()
             poller.register(self.sock, select.POLLIN)
             return not poller.poll(0)
@@ -158,13 +172,26 @@ class Connection:
 
 class _Reader(io.RawIOBase):
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self.connection = connection
+        self.is_over = False
+        """Nothing more is read from the socket."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._connection.read_into(buffer)
+        return 0 if self.is_over else self.connection.read_into(buffer)
+
+
+class _Buffer(io.BufferedReader):
+    """Notes at its end whether it holds what was not read of it."""
+
+    def close(self) -> None:
+        reader = self.raw
+        if not self.closed and isinstance(reader, _Reader):
+            reader.is_over = True
+            reader.connection.dropped |= bool(self.peek(1))
+        super().close()
 
 
 class Cut:

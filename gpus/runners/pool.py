@@ -12,7 +12,7 @@ MAX_IDLE_SECONDS = 4.0
 """Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
 request rarely meets a connection that is being closed."""
 FRESH_SECONDS = 0.1
-"""So soon after an answer nobody has sent anything that was not asked for: it only must not be closed."""
+"""So soon after an answer the system's own count says enough: no poll gives the interpreter away."""
 MAX_IDLE_PER_ORIGIN = 64
 
 

@@ -192,7 +192,8 @@ def _any_answer(connection: Connection, message: _Message) -> tuple[Response, bo
     if connection.ended:  # http.client takes the end of the stream for the end of the head
         raise ConnectionError("it ended inside the answer's head")
     headers = {name.lower(): value for name, value in answer.getheaders()}
-    return Response(answer.status, headers, _read(answer, message.max_bytes)), not answer.will_close
+    body = _read(answer, message.max_bytes)
+    return Response(answer.status, headers, body), not answer.will_close and not connection.dropped
 
 
 def too_large(max_bytes: int) -> ResponseTooLarge:

@@ -12,6 +12,7 @@ from gpus.errors import ServerLost
 from gpus.runners import connections
 from gpus.runners import pool as pool_module
 from gpus.runners.connections import Connection, Origin
+from tests.gpus.runners.certificates import make_tls
 from tests.gpus.runners.posting import polite, post
 
 
@@ -147,3 +148,67 @@ def test_what_comes_behind_an_answer_is_taken_for_no_other_one(transport, serve)
     for _ in range(2):
         assert b'"result": 1' in post(transport, server.url).body
     assert server.visits == 2
+
+
+BEHIND = b'HTTP/1.1 200 OK\r\nContent-Length: 34\r\n\r\n{"status": "success", "result": 2}'
+LARGE = b'{"status": "success", "result": 1, "filler": "%s"}' % (b"x" * 20_000)
+WITH_LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(LARGE), LARGE)
+IN_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+    len(LARGE),
+    LARGE,
+)
+SHORT_CHUNKS = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{"result": 1}\r\n0\r\n\r\n'
+
+
+def with_bytes_behind(answer: bytes):
+    def script(visit):
+        visit.read_request()
+        visit.send(answer + BEHIND)
+        visit.wait_for_hang_up()
+
+    return script
+
+
+@pytest.mark.parametrize("answer", [WITH_LENGTH, IN_CHUNKS, SHORT_CHUNKS], ids=["length", "chunks", "short"])
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "polled"])
+def test_what_stands_behind_a_longer_answer_is_no_answer_either(
+    transport, serve, monkeypatch, answer, counts
+):
+    """It would be another job's result."""
+    if not counts:
+        monkeypatch.setattr(connections, "_BYTES_RECEIVED", slice(0, 1))
+    server = serve(with_bytes_behind(answer))
+    for number in range(1, 4):
+        assert b'"result": 1' in post(transport, server.url).body
+        assert server.visits == number
+
+
+def test_nor_is_it_over_tls(transport, serve, tmp_path):
+    context, ca_pem = make_tls(tmp_path)
+    server = serve(with_bytes_behind(WITH_LENGTH), tls=context)
+    for number in range(1, 4):
+        assert b'"result": 1' in post(transport, server.url, ca_pem=ca_pem).body
+        assert server.visits == number
+
+
+@pytest.mark.parametrize("size", [10, 20_000])
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_a_clean_connection_of_any_answer_is_used_again_without_a_poll(
+    transport, serve, monkeypatch, size, in_chunks
+):
+    """A poll gives the interpreter away in the middle of a slot's way to its next job."""
+    polled = []
+    monkeypatch.setattr(Connection, "is_quiet", lambda self: bool(polled.append(1)) or True)
+    monkeypatch.setattr(pool_module, "FRESH_SECONDS", 60.0)
+    text = b'"%s"' % (b"x" * size)
+    head = b"Transfer-Encoding: chunked" if in_chunks else b"Content-Length: %d" % len(text)
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(text), text) if in_chunks else text
+
+    def script(visit):
+        while visit.read_request():
+            visit.send(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (head, body))
+
+    server = serve(script)
+    for _ in range(3):
+        assert post(transport, server.url).body == text
+    assert (server.visits, polled) == (1, [])
