@@ -12,13 +12,14 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 from gpus.node.callers import Callers
 from gpus.node.reading import HeadTooLarge, Reading
+from gpus.node.strangers import why_stranger
 from gpus.node.wire import Reply, Request, reply_error
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,24 @@ _MAX_DIGITS = 15
 
 class HttpServer:
     """port: 0 takes a free one; it is kept for later `open`s. token: what every request has to send as bearer
-    token; empty: none has to."""
+    token; empty: none has to, and web pages are refused. any_name: whether any host name is good without a
+    token."""
 
     def __init__(
-        self, host: str, port: int, answer: Answer, *, max_body_bytes: int, max_connections: int, token: str
+        self,
+        host: str,
+        port: int,
+        answer: Answer,
+        *,
+        max_body_bytes: int,
+        max_connections: int,
+        token: str,
+        any_name: bool = False,
     ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
         self.callers = Callers(max_connections)
         self._wanted = f"Bearer {token}".encode() if token else b""
+        self._any_name = any_name
         self._listener: socket.socket | None = None
         self._doorbell: socket.socket | None = None
         self._accepting: threading.Thread | None = None
@@ -48,6 +59,10 @@ class HttpServer:
     def knows(self, authorization: str) -> bool:
         """Whether a request with that header may ask; in the same time whatever it says."""
         return not self._wanted or hmac.compare_digest(authorization.strip().encode(), self._wanted)
+
+    def why_stranger(self, method: str, headers: Mapping[str, str]) -> str:
+        """A token tells the dispatcher from a web page better than any header."""
+        return "" if self._wanted else why_stranger(method, headers, any_name=self._any_name)
 
     def open(self) -> None:
         """Raises OSError if the port is taken."""
@@ -148,13 +163,17 @@ class _Conversation(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(reply_error(401, "invalid_token", "Send the node's token as bearer token."))
             return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        if why := self.server.why_stranger(self.command, headers):
+            self.close_connection = True
+            self._send(reply_error(403, "stranger", why))
+            return
         self._reading.await_body()
         body = self._read_body()
         if isinstance(body, Reply):
             self.close_connection = True
             self._send(body)
             return
-        headers = {name.lower(): value for name, value in self.headers.items()}
         path = urlsplit(self.path).path
         self._send(self._asked(Request(self.command, path, headers, body, self._is_gone)))
 

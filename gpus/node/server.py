@@ -53,6 +53,7 @@ class Node:
             max_body_bytes=config.max_body_bytes,
             max_connections=config.max_connections,
             token=config.token,
+            any_name=config.open_to_all,
         )
 
     @property

@@ -56,7 +56,7 @@ def test_without_its_token_a_node_does_nothing(start: Start, asked: str, sent: d
 
 
 def test_a_length_of_thousands_of_digits_is_refused(start: Start) -> None:
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
     assert b" 400 " in until_closed(connect(start(), head)).partition(b"\r\n")[0]
 
 
@@ -68,7 +68,7 @@ def test_with_its_token_it_serves(start: Start) -> None:
 
 def test_a_body_is_not_read_before_the_token(start: Start) -> None:
     caller = start(token="secret")
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n"
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n"
     assert b"401" in until_closed(connect(caller, head)).partition(b"\r\n")[0]
 
 
@@ -153,9 +153,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: x\r\n",
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
-        b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n[1",
+        b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1",
     ],
     ids=["nothing", "a word", "half a head", "no body", "half a body"],
 )  # fmt: skip
@@ -165,7 +165,9 @@ def test_a_request_that_does_not_come_is_not_waited_for(start: Start, hurried: N
 
 @pytest.mark.parametrize("body", [False, True], ids=["head", "body"])
 def test_nor_is_one_that_drips(start: Start, hurried: None, body: bool) -> None:
-    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n" + (b"\r\n" if body else b"X: ")
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n" + (
+        b"\r\n" if body else b"X: "
+    )
     connection = connect(start(), head)
     connection.settimeout(0.05)
     is_open = True
@@ -223,7 +225,7 @@ def test_a_node_has_so_many_connections_and_the_oldest_idle_one_goes(start: Star
     eventually(lambda: len(caller.node._http.callers._threads) == 2)
     assert caller.ask("GET", "/health").status == 200
     assert until_closed(oldest) == b""
-    second.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert second.recv(65536).startswith(b"HTTP/1.1 200")
 
 
@@ -263,7 +265,7 @@ def test_without_a_descriptor_a_node_does_not_spin(monkeypatch: pytest.MonkeyPat
     server.open()
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
         assert slept.is_set()
         assert len(ended) == 2
