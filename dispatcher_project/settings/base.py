@@ -178,7 +178,7 @@ USE_I18N = False
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT = None  # whitenoise serves files from where their packages have them
 STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before the packages' own
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False

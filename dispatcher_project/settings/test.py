@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 from .base import *  # noqa: F403
 from .base import DISPATCHER, database
@@ -20,8 +19,6 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
 BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
 _folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-STATIC_ROOT = Path(_folder, "static")
-STATIC_ROOT.mkdir()
 WHITENOISE_AUTOREFRESH = True  # every test client makes the middleware anew: no look at all files first
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")

@@ -44,7 +44,6 @@ class DataFolder:
         """Raises OSError. Only the owner may look into it: it holds secrets."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)  # one that was there may be open to all
-        (self.path / "static").mkdir(exist_ok=True)  # whitenoise warns of a missing one
         self.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.sockets.stat().st_uid != os.getuid():
             raise PermissionError(f"{self.sockets} belongs to somebody else")
