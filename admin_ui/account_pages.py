@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
+from django.db.models import Model
 from django.http import HttpRequest
 from rest_framework_api_key.models import APIKey
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from jobs.models import SignInFailure
+from jobs.services.sign_in import account_names
 
+from .marks import column
 from .read_only import OperatorAdmin
+
+UNKNOWN = "no such account"
 
 admin.site.unregister((User, Group))
 admin.site.unregister(APIKey)  # the package's own key, without a tenant: ours is jobs.ApiKey
@@ -36,10 +43,37 @@ class GroupPages(GroupAdmin, OperatorAdmin):  # type: ignore[misc]
 class SignInFailurePages(OperatorAdmin):
     """Deleting a row lets its address try again at once."""
 
-    list_display = ("address", "count", "last_at")
+    plural = "failed sign-ins"
+    list_display = ("address", "account_name", "failures", "last_failure")
     search_fields = ("address__exact",)
     search_help_text = "An address."
-    fields = ("address", "count", "last_at")
+    fields = ("address", "account_name", "failures", "last_failure")
+    readonly_fields = ("account_name", "failures", "last_failure")
+
+    def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        model._meta.verbose_name = "failed sign-in"
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        page = super().get_changelist_instance(request)
+        names = account_names({failure.account for failure in page.result_list})
+        for failure in page.result_list:
+            failure.account_name = names.get(failure.account, UNKNOWN)
+        return page
+
+    @column("account")
+    def account_name(self, failure: SignInFailure) -> str:
+        """Of an account that exists. People type passwords there, too: no other text is kept."""
+        known: str | None = getattr(failure, "account_name", None)
+        return known or account_names({failure.account}).get(failure.account, UNKNOWN)
+
+    @column("failed sign-ins", ordering="count")
+    def failures(self, failure: SignInFailure) -> int:
+        return failure.count
+
+    @column("last failed", ordering="last_at")
+    def last_failure(self, failure: SignInFailure) -> datetime:
+        return failure.last_at
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

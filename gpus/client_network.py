@@ -20,3 +20,12 @@ def network_of(address: str) -> str:
             return str(parsed.ipv4_mapped)
         return str(ip_network((int(parsed), IPV6_BITS), strict=False))
     return str(parsed)
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is an IP address, or a network that IPv6 addresses are counted by."""
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return "/" not in text or (":" in text and text.endswith("/64"))

@@ -216,7 +216,7 @@ def _pool_for(models: Mapping[str, Declared], wishes: Wishes) -> str:
 def _plain(name: str, longest: int = 40) -> str:
     """As a name of ours may be."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:longest] or "machine"
-    assert re.match(NAME_PATTERN, plain)
+    assert re.fullmatch(NAME_PATTERN, plain)
     return plain
 
 

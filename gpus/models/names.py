@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models
 
@@ -14,7 +16,20 @@ else:
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-validate_name = RegexValidator(
+
+class NameValidator(RegexValidator):
+    """The whole text must match: Python's `$` would let a line end follow. Migrations know it as Django's
+    validator, so that they stay as they are."""
+
+    def __call__(self, value: Any) -> None:
+        if not re.fullmatch(NAME_PATTERN, str(value)):
+            raise ValidationError(self.message, code=self.code, params={"value": value})
+
+    def deconstruct(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        return "django.core.validators.RegexValidator", (NAME_PATTERN, self.message), {}
+
+
+validate_name = NameValidator(
     NAME_PATTERN, "Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit."
 )
 

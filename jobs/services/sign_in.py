@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.db.models import Max, Q, Sum
 from django.utils.crypto import salted_hmac
@@ -28,6 +29,8 @@ LONGEST_ACCOUNT = 150
 """As Django's accounts. To normalize a text of combining marks takes the square of its length."""
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """A failure later than that was written by a clock that was wrong since set right: it counts no more."""
+MOST_ACCOUNTS_NAMED = 10_000
+"""Accounts whose digests are compared for a page of failures; each takes about ten microseconds."""
 
 
 class SignInRefused(Refused):
@@ -84,6 +87,13 @@ def account_digest(account: str) -> str:
     """Return one digest for all spellings that the sign-in form takes for the same account."""
     folded = unicodedata.normalize("NFKC", account.strip()[:LONGEST_ACCOUNT]).strip().casefold()
     return salted_hmac("jobs.sign_in", folded, algorithm="sha256").hexdigest()
+
+
+def account_names(digests: Collection[str]) -> dict[str, str]:
+    """Names of existing accounts, by those of the digests that are theirs."""
+    names = get_user_model().objects.order_by("pk").values_list("username", flat=True)[:MOST_ACCOUNTS_NAMED]
+    named = ((account_digest(name), name) for name in names)
+    return {digest: name for digest, name in named if digest in digests}
 
 
 def count_try(address: str, account: str, now: datetime) -> None:

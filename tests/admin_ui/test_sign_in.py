@@ -268,3 +268,19 @@ def test_no_page_says_more_about_an_account_than_another(ada: User) -> None:
         return re.sub(r'value="[^"]*"|nonce="[^"]*"', "", page)
 
     assert said("ada") == said("eve")
+
+
+def test_the_page_of_failed_sign_ins_names_accounts_that_exist(ada: User) -> None:
+    post("ada", "guess")
+    post("not-an-account", "guess")
+    client = Client()
+    client.force_login(ada)
+    page = client.get("/admin/jobs/signinfailure/").content.decode()
+    assert "ailed sign-ins" in page
+    assert "ign in failure" not in page
+    assert "no such account" in page
+    assert "not-an-account" not in page
+    rows = {row.account_name for row in client.get("/admin/jobs/signinfailure/").context["cl"].result_list}
+    assert rows == {"ada", "no such account"}
+    failure = SignInFailure.objects.get(account=sign_in.account_digest("ada"))
+    assert ">ada<" in client.get(f"/admin/jobs/signinfailure/{failure.pk}/change/").content.decode()

@@ -95,6 +95,11 @@ def test_it_speaks_http_2(before_mirror: Proxy) -> None:
     assert done.stdout == "2"
 
 
+def test_hsts_is_sent_by_the_web_alone() -> None:
+    """The web sends it with each answer over https: a second one from the proxy would be a contradiction."""
+    assert "add_header Strict-Transport-Security" not in configuration()
+
+
 @needs_nginx
 def test_plain_http_goes_to_tls(before_mirror: Proxy) -> None:
     url = f"http://127.0.0.1:{before_mirror.plain_port}/x?y=1"

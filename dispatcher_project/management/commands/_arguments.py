@@ -11,7 +11,7 @@ from gpus.models.names import NAME_PATTERN
 
 def name(text: str) -> str:
     """Refuses what can't be the name of anything here."""
-    if not re.match(NAME_PATTERN, text):
+    if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
     return text
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.terminal.command import TerminalCommand
-from gpus.client_network import network_of
+from gpus.client_network import is_address, network_of
+from gpus.plurals import counted
 from gpus.services.audit import cli_actor, record
 from jobs.services.sign_in import unlock
 
@@ -18,12 +19,17 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         address = options["address"]
+        if address is not None and not is_address(address):
+            raise CommandError(f"{address!r} is no IP address")
         count = unlock(address)
         record(
             cli_actor(), "unlock_sign_in", f"address:{network_of(address) if address else '*'}", rows=count
         )
         if self.as_json:
             self.tell({"forgotten": count})
+        elif count:
+            accounts = counted(count, "account")
+            self.say(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
         else:
-            self.say(f"{count} forgotten")
+            self.say(f"no failed sign-ins{f' from {address}' if address else ''}")
         return None

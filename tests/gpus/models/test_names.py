@@ -1,0 +1,29 @@
+"""Names: the whole text matches."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from dispatcher_project.management.commands._arguments import name
+from gpus.models.names import validate_name
+from jobs.models import Tenant
+from jobs.services.tenants import create_tenant
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", ["acme\n", "acme\r\n", "\nacme", "ac\nme", "", "-acme", "a" * 65])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        create_tenant(text)
+    assert not Tenant.objects.exists()
+    with pytest.raises(argparse.ArgumentTypeError):
+        name(text)
+
+
+def test_a_name_passes() -> None:
+    validate_name("a")
+    validate_name("Acme_1.2-" + "x" * 55)
+    assert name("acme") == "acme"
