@@ -25,8 +25,10 @@ SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
 
 
 @pytest.fixture(params=["json", "console"])
-def log(request: Any) -> Iterator[io.StringIO]:
+def log(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """All that this process writes to its log, as it is written."""
+    # structlog stays as it is: loggers that are cached meanwhile would escape later `capture_logs`
+    monkeypatch.setattr("dispatcher_project.logging._configure_structlog", lambda: None)
     config = logging_config(style=request.param)
     made = config["formatters"]["line"]
     kind = made.pop("()")
