@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from django.db import DatabaseError
@@ -41,7 +41,7 @@ class FiberWriter(GroupCommitWriter):
     """The group commit with a fiber in place of its thread."""
 
     def __init__(self, after_commit: AfterCommit, scheduler: Scheduler, process: Process) -> None:
-        super().__init__(after_commit)
+        super().__init__(after_commit, turn=nullcontext())  # a lock would stop all fibers of the thread
         self._scheduler, self._process = scheduler, process
         self._filled = Event(scheduler)
 

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -93,9 +93,17 @@ class GroupCommitWriter:
 
     A batch never fails as a whole: what the database refuses is written row by row, and only the
     offender gets its exception. While the database is away the batch is kept and tried again.
+    turn: no large answer is read while a transaction is open.
     """
 
-    def __init__(self, after_commit: AfterCommit, *, gather_seconds: float = GATHER_SECONDS) -> None:
+    def __init__(
+        self,
+        after_commit: AfterCommit,
+        *,
+        gather_seconds: float = GATHER_SECONDS,
+        turn: AbstractContextManager[None] = TURN,
+    ) -> None:
+        self._turn = turn
         self.again: Callable[[], list[Write]] = list
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
@@ -173,7 +181,7 @@ class GroupCommitWriter:
         tries = 0
         while True:
             try:
-                with TURN:
+                with self._turn:
                     outcomes = write_batch(batch)
                 break
             except (OperationalError, InterfaceError) as error:

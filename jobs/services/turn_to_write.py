@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 _PATIENCE_SECONDS = 20.0
 """As long as SQLite itself would wait. Then the transaction is tried all the same: a process that keeps the
@@ -20,11 +21,23 @@ _turn = threading.Lock()
 
 @contextmanager
 def turn_to_write() -> Iterator[None]:
-    """Around a transaction that writes. Inside another one there is none to wait for."""
-    database = connections[DEFAULT_DB_ALIAS]
-    if database.vendor != "sqlite" or database.in_atomic_block:
+    """Around a transaction that writes. Inside another one there is no turn to wait for."""
+    if _takes_turns(connections[DEFAULT_DB_ALIAS]):
+        with _in_turn():
+            yield
+    else:
         yield
-        return
+
+
+def _takes_turns(database: BaseDatabaseWrapper) -> bool:
+    """A database that one connection has in memory has no other writer. It is the simulator's, whose
+    processes are fibers of one thread: a lock would stop them all."""
+    is_shared = database.settings_dict["NAME"] != ":memory:"
+    return database.vendor == "sqlite" and is_shared and not database.in_atomic_block
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
     has_turn = _turn.acquire(timeout=_PATIENCE_SECONDS)
     try:
         yield
