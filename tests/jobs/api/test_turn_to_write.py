@@ -18,7 +18,7 @@ from .conftest import Account, World
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False)
+    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={"NAME": "db.sqlite3"})
     monkeypatch.setattr(turn_to_write, "connections", {"default": said})
     yield said
     assert not turn_to_write._turn.locked(), "every turn is given back"
@@ -47,6 +47,12 @@ def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace
 
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
+    with turn_to_write._turn, turn_to_write.turn_to_write():
+        pass
+
+
+def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
+    database.settings_dict = {"NAME": ":memory:"}
     with turn_to_write._turn, turn_to_write.turn_to_write():
         pass
 
