@@ -113,12 +113,12 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
     def _server(self) -> Server | None:
-        """Of a row on its server's page: with what is being saved there."""
+        """Check an inline row with the headers that are saved in the same form."""
         return self.instance.server if self.instance.server_id else None
 
 
 def _moves_secrets(server: Server, endpoint: str) -> bool:
-    """Headers that were given anew with the same form may go there."""
+    """Return True if the form sends new headers, which may go to the new origin."""
     stored = Server.objects.filter(pk=server.pk).first()
     return (
         stored is not None

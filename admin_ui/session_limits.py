@@ -40,7 +40,7 @@ class SessionLimits:
 
 
 def is_click(request: HttpRequest) -> bool:
-    """Not what a page asks by itself: its event stream, and what it shows anew after an event."""
+    """Return False for requests that a page sends by itself: its event stream and its refreshes."""
     is_stream = "text/event-stream" in request.headers.get("Accept", "")
     refreshes = request.method == "GET" and "HX-Request" in request.headers
     is_data = request.headers.get("X-Requested-With") == "XMLHttpRequest"  # of Flower's tables

@@ -284,14 +284,14 @@ class Ground:
         return ask(self.url, "GET", f"/api/v1/queue/jobs/{job_id}", key=key or self.attacker_key)
 
     def restart_gpu(self) -> None:
-        """The honest GPU server, anew."""
+        """Restart the honest GPU server."""
         assert self.gpu.child is not None
         self.gpu.child.kill()
         self.gpu.child = self.children.start("gpu", *self.gpu.command())
         _wait(lambda: http_says_ok("127.0.0.1", self.gpu.port, "/health"), "the honest GPU server")
 
     def rescue(self) -> bool:
-        """Starts the web anew where an attack left it unable to answer; whether it answers again."""
+        """Restart the web if it does not answer any more. Return True if it answers then."""
         pid = self.pids().get("web", 0)
         if pid and self.options.starts_its_own:
             os.kill(pid, signal.SIGKILL)

@@ -63,7 +63,7 @@ class Attack:
         raise NotImplementedError
 
     def end(self, ground: Ground) -> None:
-        """Lets go of everything; called once, also if it broke."""
+        """Release all resources; called once, also after an error."""
 
     def check(self, ground: Ground) -> None:
         """After the recovery: calls `wrong` for each of its own conditions that does not hold."""

@@ -1,4 +1,4 @@
-"""Callback URLs and what stands behind them."""
+"""Attacks by callback URLs and by their receivers."""
 
 from __future__ import annotations
 

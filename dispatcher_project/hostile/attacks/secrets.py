@@ -1,4 +1,4 @@
-"""What can be read that should not be, by whom, and where."""
+"""Attacks that read secrets: keys, tokens, addresses, files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..ground import Ground
 
 _OTHER_USER = "nobody"
-"""Whom models run as where root starts the trial."""
+"""The user that models run as where root starts the trial."""
 _OVER = ("completed", "failed", "cancelled")
 
 
@@ -217,7 +217,7 @@ class NodeFence(Attack):
         time.sleep(max(0.0, until - time.monotonic()))
 
     def end(self, ground: Ground) -> None:
-        """The node starts anew: what it believes of fences is gone for the attacks to come."""
+        """Restart the node, so that later attacks meet no fences of this one."""
         if self.wrongs() and ground.gpu.child is not None:
             ground.restart_gpu()
 

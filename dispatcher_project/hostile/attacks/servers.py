@@ -127,7 +127,7 @@ class LongHealth(HostileGpu):
 
 
 class BadHealth(HostileGpu):
-    """Redis is emptied meanwhile: the index must be made anew although the server's health can't be read."""
+    """Empties Redis: the index must be rebuilt although the server's health can't be read."""
 
     seconds, jobs, recovery_seconds = 3.0, 0, 20.0
     neighbour_feels = False

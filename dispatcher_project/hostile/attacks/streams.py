@@ -27,7 +27,7 @@ class ManyStreams(Attack):
     seconds = 12.0
     path = "/events"
     bounded = True
-    """Whether one key may have only so many, and is told so."""
+    """Whether the streams of one key must be limited, and refused with 429 beyond that."""
 
     def play(self, ground: Ground, until: float) -> None:
         job_id = waiting_job(ground)
