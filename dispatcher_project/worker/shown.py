@@ -26,8 +26,8 @@ class ShownRuns(bootsteps.StartStopStep):  # type: ignore[misc]
 def show_run(lease: Lease) -> None:
     """Called in the task's thread; returns at once. Flower's columns are narrow, so the job stands in one and
     where it runs in another; its search finds both (``kwargs:job_id=…``, ``args:gpu-1``)."""
-    if _eventer is None or not current_task or _eventer.mutex.locked():
-        return  # locked: somebody waits for a broker that does not answer; a job must not
+    if _eventer is None or not current_task:
+        return
     with suppress(Exception):  # the broker is away: the run matters, not who watches it
         _eventer.send(
             "task-started",

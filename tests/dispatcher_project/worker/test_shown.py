@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from dispatcher_project.worker import shown
+from dispatcher_project.worker.events import BoundedEventDispatcher
 from gpus.protocol import Lease
 
 LEASE = Lease("zimg", "gpu-1/2", "J1", "A1", 1, "zimg", "7", 5, 1, 0, 2.0)
@@ -17,7 +19,7 @@ LEASE = Lease("zimg", "gpu-1/2", "J1", "A1", 1, "zimg", "7", 5, 1, 0, 2.0)
 def test_nothing_is_told_outside_a_task_or_before_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
     shown.show_run(LEASE)
     sent: list[Any] = []
-    way = SimpleNamespace(send=lambda *args, **fields: sent.append(fields), mutex=threading.Lock())
+    way = SimpleNamespace(send=lambda *args, **fields: sent.append(fields))
     monkeypatch.setattr(shown, "_eventer", way)
     shown.show_run(LEASE)
     assert sent == []
@@ -33,16 +35,30 @@ def test_each_connection_has_its_own_way(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shown._eventer == "new one"
 
 
-def test_a_broker_that_does_not_answer_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_refuses_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **fields: Any) -> None:
         raise ConnectionError("the broker is away")
 
-    way = SimpleNamespace(send=refuse, mutex=threading.Lock())
-    monkeypatch.setattr(shown, "_eventer", way)
+    monkeypatch.setattr(shown, "_eventer", SimpleNamespace(send=refuse))
     monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
     shown.show_run(LEASE)
-    sent: list[Any] = []
-    way.send = lambda *args, **fields: sent.append(fields)
-    with way.mutex:  # somebody waits for it already
-        shown.show_run(LEASE)
-    assert sent == []
+
+
+def test_a_run_that_begins_while_a_heartbeat_is_handed_over_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Events leave by a thread of their own, so the dispatcher's mutex is never held for long."""
+    app = Celery("test")
+    told: list[Any] = []
+    app.events = SimpleNamespace(publisher=SimpleNamespace(put=lambda event, options: told.append(event)))
+    connection = SimpleNamespace(transport=SimpleNamespace(driver_type="redis"))
+    eventer = BoundedEventDispatcher(connection, app=app, enabled=False)
+    eventer.enabled, eventer.producer = True, object()
+    monkeypatch.setattr(shown, "_eventer", eventer)
+    monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
+    run = threading.Thread(target=shown.show_run, args=[LEASE])
+    with eventer.mutex:  # the heartbeat's
+        run.start()
+        run.join(0.2)
+    run.join()
+    assert [event["kwargs"] for event in told] == ["{'job_id': 'J1'}"]
