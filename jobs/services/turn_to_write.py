@@ -13,9 +13,6 @@ from contextlib import contextmanager
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-_PATIENCE_SECONDS = 20.0
-"""As long as SQLite itself would wait. Then the transaction is tried all the same: a process that keeps the
-database locked is no reason to wait longer than without turns."""
 _turn = threading.Lock()
 
 
@@ -23,7 +20,7 @@ _turn = threading.Lock()
 def turn_to_write() -> Iterator[None]:
     """Around a transaction that writes. Inside another one there is no turn to wait for."""
     if _takes_turns(connections[DEFAULT_DB_ALIAS]):
-        with _in_turn():
+        with _in_turn(_patience_seconds(connections[DEFAULT_DB_ALIAS])):
             yield
     else:
         yield
@@ -36,9 +33,16 @@ def _takes_turns(database: BaseDatabaseWrapper) -> bool:
     return database.vendor == "sqlite" and is_shared and not database.in_atomic_block
 
 
+def _patience_seconds(database: BaseDatabaseWrapper) -> float:
+    """As long as SQLite itself waits for its lock. Then the transaction is tried all the same: while another
+    process keeps the database locked, writers that each waited for all before them would get no answer in
+    time."""
+    return float(database.settings_dict["OPTIONS"]["timeout"])
+
+
 @contextmanager
-def _in_turn() -> Iterator[None]:
-    has_turn = _turn.acquire(timeout=_PATIENCE_SECONDS)
+def _in_turn(patience_seconds: float) -> Iterator[None]:
+    has_turn = _turn.acquire(timeout=patience_seconds)
     try:
         yield
     finally:

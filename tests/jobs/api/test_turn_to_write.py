@@ -18,7 +18,8 @@ from .conftest import Account, World
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={"NAME": "db.sqlite3"})
+    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={})
+    said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
     monkeypatch.setattr(turn_to_write, "connections", {"default": said})
     yield said
     assert not turn_to_write._turn.locked(), "every turn is given back"
@@ -62,10 +63,9 @@ def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> N
         raise KeyError
 
 
-def test_a_turn_that_does_not_come_stops_no_writer(
-    database: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turn_to_write, "_PATIENCE_SECONDS", 0.01)
+def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) -> None:
+    """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
+    database.settings_dict["OPTIONS"]["timeout"] = 0.01
     with turn_to_write.turn_to_write():
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
