@@ -34,6 +34,7 @@ def main() -> int:
     pipe_number, *paths = sys.argv[1:]
     end = socket.socket(fileno=int(pipe_number))
     end.set_inheritable(False)
+    os.register_at_fork(after_in_child=end.close)  # frames are this process' own to read and to write
     pipe = Pipe(end)
     try:
         models = find_models(paths)

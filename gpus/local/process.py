@@ -110,6 +110,7 @@ class ModelProcess:
             lifeline, self._lifeline = self._lifeline, -1
         if lifeline >= 0:
             os.close(lifeline)
+            self._popen.send_signal(signal.SIGCONT)  # model code may have stopped its warden
         if not wait:
             return
         try:

@@ -54,6 +54,8 @@ def _watch(pid: int, lifeline: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the worker's end ends it
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # model code of the same user can stop this process: then the worker's end wakes it
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     ended, tell = os.pipe()
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell)

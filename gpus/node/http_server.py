@@ -159,6 +159,11 @@ class _Conversation(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.callers.begin(self.connection)
+        if self.headers.defects or len(self.headers.get_all("Content-Length", [])) > 1:
+            # what follows would be read as the next request
+            self.close_connection = True
+            self._send(reply_error(400, "bad_request", "The request's head can't be read."))
+            return
         if not self.server.knows(self.headers.get("Authorization", "")):
             self.close_connection = True
             self._send(reply_error(401, "invalid_token", "Send the node's token as bearer token."))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,7 @@ from gpus.local.gpu import LocalGpu
 from gpus.local.memory import RamGauge, members
 from gpus.local.orders import Stopped, Verdicts, error_of
 from gpus.runners.base import Abort
-from tests.gpus.local.conftest import Bench
+from tests.gpus.local.conftest import MODELS, Bench
 from tests.gpus.node.caller import eventually
 
 
@@ -209,6 +212,42 @@ def test_a_process_ends_with_all_it_started_when_its_worker_lets_go_of_the_lifel
     assert not Path(f"/proc/{stays}").exists()
     assert members(session) == []
     assert bench.wild("echo") != os.getpid()
+
+
+def test_a_warden_that_model_code_stopped_ends_all_the_same(bench: Bench):
+    here = bench.path()
+    bench.wild("forks", here=str(here))
+    session = bench.gpu.session
+    assert session is not None
+    os.kill(session, signal.SIGSTOP)
+    bench.gpu.stop()
+    assert not Path(f"/proc/{here.read_text()}").exists()
+    assert bench.wild("echo")
+
+
+WORKER = """
+import sys
+from threading import Event
+from gpus.local.process import ModelProcess
+
+ready = Event()
+process = ModelProcess([sys.argv[1]], hear=lambda frame: ready.set(), gone=print, output=print)
+ready.wait()
+print(process.session, flush=True)
+Event().wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, MODELS], stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        warden = int(worker.stdout.readline())
+        os.kill(warden, signal.SIGSTOP)
+        worker.kill()
+    eventually(lambda: not members(warden))
 
 
 def test_a_load_that_fails_fails_its_run_only(bench: Bench):

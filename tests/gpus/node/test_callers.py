@@ -60,6 +60,18 @@ def test_a_length_of_thousands_of_digits_is_refused(start: Start) -> None:
     assert b" 400 " in until_closed(connect(start(), head)).partition(b"\r\n")[0]
 
 
+@pytest.mark.parametrize(
+    "line", [b"Content-Length : 36", b"Content-Length: 0\r\nContent-Length: 36", b"no header at all"]
+)
+def test_a_body_after_a_head_that_can_not_be_read_is_no_request(start: Start, line: bytes) -> None:
+    caller = start()
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\n\r\n"
+    said = until_closed(connect(caller, head + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert b" 400 " in said.partition(b"\r\n")[0]
+    assert caller.node.runs() == []
+
+
 def test_with_its_token_it_serves(start: Start) -> None:
     caller = start(token="secret")
     answer = caller.direct({"seconds": 0}, Authorization="Bearer secret")
