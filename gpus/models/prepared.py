@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
@@ -233,7 +235,6 @@ def _plan_each_time(connection: Any, **_: Any) -> None:
 connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
-_NOTHING = object()
 
 
 def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
@@ -241,17 +242,16 @@ def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
 
 
 def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
-    """Those of each row, one after the other. A value that a column has from row to row, as most of a batch
-    have, is converted once."""
-    by_field: list[list[Any]] = []
+    """Those of each row, one after the other. A value that all rows have, as in most columns of a batch, is
+    converted once."""
+    by_field: list[Sequence[Any]] = []
     for field in fields:
-        name, last, said = field.attname, _NOTHING, None
-        by_field.append(of_field := [])
-        for row in rows:
-            value = getattr(row, name)
-            if value is not last:
-                last, said = value, saved(field, value, database)
-            of_field.append(said)
+        values = list(map(attrgetter(field.attname), rows))
+        first = values[0]
+        if all(map(is_, values, repeat(first))):
+            by_field.append([saved(field, first, database)] * len(rows))
+        else:
+            by_field.append([saved(field, value, database) for value in values])
     return [value for row in zip(*by_field, strict=True) for value in row]
 
 
