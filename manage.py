@@ -2,7 +2,7 @@
 """The one command: `python3 manage.py up`, `python3 manage.py test`, and Django's own commands.
 
 Needs nothing but Python 3.11: the first call makes `.venv`, installs what constraints.txt pins and goes on
-with that environment's Python (dispatcher_project/bootstrap.py).
+with that environment's Python (dispatcher_project/supervisor/bootstrap.py).
 """
 
 import os
@@ -27,7 +27,7 @@ def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
     asks_for_help = not {"-h", "--help"}.isdisjoint(sys.argv[2:])  # answered without a dispatcher's settings
     if os.environ.get("DISPATCHER_NO_BOOTSTRAP") != "1":  # set in containers and for children of `up`
-        from dispatcher_project import bootstrap
+        from dispatcher_project.supervisor import bootstrap
 
         bootstrap.keep_bytecode()
         try:
@@ -42,7 +42,7 @@ def main() -> None:
 
         sys.exit(up(sys.argv[2:]))
     if command == "test":
-        from dispatcher_project.gate import main as gate
+        from dispatcher_project.checks import main as gate
 
         sys.exit(gate(sys.argv[2:]))
     if command == "supply":
@@ -50,11 +50,11 @@ def main() -> None:
 
         sys.exit(supply(sys.argv[2:]))
     if command == "prove":
-        from dispatcher_project.proving.main import main as prove
+        from verification.proving.main import main as prove
 
         sys.exit(prove(sys.argv[2:]))
     if command == "prove_upgrade":
-        from dispatcher_project.proving.upgrade import main as prove_upgrade
+        from verification.proving.upgrade import main as prove_upgrade
 
         sys.exit(prove_upgrade(sys.argv[2:]))
     if command == "bench":

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from . import (
-    account_pages,
-    audit_pages,
-    client_pages,
-    dead_letter_pages,
-    delivery_pages,
-    fleet_pages,
-    history_pages,
-    job_pages,
-    pause_pages,
-    server_pages,
-    version_pages,
+from admin_ui.pages import (
+    account,
+    audit,
+    clients,
+    config_versions,
+    dead_letters,
+    deliveries,
+    history,
+    jobs,
+    models,
+    pauses,
+    servers,
 )
 
 __all__ = [
-    "account_pages",
-    "audit_pages",
-    "client_pages",
-    "dead_letter_pages",
-    "delivery_pages",
-    "fleet_pages",
-    "history_pages",
-    "job_pages",
-    "pause_pages",
-    "server_pages",
-    "version_pages",
+    "account",
+    "audit",
+    "clients",
+    "dead_letters",
+    "deliveries",
+    "models",
+    "history",
+    "jobs",
+    "pauses",
+    "servers",
+    "config_versions",
 ]
 
 admin.site.index_template = "admin_ui/dashboard/overview.html"

@@ -9,11 +9,11 @@ class AdminUiConfig(AppConfig):
     def ready(self) -> None:
         import unfold.fields
 
-        from .groups import write_groups
-        from .shapes import json_block
+        from admin_ui.parts.formatting import json_block
+        from admin_ui.parts.groups import write_groups
 
         # unfold's own colours JSON by `style` attributes, which the Content-Security-Policy forbids
         unfold.fields.prettify_json = lambda value, encoder: json_block(value)
 
         # the last of our apps to migrate: by then the permissions of all others are there
-        post_migrate.connect(write_groups, sender=self, dispatch_uid="admin_ui.groups")
+        post_migrate.connect(write_groups, sender=self, dispatch_uid="admin_ui.parts.groups")

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from .flower_address import FLOWER_PREFIX
+from admin_ui.pages.flower_address import FLOWER_PREFIX
 
 _OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
 """The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
@@ -60,7 +60,7 @@ class SecurityHeaders:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self._get_response(request)
         is_flowers = request.path_info.startswith(f"/{FLOWER_PREFIX}/")
-        # what tenants made (admin_ui/job_detail.py) has a stricter one
+        # what tenants made (admin_ui/pages/job.py) has a stricter one
         answer.headers.setdefault("Content-Security-Policy", OF_FLOWER if is_flowers else STRICT)
         answer.headers["Permissions-Policy"] = PERMISSIONS
         return answer

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.virtual_fleet import VirtualFleet, VirtualJob
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.protocol import QueueAlgorithm, ServerSpec
 

@@ -31,9 +31,9 @@ from urllib.parse import urlsplit
 
 from benchmarks.suite.cpu import tree
 from benchmarks.suite.gpu import Gpu
-from dispatcher_project.proving.children import Child, Children
-from dispatcher_project.proving.system import UpSystem
 from dispatcher_project.supervisor.data_folder import ROOT
+from verification.proving.children import Child, Children
+from verification.proving.system import UpSystem
 
 SLOTS, BATCH_JOBS = 8, 100
 BURSTS = {"single": (150, 0.05), "batch": (1000, 0.01)}

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.big_fleet_load import Load, Size
 from benchmarks.databases import own_database
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
 _WHOLE = ("slots", "models", "tenants", "waiting", "models_per_pool", "slots_per_server", "slots_per_worker",
           "fleets", "seed")  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.big_fleet_meters import Ledger
-from dispatcher_project.simulation.scheduler import Event, Scheduler
 from gpus.errors import Interrupted
 from gpus.runners.base import Abort, Response
+from verification.simulation.scheduler import Event, Scheduler
 
 
 class SimulatedGpus:

@@ -20,9 +20,9 @@ from benchmarks.big_fleet_meters import (
 )
 from benchmarks.big_fleet_scripts import us_by_script
 from benchmarks.big_fleet_system import System
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.states import JobState
 
 
 def run_services(

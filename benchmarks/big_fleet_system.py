@@ -1,7 +1,7 @@
 """The dispatcher's processes under virtual time, with a database, a Valkey and a fleet that is only acted.
 
 Submits, claims, runs, group commits, renewals and sweeps are the product's own, in fibers
-(`dispatcher_project.simulation`); what a GPU does is a pause of virtual time. Nothing goes wrong here: that
+(`verification.simulation`); what a GPU does is a pause of virtual time. Nothing goes wrong here: that
 is `manage.py simulate`. Real time is what all of it costs, virtual time what the fleet does with it.
 """
 
@@ -18,19 +18,19 @@ from typing import Any
 from benchmarks.big_fleet_gpus import SimulatedGpus
 from benchmarks.big_fleet_load import BAND_NAMES, Asked, Load, Sender
 from benchmarks.big_fleet_meters import DatabaseMeter, Ledger, MeteredLeases, Sections
-from dispatcher_project.simulation.roles import FiberWorker, spread
-from dispatcher_project.simulation.scheduler import START, Process, Scheduler, VirtualClock
+from foundation import ids
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
-from jobs import ids
-from jobs.errors import Refused
+from jobs.domain.errors import Refused
 from jobs.events.announce import announce
 from jobs.models import Tenant
-from jobs.services.ports import Ports
-from jobs.services.submit import submit_batch
-from jobs.services.submit_request import SubmitRequest
+from jobs.ports import Ports
+from jobs.submission.request import SubmitRequest
+from jobs.submission.submit import submit_batch
 from jobs.sweeps.registry import Entry, sweeps
 from jobs.sweeps.runner import Runner
+from verification.simulation.roles import FiberWorker, spread
+from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
 
 HOP_SECONDS = 0.004
 """Of a wake through the broker."""

@@ -34,7 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.claim_rows import COSTS, HEADS, flatness, goals, line_of
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import Verdict
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases

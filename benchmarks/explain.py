@@ -44,7 +44,7 @@ def main() -> None:
         import django
 
         django.setup()
-        from dispatcher_project.embedded import EmbeddedValkey
+        from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
         with EmbeddedValkey(Path(folder), append_only=False) as server:
             p95, right = measure(server.url, arguments)
@@ -71,8 +71,8 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
     jobs = fill(leases, wanted)
     print(f"{wanted.waiting:,} tickets pushed in {time.perf_counter() - began:.0f} s", flush=True)
     from gpus.protocol import SystemClock
-    from jobs.services.explaining import estimate_job, explain_job
-    from jobs.services.ports import Ports
+    from jobs.operations.explain_job import estimate_job, explain_job
+    from jobs.ports import Ports
 
     ports = Ports(
         clock=SystemClock(),
@@ -117,9 +117,9 @@ def fill(leases: Any, wanted: Any) -> list[Any]:
     """The fleet and the rows in the database, all tickets in the line, all slots busy."""
     from django.utils import timezone
 
+    from foundation.ids import new_id
     from gpus.models import ModelConfig, Placement, Pool, Server
     from gpus.protocol import PoolSpec, Ticket
-    from jobs.ids import new_id
     from jobs.models import Job, Tenant
 
     pool = Pool.objects.create(name=POOL, fleet="bench")

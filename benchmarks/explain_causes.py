@@ -35,7 +35,7 @@ def main() -> None:
         django.setup()
         from django.core.management import call_command
 
-        from dispatcher_project.embedded import EmbeddedValkey
+        from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
         call_command("migrate", verbosity=0)
         with EmbeddedValkey(Path(folder), append_only=False) as server:

@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease, PoolSpec, ReleaseMode, ServerSpec, Ticket
 from jobs.explain.decide import explain

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite.cpu import cpu_seconds, tree
-from dispatcher_project.proving.memory import resident_bytes
 from dispatcher_project.supervisor.data_folder import DataFolder, default_folder
+from verification.proving.memory import resident_bytes
 
 SECONDS = 60.0
 UP, ALL = "up", "all"

@@ -128,13 +128,13 @@ def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
     from django.db import transaction
     from django.utils import timezone
 
+    from foundation.ids import new_id
     from jobs import transitions
-    from jobs.ids import new_id
+    from jobs.domain.retry import Ending, RetryPolicy
+    from jobs.domain.states import JobState
+    from jobs.index_rebuild.waiting_jobs import waiting_tickets
     from jobs.models import Attempt, Job, Tenant
-    from jobs.retry import Ending, RetryPolicy
-    from jobs.states import JobState
     from jobs.sweeps import deadlines, due_retries
-    from jobs.sweeps.line import waiting_tickets
 
     tenant = Tenant.objects.order_by("pk").values_list("pk", flat=True)[0]
     policy = RetryPolicy()
@@ -189,9 +189,9 @@ def _purge_rows(meter: Any, parts: int) -> dict[str, Any]:
     """The real sweep, at a time when the first part is older than is kept."""
     from django.conf import settings
 
-    from jobs.closings import CURSOR
     from jobs.models import SweepRun
-    from jobs.services.ports import Ports
+    from jobs.ports import Ports
+    from jobs.reports.ended_events import CURSOR
     from jobs.sweeps import retention
 
     SweepRun.objects.update_or_create(name=CURSOR, defaults={"at": FIRST, "note": str(10**12)})

@@ -12,7 +12,7 @@ SCHEMA = "parted"
 
 
 def bounds_of(parts: int) -> list[str]:
-    from jobs.ids import lowest_id
+    from foundation.ids import lowest_id
 
     return [lowest_id((FIRST + timedelta(days=DAYS * part / parts)).timestamp()) for part in range(parts)]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import django
 from a2wsgi import WSGIMiddleware
 
-from dispatcher_project.heap import loaded_for_good
+from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
@@ -27,12 +27,12 @@ def make_application() -> Any:
     from django.conf import settings
 
     from admin_ui.security_headers import SecureAnswers
-    from jobs.api.clerk import answer_together
-    from jobs.api.door import SubmitDoor
-    from jobs.api.front import AsyncFront
-    from jobs.api.overdue import SiteInTime, unless_given_up
-    from jobs.api.request_headers import Utf8Handler
-    from jobs.api.tenant_shares import FairThreads
+    from dispatcher_project.web.asgi_gateway import AsyncFront
+    from dispatcher_project.web.batch_handler import answer_together
+    from dispatcher_project.web.request_headers import Utf8Handler
+    from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
+    from dispatcher_project.web.submit_batcher import SubmitDoor
+    from dispatcher_project.web.tenant_shares import FairThreads
     from jobs.events.hub import EventHub
 
     threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
@@ -64,8 +64,8 @@ def begin_presence() -> Callable[[], None]:
     """Write this web process's sign of life every few seconds; call the returned function to end it."""
     from gpus.models import Process
     from jobs.api import refusals
-    from jobs.services.ports import production_ports
-    from jobs.services.presence import Presence
+    from jobs.execution.presence import Presence
+    from jobs.ports import production_ports
 
     presence = Presence(production_ports(), Process.Kind.WEB, each_step=refusals.write)
     presence.start()

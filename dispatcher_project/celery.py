@@ -10,11 +10,11 @@ from celery import Celery
 from celery.signals import setup_logging
 from django.conf import settings
 
-from dispatcher_project.broker import register_transports
+from dispatcher_project.celery_transport.broker import register_transports
 from dispatcher_project.settings.celery import broker_url, celery_settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
-os.environ.setdefault("FLOWER_CONF", str(Path(__file__).with_name("flower_config.py")))
+os.environ.setdefault("FLOWER_CONF", str(Path(__file__).parent / "celery_transport" / "flower_config.py"))
 
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")  # Django's checks load every view into each process
 if given := os.environ.get("CELERY_BROKER_URL"):
@@ -24,7 +24,9 @@ if given := os.environ.get("CELERY_BROKER_URL"):
 register_transports()
 
 app = Celery(
-    "dispatcher", amqp="dispatcher_project.broker:Amqp", events="dispatcher_project.worker.events:Events"
+    "dispatcher",
+    amqp="dispatcher_project.celery_transport.broker:Amqp",
+    events="dispatcher_project.celery_transport.events:Events",
 )
 app.conf.update(celery_settings(settings.BROKER_URL, sentinel_master=settings.BROKER_SENTINEL_MASTER))
 

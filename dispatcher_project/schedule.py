@@ -17,7 +17,7 @@ from celery.beat import Scheduler
 from django.conf import settings
 
 from dispatcher_project.supervisor.notify import ALIVE, notify
-from jobs import wake
+from jobs import wakes
 
 TICK_SECONDS = 1.0
 _STDERR = 2
@@ -41,7 +41,7 @@ def say_alive() -> Callable[[], object]:
     address = settings.DISPATCHER.health_port
     if not address:
         return lambda: notify(ALIVE)
-    from dispatcher_project.worker.health import Health, HealthPort, Loop, broker_answers
+    from dispatcher_project.celery_transport.health import Health, HealthPort, Loop, broker_answers
 
     loop = Loop()
     HealthPort(Health(loop, needs={"broker": broker_answers}), address).start(watchdog=False)
@@ -63,7 +63,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]
     def __init__(
         self,
         *args: Any,
-        send: Callable[[], object] = lambda: wake.wake_sweep("tick"),
+        send: Callable[[], object] = lambda: wakes.wake_sweep("tick"),
         say: Callable[[], object] | None = None,
         promise: Callable[[], object] = tick_or_end,
         clock: Callable[[], float] = time.monotonic,

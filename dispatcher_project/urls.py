@@ -7,14 +7,14 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
 from admin_ui.dashboard.urls import dashboard_urls
-from admin_ui.flower_address import ADMIN_PATH
-from admin_ui.flower_page import flower_urls
-from admin_ui.sign_in_page import sign_in
+from admin_ui.pages.flower import flower_urls
+from admin_ui.pages.flower_address import ADMIN_PATH
+from admin_ui.pages.sign_in import sign_in
 from gpus.api.urls import registry_urls
+from jobs import ports
 from jobs.api.documents import Document, Swagger
 from jobs.api.unknown import unknown_route
 from jobs.api.urls import control_urls, dead_letter_urls, queue_urls, root_urls
-from jobs.services import ports
 
 admin.autodiscover()
 

@@ -7,13 +7,13 @@ import os
 
 import django
 
-from dispatcher_project.heap import loaded_for_good
+from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
 with loaded_for_good():
     django.setup(set_prefix=False)
 
-    from jobs.api.request_headers import Utf8Handler
+    from dispatcher_project.web.request_headers import Utf8Handler
 
     application = Utf8Handler()

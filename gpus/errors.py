@@ -1,6 +1,6 @@
 """What can go wrong on the way to a GPU, and what each kind costs.
 
-An error knows its price, so that deciding (``jobs/retry.py``) is a look at its attributes and never a
+An error knows its price, so that deciding (``jobs/domain/retry.py``) is a look at its attributes and never a
 look at a message. The table is in ``docs/failures.md``.
 """
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gpus.kinds import ModelType
+from gpus.model_types import ModelType
 
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""

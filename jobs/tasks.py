@@ -1,4 +1,4 @@
-"""What Celery messages call: one service each, named where the messages leave (`jobs.wake`)."""
+"""What Celery messages call: one service each, named where the messages leave (`jobs.wakes`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
 
-from jobs import wake
+from jobs import wakes
 
 if TYPE_CHECKING:
-    from jobs.services.dispatch import WorkReport
+    from jobs.execution.dispatch import WorkReport
 
 MOST_NAMED = 20
 """Of a task's failed jobs: what Flower is told stays small."""
@@ -21,15 +21,15 @@ class JobFailed(Exception):
     """The one job of this task did not complete; its row says what follows. Flower shows it as a failure."""
 
 
-@shared_task(name=wake.WORK, throws=(JobFailed,), ignore_result=True)
+@shared_task(name=wakes.WORK, throws=(JobFailed,), ignore_result=True)
 def work(pool: str, host: str | None = None) -> dict[str, Any]:
     """Claims and runs jobs of this pool; a real GPU job is a task of its own. Returns what Flower shows."""
-    from jobs.services.worker import current_worker
+    from jobs.execution.gpu_worker import current_worker
 
     return shown(current_worker().work(pool, host))
 
 
-@shared_task(name=wake.SWEEP, ignore_result=True, send_events=False)
+@shared_task(name=wakes.SWEEP, ignore_result=True, send_events=False)
 def sweep(name: str) -> dict[str, Any]:
     """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted. Flower does not list
     them: one each second would push the jobs out of its view; their ages are in the admin and in /metrics."""
@@ -38,10 +38,10 @@ def sweep(name: str) -> dict[str, Any]:
     return run_sweep(name)
 
 
-@shared_task(name=wake.DELIVER, ignore_result=True)
+@shared_task(name=wakes.DELIVER, ignore_result=True)
 def deliver(callback_id: str) -> None:
     """Says that there are callbacks to send; which ones are next, their worker decides."""
-    from jobs.services.callback_delivery import current_delivery_worker
+    from jobs.operations.callback_delivery import current_delivery_worker
 
     current_delivery_worker().nudge(callback_id)
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from django.db import transaction
 
+from foundation.ids import new_id
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import REDIS, ClockReport
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from jobs import transitions
-from jobs.ids import new_id
 from jobs.models import Job, Tenant
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.test import TransactionTestCase
 
-from dispatcher_project.embedded import EmbeddedValkey, find_valkey
-from dispatcher_project.heap import collect_seldom
+from dispatcher_project.celery_transport.gc_tuning import collect_seldom
+from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
 from tests.emptying import delete_rows, end_other_sessions, let_be_emptied
 
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
@@ -102,12 +102,12 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
 def nothing_remembered() -> None:
     """Reads are remembered for seconds, which is longer than most tests, by numbers that the next test's rows
     have too; and that a busy machine's Redis was slow, by a clock that the next test may not go by."""
-    from gpus import queries
-    from jobs import queries as job_queries
+    from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.services import limits, quotas, rough_counts, slow_redis
+    from jobs.limits import approximate_counts, gpu_quotas, redis_breaker, tenant_limits
+    from jobs.reports import jobs as job_queries
 
-    for one in (queries, job_queries, limits, quotas, rough_counts, slow_redis):
+    for one in (queries, job_queries, tenant_limits, gpu_quotas, approximate_counts, redis_breaker):
         one.forget()
     authentication.forget_keys()
 
@@ -115,11 +115,11 @@ def nothing_remembered() -> None:
 @pytest.fixture
 def all_remembered(nothing_remembered: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test has read it need not read again, however slow the machine is."""
-    from gpus import queries
+    from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.services import limits, quotas
+    from jobs.limits import gpu_quotas, tenant_limits
 
-    for one in (queries, limits, quotas, authentication):
+    for one in (queries, tenant_limits, gpu_quotas, authentication):
         monkeypatch.setattr(one, "REMEMBER_SECONDS", 3600.0)
 
 

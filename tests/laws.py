@@ -1,11 +1,11 @@
-"""Every scenario ends with `assert_laws`; the laws themselves are dispatcher_project/laws.py."""
+"""Every scenario ends with `assert_laws`; the laws themselves are verification/laws.py."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher_project.laws import check_laws
-from jobs.services.ports import Ports
+from jobs.ports import Ports
+from verification.laws import check_laws
 
 __all__ = ["assert_laws", "check_laws"]
 

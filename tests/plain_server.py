@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ != "__main__":
-    from dispatcher_project.embedded import die_with_parent
+    from dispatcher_project.supervisor.embedded import die_with_parent
     from tests.ports import free_port
 
 LONGEST_SECONDS = 120.0

@@ -13,9 +13,9 @@ from typing import Any
 
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey
-from dispatcher_project.proving.sentinel import MASTER, NAMES, SentinelValkeys
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.ports import free_port
+from verification.proving.sentinel import MASTER, NAMES, SentinelValkeys
 
 NEVER_SECONDS = 600.0
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import JobState
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World, world  # noqa: F401 (the fixture)
 from tests.laws import assert_laws, check_laws

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from admin_ui.shapes import seconds
-from jobs.history import Line
-from jobs.rollups import Counts, Sums, percentile
+from admin_ui.parts.formatting import seconds
+from jobs.reports.history import Line
+from jobs.reports.rollups import Counts, Sums, percentile
 
 HEIGHT = 100.0
 WIDTH = 10.0

@@ -12,15 +12,15 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
-from admin_ui.operating import LATER, actor
+from admin_ui.actions.operations import LATER, actor
 from gpus.models import Pause
 from gpus.protocol import DesiredState, slot_name
-from gpus.services import controls, quarantine
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.registry import Registered
+from gpus.registry import controls, quarantine
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import Registered
+from jobs import ports
 from jobs.models import Tenant
-from jobs.services import ports
-from jobs.services.tenants import pause_tenant, resume_tenant
+from jobs.operations.tenants import pause_tenant, resume_tenant
 
 from .pages import require
 

@@ -10,14 +10,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from admin_ui.navigation import tidy_index
+from admin_ui.pages.navigation import tidy_index
 from gpus.models import QuarantinedSlot, Server
-from jobs.fleet import fleet_snapshot
-from jobs.history import WINDOWS, recent_history
-from jobs.line import queue_snapshot
+from jobs import ports
+from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Job
-from jobs.services import ports
-from jobs.states import JobState
+from jobs.reports.fleet import fleet_snapshot
+from jobs.reports.history import WINDOWS, recent_history
+from jobs.reports.queue_report import queue_snapshot
 from jobs.sweeps import TICK, sweep_ages
 
 from .pages import QUEUES, pause_of_system, require, window_of

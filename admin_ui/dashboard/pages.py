@@ -10,15 +10,15 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from gpus.fleet import CellState
 from gpus.models import Pause, Pool
-from gpus.queries import pauses
+from gpus.registry.queries import pauses
+from gpus.reports.fleet import CellState
+from jobs import ports
 from jobs.events.handover import PULSE_HEADER, offered
-from jobs.fleet import SERVERS_PER_PAGE, fleet_snapshot
-from jobs.history import WINDOWS, Window, recent_history
-from jobs.line import QueueSnapshot, queue_snapshot
-from jobs.queries import named
-from jobs.services import ports
+from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot
+from jobs.reports.history import WINDOWS, Window, recent_history
+from jobs.reports.jobs import named
+from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
 
 from .words import SWITCHES
 

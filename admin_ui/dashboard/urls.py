@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from admin_ui.flower_address import ADMIN_PATH
+from admin_ui.pages.flower_address import ADMIN_PATH
 
 from . import controls, overview, pages
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpus.fleet import CellState
 from gpus.protocol import DesiredState
+from gpus.reports.fleet import CellState
 
 CELL_ICONS = {
     CellState.FREE: "radio_button_unchecked",

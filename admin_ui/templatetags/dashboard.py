@@ -11,9 +11,9 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from admin_ui.dashboard import charts, words
-from gpus.fleet import CellState
-from jobs.fleet import FleetSnapshot, LiveAttempt
-from jobs.history import Line, Window
+from gpus.reports.fleet import CellState
+from jobs.reports.fleet import FleetSnapshot, LiveAttempt
+from jobs.reports.history import Line, Window
 
 register = template.Library()
 register.filter("age", words.age)

@@ -1,4 +1,4 @@
-"""`admin_ui.shapes` for templates."""
+"""`admin_ui.parts.formatting` for templates."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from admin_ui import shapes
+from admin_ui.parts import formatting
 
 register = template.Library()
 
 
 @register.filter
 def seconds(value: float | None) -> str:
-    return shapes.seconds(value)
+    return formatting.seconds(value)
 
 
 @register.filter
 def job_state(state: str) -> SafeString:
-    return shapes.badge(state, shapes.JOB_LABELS)
+    return formatting.badge(state, formatting.JOB_LABELS)
 
 
 @register.filter
 def attempt_state(state: str) -> SafeString:
-    return shapes.badge(state, shapes.ATTEMPT_LABELS)
+    return formatting.badge(state, formatting.ATTEMPT_LABELS)
 
 
 @register.filter
 def callback_state(state: str) -> SafeString:
-    return shapes.badge(state, shapes.CALLBACK_LABELS)
+    return formatting.badge(state, formatting.CALLBACK_LABELS)
 
 
 @register.filter

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import claim, claim_rows
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .suite import Suite
 

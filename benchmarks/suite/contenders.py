@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from dispatcher_project.embedded import EmbeddedValkey
-from dispatcher_project.proving.children import Child
-from dispatcher_project.proving.system import UpSystem
 from dispatcher_project.settings.dispatcher import DispatcherSettings
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from verification.proving.children import Child
+from verification.proving.system import UpSystem
 
 from .ground import CannotMeasure, Ground, tail_of
 from .peers import Peer

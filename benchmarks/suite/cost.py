@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dispatcher_project.proving.terminal import say
-from jobs.states import JobState
+from jobs.domain.states import JobState
+from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .cpu import cpu_seconds

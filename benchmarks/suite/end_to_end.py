@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .figures import spread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .suite import Suite
 from .utilisation import run_jobs

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher_project.proving.children import Child, Children
+from verification.proving.children import Child, Children
 
 from .slot_log import Run
 

@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dispatcher_project.embedded import EmbeddedValkey
-from dispatcher_project.proving.children import Children
-from dispatcher_project.proving.ports import free_ports
-from dispatcher_project.proving.postgresql import OwnPostgresql
-from dispatcher_project.proving.system import CannotProve, clean_environment
 from dispatcher_project.supervisor import guard
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from verification.proving.children import Children
+from verification.proving.ports import free_ports
+from verification.proving.postgresql import OwnPostgresql
+from verification.proving.system import CannotProve, clean_environment
 
 from .gpu import Gpu
 

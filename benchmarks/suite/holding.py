@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.handlers import RunContext
+from gpu_host.handlers import RunContext
 
 
 class Waits:

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from benchmarks.idle import ALL, SECONDS, look_on
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .suite import Suite
 

@@ -10,9 +10,9 @@ from importlib import import_module
 from types import FrameType
 from typing import Any
 
-from dispatcher_project.proving.children import Silent
-from dispatcher_project.proving.terminal import say
 from dispatcher_project.supervisor.data_folder import ROOT
+from verification.proving.children import Silent
+from verification.proving.terminal import say
 
 from .gpu import NotDone
 from .ground import CannotMeasure, Ground

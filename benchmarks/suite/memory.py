@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from dispatcher_project.proving.memory import resident_bytes
-from dispatcher_project.proving.terminal import say
+from verification.proving.memory import resident_bytes
+from verification.proving.terminal import say
 
 from .gpu import NotDone
 from .suite import Suite

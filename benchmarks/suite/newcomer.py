@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .figures import medians

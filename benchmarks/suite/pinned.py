@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from dispatcher_project.proving.children import Child
-from dispatcher_project.proving.terminal import say
+from verification.proving.children import Child
+from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .figures import spread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .cpu import cpu_seconds
 from .suite import Suite

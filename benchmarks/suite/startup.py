@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .ground import CannotMeasure

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher_project.proving.children import Child
-from dispatcher_project.proving.terminal import say
 from dispatcher_project.supervisor.signs import port_is_open
+from verification.proving.children import Child
+from verification.proving.terminal import say
 
 from .contenders import DISPATCHER, Dispatcher
 from .figures import medians, ratio, spread

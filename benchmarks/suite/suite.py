@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dispatcher_project.proving.terminal import say
+from verification.proving.terminal import say
 
 from .contenders import Contender, Dispatcher, Scripted
 from .ground import Ground

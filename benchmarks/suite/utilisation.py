@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher_project.proving.children import Silent
-from dispatcher_project.proving.terminal import say
+from verification.proving.children import Silent
+from verification.proving.terminal import say
 
 from .contenders import DISPATCHER, Contender, Job
 from .cpu import cpu_seconds

@@ -38,7 +38,7 @@ UNFOLD: dict[str, Any] = {
         "show_search": True,
         "command_search": False,
         "show_all_applications": False,
-        "navigation": "admin_ui.navigation.side_bar",
+        "navigation": "admin_ui.pages.navigation.side_bar",
     },
     "COLORS": lambda request: {},  # in colors.css: here they would become an inline style sheet
 }

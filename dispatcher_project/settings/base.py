@@ -76,12 +76,14 @@ INSTALLED_APPS = [
     "jobs",
     *(("admin_ui",) if PAGES else ()),
     "dispatcher_project",
+    "benchmarks",
+    "verification",
 ]
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "admin_ui.security_headers.SecurityHeaders",
-    "jobs.api.request_headers.CheckedHeaders",
+    "dispatcher_project.web.request_headers.CheckedHeaders",
     "admin_ui.admin_hosts.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -92,7 +94,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
-    "admin_ui.busy_pages.PasswordsBusyMiddleware",
+    "admin_ui.pages.busy.PasswordsBusyMiddleware",
 ]
 
 ROOT_URLCONF = "dispatcher_project.urls"
@@ -126,7 +128,7 @@ _POSTGRESQL_PATIENCE = {
 
 
 _PREPARE_AFTER = 5
-"""Executions of a statement of `gpus.models.prepared` after which PostgreSQL keeps it. Poolers that hand a
+"""Executions of a statement of `foundation.database.statements` after which PostgreSQL keeps it. Poolers that hand a
 connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
 
 
@@ -183,6 +185,6 @@ STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before th
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
-PASSWORD_HASHERS = ["jobs.services.passwords.BoundedHasher"]
+PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from admin_ui.flower_address import FLOWER_PREFIX
-from dispatcher_project.embedded import answers_ping, require_valkey, valkey_command
-from gpus.node.config import TOKEN_VARIABLE
+from admin_ui.pages.flower_address import FLOWER_PREFIX
+from dispatcher_project.supervisor.embedded import answers_ping, require_valkey, valkey_command
+from gpu_host.node.config import TOKEN_VARIABLE
 
 from .data_folder import DataFolder
 from .signs import LOOPBACK, http_says_ok, port_is_open
@@ -147,7 +147,7 @@ def plan_of_up(
         ChildSpec(
             "flower",
             (
-                python, "-m", "dispatcher_project.flower_socket", str(ports.flower.fileno()),
+                python, "-m", "dispatcher_project.celery_transport.flower_socket", str(ports.flower.fileno()),
                 "--app", "dispatcher_project", "flower",
             ),
             with_flower,
@@ -196,7 +196,7 @@ def _demo(folder: DataFolder, environment: Mapping[str, str], port: int) -> Chil
         (
             sys.executable,
             "-m",
-            "gpus.node.demo",
+            "gpu_host.node.demo",
             "--port-base",
             str(port),
             "--move",

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatcher_project.embedded import die_with_parent
+from dispatcher_project.supervisor.embedded import die_with_parent
 
 from .notify import NotifySocket
 from .spec import ChildSpec

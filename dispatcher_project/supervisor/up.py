@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from admin_ui.flower_address import ADMIN_PATH, FLOWER_PREFIX
+from admin_ui.pages.flower_address import ADMIN_PATH, FLOWER_PREFIX
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
@@ -29,7 +29,7 @@ _FLOWER_PORT = 5555
 _DEMO_PORT = 9001
 _LAST_PORT = 65535
 _ADMIN = "admin"
-DEMO_MODELS = "gpus.local.demo_models"
+DEMO_MODELS = "gpu_host.local.demo_models"
 _NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
            a new one: python3 manage.py changepassword {_ADMIN}"""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dispatcher_project.bootstrap import locked
+from dispatcher_project.supervisor.bootstrap import locked
 
 
 class NotAudited(Exception):

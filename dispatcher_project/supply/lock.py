@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from dispatcher_project.bootstrap import locked
+from dispatcher_project.supervisor.bootstrap import locked
 
 from .lock_file import PLATFORMS, PYTHONS, Pin, is_supported, read_pins
 from .project import extras as extras_of

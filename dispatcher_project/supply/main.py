@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dispatcher_project.bootstrap import ROOT
+from dispatcher_project.supervisor.bootstrap import ROOT
 
 from .project import extras as extras_of
 

@@ -51,9 +51,9 @@ def _count(ended: Mapping[str, int]) -> None:
     """Django is set up by now: the application was loaded."""
     from django.db import connection
 
-    from jobs import tallies
+    from jobs.reports import counters
 
-    tallies.add_by_code_if_possible(tallies.Name.WEB_ENDED, ended)
+    counters.add_by_code_if_possible(counters.Name.WEB_ENDED, ended)
     connection.close()
 
 

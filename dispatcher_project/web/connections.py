@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpus.client_network import network_of
+from foundation.client_network import network_of
 
 from .limits import WebLimits
 

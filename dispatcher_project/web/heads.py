@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gpus.api.problems import MEDIA_TYPE, Problem
+from foundation.http_api.problems import MEDIA_TYPE, Problem
 
 from .limits import WebLimits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from http import HTTPStatus
 
-from gpus.api.problems import MEDIA_TYPE, Problem
+from foundation.http_api.problems import MEDIA_TYPE, Problem
 
 RETRY_SECONDS = 2.0
 

@@ -8,12 +8,12 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.openapi import described
+from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.parameters import allow_only, text_parameter, text_schema
 from gpus.models import AuditEntry
 
 from .base import RegistryView
-from .openapi import described
-from .pages import PARAMETERS, CursorPages
-from .parameters import allow_only, text_parameter, text_schema
 
 _FILTERS = ("actor", "target", "action")
 _MAX_LENGTH = 200

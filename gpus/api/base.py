@@ -11,16 +11,16 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from foundation.http_api.json_body import check, compiled
+from foundation.http_api.problems import FieldError, Problem, validation_problem
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import unknown_model
 from gpus.runners.base import Transport
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.registry import unknown_model
 
-from .json_body import check, compiled
 from .permissions import IsOperator
-from .problems import FieldError, Problem, validation_problem
 from .schemas import NAME
 
 Answer = TypeVar("Answer")

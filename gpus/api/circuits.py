@@ -5,12 +5,12 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import allow_only
+from gpus.health.circuits import all_circuits, reset_circuit
 from gpus.protocol import CircuitKind
-from gpus.services.circuits import all_circuits, reset_circuit
 
 from .base import MODEL, SERVER, RegistryView, actor, model_name, refusing, server_name
-from .openapi import described
-from .parameters import allow_only
 
 _CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
 

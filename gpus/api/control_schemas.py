@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpus.models import Pause
 from gpus.protocol import CircuitKind, CircuitState, DesiredState
-from gpus.services.registry import MAX_SLOTS
+from gpus.registry.registry import MAX_SLOTS
 
 from .schemas import NAME, TIME, Schema, object_of
 

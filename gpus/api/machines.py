@@ -10,14 +10,14 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
 from gpus.models import Server
 from gpus.protocol import DesiredState
-from gpus.services.machines import switch_machine, unknown_machine
+from gpus.registry.machines import switch_machine, unknown_machine
 
 from .base import MACHINE, RegistryView, actor, is_name, problem_of_refusal, read_body, refusing
-from .json_body import compiled
 from .machine_schemas import machine_change
-from .openapi import described
 from .servers import servers_json
 
 

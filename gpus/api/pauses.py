@@ -9,13 +9,13 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
 from gpus.models import Pause
-from gpus.services.controls import Changed, pause, resume
+from gpus.registry.controls import Changed, pause, resume
 
 from .base import MODEL, RegistryView, actor, model_name, read_optional_body, refusing
 from .control_schemas import pause_body
-from .json_body import compiled
-from .openapi import described
 
 WAITING = (
     "Nothing of it is started any more. What runs goes on, what is submitted waits, and keeps its place."

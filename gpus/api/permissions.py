@@ -7,7 +7,7 @@ from typing import Any
 
 from rest_framework.permissions import BasePermission
 
-from .problems import Problem
+from foundation.http_api.problems import Problem
 
 _READS = {"HEAD": "GET", "OPTIONS": "GET"}
 

@@ -9,13 +9,13 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.services.quarantine import free_slot, open_quarantines, quarantine_json
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import allow_only
+from gpus.registry.quarantine import free_slot, open_quarantines, quarantine_json
 
 from .base import SERVER, RegistryView, actor, read_optional_body, refusing, server_name
 from .control_schemas import free_body
-from .json_body import compiled
-from .openapi import described
-from .parameters import allow_only
 
 _INDEX = OpenApiParameter(
     "index",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.models.names import NAME_PATTERN
+from foundation.names import NAME_PATTERN
+from gpus.health.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
 from gpus.protocol import ModelType
-from gpus.services.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
-from gpus.services.model_fields import defaults
-from gpus.services.registry import MAX_SLOTS
+from gpus.registry.model_fields import defaults
+from gpus.registry.registry import MAX_SLOTS
 
 Schema = dict[str, Any]
 MAX_SECONDS = 31_536_000

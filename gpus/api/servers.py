@@ -13,19 +13,19 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.parameters import allow_only, choice_parameter, text_parameter, text_schema
+from gpus.health.observed import Observed, observe
 from gpus.models import Server
 from gpus.protocol import DesiredState
-from gpus.services.controls import change_server
-from gpus.services.mirror import LeasesOf, read_paused
-from gpus.services.observed import Observed, observe
-from gpus.services.registry import remove_server
+from gpus.registry.controls import change_server
+from gpus.registry.index_sync import LeasesOf, read_paused
+from gpus.registry.registry import remove_server
 
 from .base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
 from .control_schemas import server_change
-from .json_body import compiled
-from .openapi import described
-from .pages import PARAMETERS, CursorPages
-from .parameters import allow_only, choice_parameter, text_parameter, text_schema
 
 _STATES = [state.value for state in DesiredState]
 

@@ -10,14 +10,14 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import allow_only, whole_parameter
+from gpus.health.pinned_servers import BEAT_SECONDS
 from gpus.leasing.beats import TELEMETRY_KEPT
 from gpus.leasing.values import Measured
 from gpus.models import Server
-from gpus.services.pinned import BEAT_SECONDS
 
 from .base import SERVER, RegistryView, server_name, unknown_server
-from .openapi import described
-from .parameters import allow_only, whole_parameter
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)
 DEFAULT_SECONDS = 300

@@ -9,16 +9,16 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.parameters import allow_only
 from gpus.models import ConfigVersion, ModelConfig
-from gpus.services.controls import revert_model
-from gpus.services.registry import unknown_model
+from gpus.registry.controls import revert_model
+from gpus.registry.registry import unknown_model
 
 from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
 from .control_schemas import revert_body
-from .json_body import compiled
-from .openapi import described
-from .pages import PARAMETERS, CursorPages
-from .parameters import allow_only
 from .views import config_json
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpus.leasing import wire
+from gpus.leasing import codec
 from gpus.leasing.values import Beat, Measured
 
 TELEMETRY_KEPT = 720
@@ -19,7 +19,7 @@ class Beats:
     """A part of `store.RedisLeases`."""
 
     def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
-        wire.check_names(server)
+        codec.check_names(server)
         history = "" if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
         self._run("beat", server, json.dumps(said, separators=(",", ":")), history, TELEMETRY_KEPT)
 
@@ -27,11 +27,11 @@ class Beats:
         found: dict[str, Beat] = {}
         for first in range(0, len(servers), _BEATS_PER_CALL):
             some = servers[first : first + _BEATS_PER_CALL]
-            found |= wire.read_beats(some, self._run("beats", *some))
+            found |= codec.read_beats(some, self._run("beats", *some))
         return found
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
-        return wire.read_telemetry(self._run("telemetry", server, round(within_seconds * 1_000_000)))
+        return codec.read_telemetry(self._run("telemetry", server, round(within_seconds * 1_000_000)))
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         raise NotImplementedError

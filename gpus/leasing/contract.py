@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gpus.errors import Verdict
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from gpus.leasing import wire
+from gpus.leasing import codec
 from gpus.leasing.values import SpareSlots, Tokens
 
 
@@ -13,13 +13,13 @@ class FrontDoor:
     """A part of `store.RedisLeases`."""
 
     def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
-        wire.check_names(tenant)
+        codec.check_names(tenant)
         request = uuid.uuid4().hex
-        return wire.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
+        return codec.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
 
     def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
-        wire.check_names(pool, tenant, *models)
-        return wire.read_spare(self._run("spare_slots", pool, tenant, *models))
+        codec.check_names(pool, tenant, *models)
+        return codec.read_spare(self._run("spare_slots", pool, tenant, *models))
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         raise NotImplementedError

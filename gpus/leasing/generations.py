@@ -6,7 +6,7 @@ import math
 import uuid
 from collections.abc import Sequence
 
-from gpus.leasing import wire
+from gpus.leasing import codec
 from gpus.protocol import Lease
 
 REBUILD_SILENCE_SECONDS = 6
@@ -45,12 +45,12 @@ class Generations:
         return bool(self._run("wipe", owner, max_keys))
 
     def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
-        held_us: wire.Arg = "" if held_seconds is None else int(held_seconds * 1e6)
-        return bool(self._run("restore_lease", self._lease_us, *wire.lease_args(lease), held_us))
+        held_us: codec.Arg = "" if held_seconds is None else int(held_seconds * 1e6)
+        return bool(self._run("restore_lease", self._lease_us, *codec.lease_args(lease), held_us))
 
     def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
         for first in range(0, len(got), _SHARES_PER_CALL):
-            args: list[wire.Arg] = []
+            args: list[codec.Arg] = []
             for priority, tenant, seconds in got[first : first + _SHARES_PER_CALL]:
                 args += (priority, tenant, seconds)
             self._run("restore_shares", pool, *args)
@@ -58,5 +58,5 @@ class Generations:
     def open_generation(self, owner: str, *, none_held: bool = False) -> str:
         return str(self._run("open_generation", owner, uuid.uuid4().hex, "1" if none_held else ""))
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         raise NotImplementedError

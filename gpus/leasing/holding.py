@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from gpus.leasing import wire
+from gpus.leasing import codec
 from gpus.protocol import Lease, LeaseRef
 
 _LEASES_PER_CALL = 100
@@ -27,7 +27,7 @@ class Holding:
         ours, lost = [*leases, *settling, *followers], list[LeaseRef]()
         for first in range(0, len(ours), _LEASES_PER_CALL):
             piece = ours[first : first + _LEASES_PER_CALL]
-            args = chain.from_iterable(map(wire.lease_args, piece))
+            args = chain.from_iterable(map(codec.lease_args, piece))
             running = max(0, len(leases) - first)
             ending = max(0, len(leases) + len(settling) - first) - running
             gone = self._run("renew", worker, self._lease_us, running, ending, *args)
@@ -35,10 +35,10 @@ class Holding:
         return lost
 
     def is_held(self, ref: LeaseRef) -> bool:
-        return bool(self._run("is_held", *wire.ref_args(ref)))
+        return bool(self._run("is_held", *codec.ref_args(ref)))
 
     def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
-        return wire.read_lease(self._run("granted", worker, attempt_id))
+        return codec.read_lease(self._run("granted", worker, attempt_id))
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         raise NotImplementedError

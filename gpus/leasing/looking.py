@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpus.leasing import wire
-from gpus.leasing.outlook import MOST_SERVERS, Outlook, read_outlook
+from gpus.leasing import codec
+from gpus.leasing.queue_forecast import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.values import PoolDepth, SlotView
 from gpus.protocol import Ticket
 
@@ -21,15 +21,15 @@ class Looking:
     def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
         views: list[SlotView] = []
         for first in range(0, len(servers), _SERVERS_PER_CALL):
-            views += map(wire.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
+            views += map(codec.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
         return views
 
     def depth(self, pool: str) -> PoolDepth:
-        return wire.read_depth(pool, self._run("depth", pool))
+        return codec.read_depth(pool, self._run("depth", pool))
 
     def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
-        wire.check_tickets(pool, [ticket])
-        known = wire.ticket_args(ticket) if is_waiting else ("", *wire.ticket_args(ticket)[1:])
+        codec.check_tickets(pool, [ticket])
+        known = codec.ticket_args(ticket) if is_waiting else ("", *codec.ticket_args(ticket)[1:])
         return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
 
     def next_jobs(self, pool: str, most: int) -> list[str]:
@@ -38,5 +38,5 @@ class Looking:
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model, tenant))
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         raise NotImplementedError

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
-from gpus.leasing import keys, wire
+from gpus.leasing import codec, keys
 from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
 from gpus.leasing.front_door import FrontDoor
@@ -101,14 +101,14 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
     # -- the registry --------------------------------------------------------------------------------
 
     def configure_pool(self, pool: PoolSpec) -> None:
-        wire.check_names(pool.name)
+        codec.check_names(pool.name)
         patience_us = _us(pool.affinity_patience_seconds)
         self._run("configure_pool", pool.name, pool.algorithm.value, patience_us, self._head_start_us)
 
     def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
-        wire.check_names(server.name, server.pool, *server.models)
+        codec.check_names(server.name, server.pool, *server.models)
         models = "".join(f"{model}," for model in sorted(set(server.models)))
-        return wire.read_wakes(
+        return codec.read_wakes(
             self._run(
                 "configure_server", server.name, server.pool, server.slots, server.desired.value,
                 server.host or "", f",{models}",
@@ -119,18 +119,18 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         self._run("forget_server", server)
 
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
-        wire.check_names(*(tenant.name for tenant in tenants))
+        codec.check_names(*(tenant.name for tenant in tenants))
         wakes: list[Wakes] = []
         for first in range(0, len(tenants), _TICKETS_PER_CALL):
-            args = chain.from_iterable(map(wire.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
-            wakes += wire.read_wakes(self._run("set_tenants", *args))
+            args = chain.from_iterable(map(codec.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
+            wakes += codec.read_wakes(self._run("set_tenants", *args))
         return tuple(wakes)
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
     ) -> tuple[Wakes, ...]:
-        wire.check_names(pool, *tenants)
-        return wire.read_wakes(self._run("set_paused_tenants", pool, reason.value, *tenants))
+        codec.check_names(pool, *tenants)
+        return codec.read_wakes(self._run("set_paused_tenants", pool, reason.value, *tenants))
 
     # -- the line ------------------------------------------------------------------------------------
 
@@ -138,26 +138,26 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         results: list[PushResult] = []
         wakes: list[Wakes] = []
         failing: frozenset[str] = frozenset()
-        wire.check_tickets(pool, tickets)
+        codec.check_tickets(pool, tickets)
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
             args = chain.from_iterable(
-                (*wire.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
+                (*codec.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
                 for ticket in tickets[first : first + _TICKETS_PER_CALL]
             )
-            pushed = wire.read_pushed(self._run("push", pool, *args))
+            pushed = codec.read_pushed(self._run("push", pool, *args))
             results += pushed.results
             wakes += pushed.wakes
             failing |= pushed.failing
         return Pushed(tuple(results), tuple(wakes), failing)
 
     def remove(self, pool: str, ticket: Ticket) -> bool:
-        return bool(self._run("remove", pool, *wire.ticket_args(ticket)))
+        return bool(self._run("remove", pool, *codec.ticket_args(ticket)))
 
     def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
         found: list[bool] = []
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
             some = tickets[first : first + _TICKETS_PER_CALL]
-            args = chain.from_iterable(wire.ticket_args(ticket) for ticket in some)
+            args = chain.from_iterable(codec.ticket_args(ticket) for ticket in some)
             found += [bool(flag) for flag in self._run("has_tickets", pool, *args)]
         return found
 
@@ -172,14 +172,14 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         host: str | None = None,
         warm: Sequence[str] | None = None,
     ) -> Lease | None:
-        told = wire.warm_arg(warm)
-        answer: wire.Answer = wire.ASK_AGAIN
-        while answer == wire.ASK_AGAIN:
+        told = codec.warm_arg(warm)
+        answer: codec.Answer = codec.ASK_AGAIN
+        while answer == codec.ASK_AGAIN:
             answer = self._run("claim", pool, worker, attempt_id, host or "", self._lease_us, told)
-        return wire.read_lease(answer)
+        return codec.read_lease(answer)
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
-        return bool(self._run("take_over", *wire.ref_args(ref), worker, new_epoch, self._lease_us))
+        return bool(self._run("take_over", *codec.ref_args(ref), worker, new_epoch, self._lease_us))
 
     def release(
         self,
@@ -199,46 +199,46 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         seconds = "" if gpu_seconds is None else gpu_seconds
         rest_us = "" if rest_seconds is None else _us(rest_seconds)
         if mode is ReleaseMode.ADOPT:
-            self._run("hand_over", *wire.ref_args(ref), worker, rest_us, _ADOPTION_REST_CAP_US)
+            self._run("hand_over", *codec.ref_args(ref), worker, rest_us, _ADOPTION_REST_CAP_US)
             return None
         if mode is ReleaseMode.FREE:
-            self._run("give_back", *wire.ref_args(ref), worker, gpu_seconds or 0, rest_us)
+            self._run("give_back", *codec.ref_args(ref), worker, gpu_seconds or 0, rest_us)
             return None
-        return wire.read_lease(
+        return codec.read_lease(
             self._run(
-                "release", *wire.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
-                self._lease_us, verdict.value, *self._circuit_rules, wire.warm_arg(warm),
-                *(wire.lease_args(begun) if begun else ()),
+                "release", *codec.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
+                self._lease_us, verdict.value, *self._circuit_rules, codec.warm_arg(warm),
+                *(codec.lease_args(begun) if begun else ()),
             )
         )  # fmt: skip
 
     def reserve(
         self, ref: LeaseRef, *, worker: str, next_attempt_id: str, warm: Sequence[str] | None = None
     ) -> Lease | None:
-        told = wire.warm_arg(warm)
-        return wire.read_lease(self._run("reserve", *wire.ref_args(ref), worker, next_attempt_id, told))
+        told = codec.warm_arg(warm)
+        return codec.read_lease(self._run("reserve", *codec.ref_args(ref), worker, next_attempt_id, told))
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         if not refs:
             return ()
-        return wire.read_wakes(self._run("settled", *chain.from_iterable(map(wire.ref_args, refs))))
+        return codec.read_wakes(self._run("settled", *chain.from_iterable(map(codec.ref_args, refs))))
 
     # -- repair --------------------------------------------------------------------------------------
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
-        return [wire.read_expired(row) for row in self._run("expired", limit, self._gap_us, self._lease_us)]
+        return [codec.read_expired(row) for row in self._run("expired", limit, self._gap_us, self._lease_us)]
 
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
-        return bool(self._run("resolve_expired", *wire.ref_args(ref), verdict.value))
+        return bool(self._run("resolve_expired", *codec.ref_args(ref), verdict.value))
 
     def keep(self, ref: LeaseRef) -> bool:
-        return bool(self._run("keep", *wire.ref_args(ref), self._lease_us))
+        return bool(self._run("keep", *codec.ref_args(ref), self._lease_us))
 
     def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
         self._run("quarantine", slot, attempt_id, pool)
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
-        return wire.read_wakes(self._run("free_slot", slot))
+        return codec.read_wakes(self._run("free_slot", slot))
 
     def last_lease_change_seconds(self, server: str) -> float:
         """Infinite if none ever began there."""
@@ -250,20 +250,20 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
 
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
         models, found = self._run("circuits", pool, *servers)
-        return Circuits(wire.read_circuits(models), wire.read_circuits(found))
+        return Circuits(codec.read_circuits(models), codec.read_circuits(found))
 
     def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
         was_open, wakes = self._run("reset_circuit", kind.value, name, pool)
-        return bool(was_open), wire.read_wakes(wakes)
+        return bool(was_open), codec.read_wakes(wakes)
 
     def fill(self) -> tuple[Wakes, ...]:
         pools = self._run("pools")
         wakes: list[Wakes] = []
         for first in range(0, len(pools), _POOLS_PER_CALL):
-            wakes += wire.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
+            wakes += codec.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
 
-    def _run(self, script: str, *args: wire.Arg) -> wire.Answer:
+    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         if script not in _OF_HOLDERS and (why := self._refusal()):
             raise LayoutNotInUse(why)
         return self._scripts.run(script, *args)

@@ -184,7 +184,7 @@ class Beat:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a pinned worker measured, and how long ago it told. reading: JSON values, as
-    `gpus.local.telemetry.measure` makes them."""
+    `gpu_host.local.telemetry.measure` makes them."""
 
     age_seconds: float
     reading: Mapping[str, Any]

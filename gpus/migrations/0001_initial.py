@@ -2,7 +2,7 @@
 
 import django.core.validators
 import django.db.models.deletion
-import gpus.models.names
+import foundation.names
 from django.db import migrations, models
 
 
@@ -17,8 +17,8 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Pool',
             fields=[
-                ('name', gpus.models.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
-                ('fleet', gpus.models.names.NameField(default='main', help_text='Redis hash tag: the unit of sharding.', max_length=64, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('name', foundation.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('fleet', foundation.names.NameField(default='main', help_text='Redis hash tag: the unit of sharding.', max_length=64, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('algorithm', models.CharField(choices=[('fair', 'fair'), ('fifo', 'fifo')], default='fair', help_text='fair: tenants take turns by GPU-seconds. fifo: one line for everybody. Switching is live.', max_length=8)),
                 ('affinity_patience_seconds', models.FloatField(default=30.0, help_text='How long the head of the line may wait for a slot to stay with its warm model.')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='ModelConfig',
             fields=[
-                ('name', gpus.models.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('name', foundation.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('model_type', models.CharField(choices=[('sync', 'sync'), ('async', 'async')], default='sync', max_length=8)),
                 ('poll_endpoint_template', models.CharField(blank=True, default=None, max_length=500, null=True)),
                 ('id_field', models.CharField(blank=True, default=None, max_length=100, null=True)),
@@ -53,7 +53,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Server',
             fields=[
-                ('name', gpus.models.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('name', foundation.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('slots', models.PositiveIntegerField(default=1)),
                 ('desired', models.CharField(choices=[('on', 'on'), ('draining', 'draining'), ('off', 'off')], default='on', help_text='on · draining: no new leases · off: no new leases, what runs is stopped and waits again.', max_length=8)),
                 ('host', models.CharField(blank=True, default=None, help_text='Pinned: only the worker on this host drives it.', max_length=200, null=True)),

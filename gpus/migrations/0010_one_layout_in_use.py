@@ -2,7 +2,7 @@
 
 import django.core.validators
 import django.db.models.functions.datetime
-import gpus.models.names
+import foundation.names
 from django.db import migrations, models
 
 
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='FleetIndex',
             fields=[
-                ('fleet', gpus.models.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('fleet', foundation.names.NameField(max_length=64, primary_key=True, serialize=False, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('layout', models.PositiveSmallIntegerField(db_default=6, default=6)),
                 ('next_layout', models.PositiveSmallIntegerField(blank=True, null=True)),
                 ('switch', models.CharField(blank=True, db_default='', default='', max_length=32)),

@@ -3,9 +3,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from foundation.names import NameField
 from gpus.protocol import FIRST_LAYOUT
-
-from .names import NameField
 
 
 class FleetIndex(models.Model):

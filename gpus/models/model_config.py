@@ -3,9 +3,8 @@ from __future__ import annotations
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from foundation.names import NameField
 from gpus.protocol import ModelSpec, ModelType
-
-from .names import NameField
 
 
 class ModelConfig(models.Model):

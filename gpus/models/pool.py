@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from foundation.names import NameField
 from gpus.protocol import PoolSpec, QueueAlgorithm
-
-from .names import NameField
 
 
 class Pool(models.Model):

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from django.db import models
 
+from foundation.names import NameField, validate_name
 from gpus.protocol import DesiredState, ServerSpec
-
-from .names import NameField, validate_name
 
 
 class Server(models.Model):

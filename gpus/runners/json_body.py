@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus import foreign_json
+from foundation import foreign_json
 from gpus.errors import RunFailed
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
-from gpus.json_text import JsonText
+from foundation.json_text import JsonText
 from gpus.runners.base import Finished
 
 T = TypeVar("T")

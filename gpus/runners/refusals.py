@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from gpu_host.handlers.errors import MAX_TRACEBACK
 from gpus.errors import (
     AccessForbidden,
     BadInput,
@@ -20,9 +21,8 @@ from gpus.errors import (
     ServerLost,
     StaleFence,
 )
-from gpus.handlers.errors import MAX_TRACEBACK
-from gpus.handlers.gpu_words import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
+from gpus.runners.gpu_error_texts import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.json_body import Unreadable, read_json
 
 MAX_MESSAGE = 500

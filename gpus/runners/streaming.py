@@ -13,8 +13,8 @@ from dataclasses import replace
 from http.client import HTTPException, HTTPResponse
 from typing import Protocol
 
+from foundation.pace import Pace
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
-from gpus.local.pace import Pace
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, connect, reason
 from gpus.runners.transport import AROUND_BYTES, check_whole, request_head, send, split_url

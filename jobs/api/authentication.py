@@ -17,12 +17,12 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+from foundation.http_api.problems import Problem
+from foundation.ttl_cache import Remembered
 from gpus.api.permissions import require_permission
-from gpus.api.problems import Problem
-from gpus.remember import Remembered
+from jobs.domain.scopes import ALL, EVERYBODYS, Scope
 from jobs.models import ApiKey
-from jobs.queries import Principal
-from jobs.scopes import ALL, EVERYBODYS, Scope
+from jobs.reports.jobs import Principal
 
 log = structlog.get_logger()
 

@@ -8,15 +8,15 @@ from typing import Any, cast
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from gpus.api.problems import Problem
+from foundation.http_api.problems import Problem
+from jobs import ports as wiring
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
+from jobs.domain.scopes import Scope
 from jobs.models import Job
-from jobs.queries import Principal, find_job, jobs_visible_to, may_see_details, may_see_payloads
-from jobs.scopes import Scope
-from jobs.services import ports as wiring
-from jobs.services.ports import Ports
+from jobs.ports import Ports
+from jobs.reports.jobs import Principal, find_job, jobs_visible_to, may_see_details, may_see_payloads
 
 
 class JobView(APIView):

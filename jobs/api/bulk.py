@@ -9,13 +9,13 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
 from gpus.api.base import actor, read_body
-from gpus.api.json_body import compiled
-from gpus.api.openapi import described
 from jobs.api.bulk_schemas import bulk_body
 from jobs.api.dead_letters import OperatorView
 from jobs.api.job_filters import body_filter
-from jobs.services.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
 
 _SERVICES = {Deed.CANCEL: cancel_jobs, Deed.RETRY: retry_jobs, Deed.DISMISS: dismiss_jobs}
 _REFUSALS = (403,)

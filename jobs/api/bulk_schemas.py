@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpus.api.parameters import text_schema
+from foundation.http_api.parameters import text_schema
 from gpus.api.schemas import Schema, object_of
-from jobs.services.bulk import AT_MOST
-from jobs.services.standing import FIRST_PRIORITY, LAST_PRIORITY
-from jobs.states import JobState
+from jobs.domain.states import JobState
+from jobs.operations.bulk import AT_MOST
+from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY
 
 FINGERPRINT: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _TIME: Schema = {"type": "string", "format": "date-time", "maxLength": 64}

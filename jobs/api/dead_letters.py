@@ -10,22 +10,22 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
-from gpus.api.json_body import compiled
-from gpus.api.openapi import described
 from gpus.api.permissions import IsOperator
-from gpus.api.problems import FieldError, validation_problem
 from jobs.api.base import JobView, job_summaries, require_visible, shown_job, visible_job
 from jobs.api.bulk_schemas import retry_body
 from jobs.api.job_filters import PARAMETERS as FILTERS
 from jobs.api.job_filters import body_filter, query_filter
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import JOB_ID, flag_parameter
-from jobs.failures import GROUPS, dead_letter_groups
-from jobs.job_filter import JobFilter
-from jobs.queries import dead_letters
-from jobs.services.bulk import Deed, count, retry_jobs
-from jobs.services.operate import dismiss_dead_letter, retry_dead_letter
+from jobs.operations.bulk import Deed, count, retry_jobs
+from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
+from jobs.reports.failures import GROUPS, dead_letter_groups
+from jobs.reports.job_filter import JobFilter
+from jobs.reports.jobs import dead_letters
 
 
 class OperatorView(JobView):

@@ -13,10 +13,10 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views import csrf, defaults
 from rest_framework import exceptions
 
-from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
+from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
 from gpus.errors import LeasingUnavailable
 from jobs.api import refusals
-from jobs.errors import Refused
+from jobs.domain.errors import Refused
 
 log = structlog.get_logger()
 

@@ -9,16 +9,16 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.openapi import described
-from gpus.api.problems import validation_problem
+from foundation.http_api.openapi import described
+from foundation.http_api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.representations import starts_json
 from jobs.api.submit import PacedView
 from jobs.api.submit_form import ENVELOPE_BYTES, submit_errors
-from jobs.services.explaining import Explanation, estimate_job, explain_job
-from jobs.services.submit_checks import check_request
-from jobs.services.submit_request import read_request
+from jobs.operations.explain_job import Explanation, estimate_job, explain_job
+from jobs.submission.checks import check_request
+from jobs.submission.request import read_request
 
 
 class ExplainJob(JobView):

@@ -10,11 +10,11 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from gpus import queries as registry
+from foundation.probes import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
-from jobs.services import ports as wiring
-from jobs.services.probes import Probes
+from gpus.registry import queries as registry
+from jobs import ports as wiring
 from jobs.sweeps import TICK, sweep_ages
 
 _migrated = False

@@ -10,7 +10,7 @@ from typing import Any
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from gpus.api.problems import FieldError, Problem, parameter_problem, validation_problem
+from foundation.http_api.problems import FieldError, Problem, parameter_problem, validation_problem
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.parameters import (
     NO_TIME,
@@ -20,8 +20,8 @@ from jobs.api.parameters import (
     read_time,
     text_parameter,
 )
-from jobs.job_filter import JobFilter
-from jobs.states import JobState
+from jobs.domain.states import JobState
+from jobs.reports.job_filter import JobFilter
 
 PARAMETERS = (
     OpenApiParameter("model", TEXT),

@@ -11,8 +11,8 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.openapi import REFUSALS, described, reference
-from gpus.api.problems import MEDIA_TYPE, FieldError, Problem
+from foundation.http_api.openapi import REFUSALS, described, reference
+from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
 from jobs.api.base import (
     JobView,
     job_summaries,
@@ -34,12 +34,12 @@ from jobs.api.parameters import (
     time_parameter,
     wait_parameter,
 )
+from jobs.domain.scopes import Scope
+from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.news import done_event, read_news
-from jobs.queries import list_jobs, may_see_details, may_see_payloads
-from jobs.scopes import Scope
-from jobs.services.operate import CancelOutcome, cancel_job, slot_held_until
-from jobs.states import JobState, is_final
+from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
+from jobs.reports.jobs import list_jobs, may_see_details, may_see_payloads
 
 _STATUSES = [state.value for state in JobState]
 _EVENT_ID = re.compile(r"[0-9]{1,9}\Z")

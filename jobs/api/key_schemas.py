@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpus.api.schemas import NAME, TIME, Schema, object_of
+from jobs.domain.scopes import Scope
 from jobs.models import ApiKey
-from jobs.scopes import Scope
-from jobs.services.keys import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
+from jobs.operations.api_keys import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 
 _TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time", "maxLength": 64}
 _SCOPES: Schema = {

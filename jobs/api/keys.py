@@ -11,17 +11,17 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.problems import FieldError, Problem, validation_problem
 from gpus.api.base import actor, read_optional_body
-from gpus.api.json_body import compiled
-from gpus.api.openapi import described
-from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api import key_schemas
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import NO_TIME, read_time
 from jobs.api.tenants import TENANT, tenant_row
 from jobs.models import ApiKey
-from jobs.services.keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
-from jobs.services.tenants import renew_webhook_secret
+from jobs.operations.api_keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.operations.tenants import renew_webhook_secret
 
 _PREFIX = OpenApiParameter("prefix", str, OpenApiParameter.PATH, description="As the list shows it.")
 

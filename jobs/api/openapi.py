@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.api.openapi import OPTIONAL_BODY
+from foundation.http_api.openapi import OPTIONAL_BODY
 from jobs.api.schemas import components
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpus.api.pages import PARAMETERS, CursorPages
+from foundation.http_api.pages import PARAMETERS, CursorPages
 
 __all__ = ["PARAMETERS", "JobPages"]
 

@@ -9,21 +9,21 @@ from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from gpus.api.json_body import check, compiled
-from gpus.api.parameters import (
+from foundation.http_api.json_body import check, compiled
+from foundation.http_api.parameters import (
     allow_only,
     choice_parameter,
     text_parameter,
     text_schema,
     whole_parameter,
 )
-from gpus.api.plain_check import plain
-from gpus.api.problems import FieldError, Problem, parameter_problem
+from foundation.http_api.plain_check import plain
+from foundation.http_api.problems import FieldError, Problem, parameter_problem
+from foundation.ids import ID_LENGTH
 from jobs.api.bulk_schemas import FINGERPRINT
 from jobs.api.schemas import IDEMPOTENCY_KEY
-from jobs.ids import ID_LENGTH
-from jobs.queries import ATTEMPTS_SHOWN
-from jobs.services.submit_request import NO_TIME, read_time
+from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.submission.request import NO_TIME, read_time
 
 __all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
 

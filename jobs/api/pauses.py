@@ -5,16 +5,16 @@ from __future__ import annotations
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus import queries as fleet_queries
+from foundation.http_api.openapi import described
 from gpus.api.base import actor
-from gpus.api.openapi import described
 from gpus.api.pauses import WAITING, read_reason, switched_json
 from gpus.models import Pause
+from gpus.registry import queries as fleet_queries
 from jobs.api.dead_letters import OperatorView
 from jobs.api.representations import pause_json
 from jobs.api.tenants import TENANT, tenant_row
-from jobs.queries import named
-from jobs.services.tenants import pause_tenant, resume_tenant
+from jobs.operations.tenants import pause_tenant, resume_tenant
+from jobs.reports.jobs import named
 
 
 class Pauses(OperatorView):

@@ -8,15 +8,15 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.openapi import described
-from gpus.api.problems import FieldError, Problem, validation_problem
+from foundation.http_api.openapi import described
+from foundation.http_api.problems import FieldError, Problem, validation_problem
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
-from jobs.errors import AttemptOver, TooManyPushes
-from jobs.services.attempts import accept_push
-from jobs.services.push_admission import Admitted, admit_push
-from jobs.services.push_refusals import count_refused
-from jobs.services.push_tokens import attempt_of_token
+from jobs.domain.errors import AttemptOver, TooManyPushes
+from jobs.execution.push_admission import Admitted, admit_push
+from jobs.execution.push_tokens import attempt_of_token
+from jobs.execution.pushed_results import accept_push
+from jobs.reports.push_refusals import count_refused
 
 TOKEN_HEADER = "X-Callback-Token"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jobs.services.rates import Rate
+from jobs.limits.rate_limits import Rate
 
 NAME = '"submits"'
 

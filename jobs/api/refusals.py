@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from time import monotonic
 
-from gpus.api.problems import COME_AGAIN_STATUSES, Problem
-from jobs import tallies
+from foundation.http_api.problems import COME_AGAIN_STATUSES, Problem
+from jobs.reports import counters
 
 WRITE_SECONDS = 10.0
 _lock = threading.Lock()
@@ -29,4 +29,4 @@ def write(*, now: bool = False) -> None:
         if not _counts or (not now and monotonic() < _written_at + WRITE_SECONDS):
             return
         counts, _counts, _written_at = _counts, Counter(), monotonic()
-    tallies.add_by_code_if_possible(tallies.Name.REQUESTS_REFUSED, counts)
+    counters.add_by_code_if_possible(counters.Name.REQUESTS_REFUSED, counts)

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from gpus.api.problems import FieldError, Problem
+from foundation.http_api.problems import FieldError, Problem
 from gpus.leasing.values import StartsIn
 from gpus.models import Pause
-from jobs.disclosure import shown_error, shown_evidence
-from jobs.errors import Refused
+from jobs.domain.disclosure import shown_error, shown_evidence
+from jobs.domain.errors import Refused
 from jobs.models import Attempt, Job
-from jobs.queries import SHOWN_ATTEMPTS, last_attempts
-from jobs.services.submitted import Submitted
+from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
+from jobs.submission.outcomes import Submitted
 
 API_ROOT = "/api/v1"
 
@@ -31,7 +31,7 @@ def summary_json(
     job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
 ) -> dict[str, Any]:
     """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
-    are read unless they came with the job. in_full: with what only operators read (`jobs.disclosure`)."""
+    are read unless they came with the job. in_full: with what only operators read (`jobs.domain.disclosure`)."""
     shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,

@@ -9,10 +9,10 @@ from gpus.api import machine_schemas as machines
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
 from jobs.api import bulk_schemas, key_schemas, tenant_schemas, worker_schemas
-from jobs.queries import ATTEMPTS_SHOWN
-from jobs.services.submit_request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
-from jobs.services.submitted import Outcome, WaitReason
-from jobs.states import AttemptState, JobState
+from jobs.domain.states import AttemptState, JobState
+from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.submission.outcomes import Outcome, WaitReason
+from jobs.submission.request import MAX_TAG_LENGTH, MAX_TAGS, QUEUE, REJECT
 
 _TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time"}
 _DEADLINE: Schema = {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MAX_SECONDS}

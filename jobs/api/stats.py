@@ -8,16 +8,16 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus import queries as registry
-from gpus.api.openapi import described
+from foundation.http_api.openapi import described
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
+from gpus.registry import queries as registry
 from jobs.api.base import JobView, principal_of
-from jobs.line import depths_by_pool, working
-from jobs.queries import Principal, Waiting, waiting_by_model_and_tenant
-from jobs.services.limits import limits_of
-from jobs.services.ports import Ports
+from jobs.limits.tenant_limits import limits_of
+from jobs.ports import Ports
+from jobs.reports.jobs import Principal, Waiting, waiting_by_model_and_tenant
+from jobs.reports.queue_report import depths_by_pool, working
 
 
 class Stats(JobView):

@@ -8,25 +8,25 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.json_body import expect_body
-from gpus.api.openapi import described
-from gpus.api.problems import validation_problem
+from foundation.http_api.json_body import expect_body
+from foundation.http_api.openapi import described
+from foundation.http_api.problems import validation_problem
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import IDEMPOTENCY, PREFER, idempotency_key
 from jobs.api.representations import batch_item_json
 from jobs.api.submit_answer import admitted, answer_submit, read_submit
 from jobs.api.submit_form import ENVELOPE_BYTES, batch_errors, read_item
-from jobs.errors import Refused
+from jobs.domain.errors import Refused
+from jobs.domain.scopes import Scope
 from jobs.events.handover import offered
-from jobs.scopes import Scope
-from jobs.services.rates import Admission, admit
-from jobs.services.submit import submit_batch, submit_job
-from jobs.services.submit_request import fingerprint
-from jobs.services.submitted import Item
+from jobs.limits.rate_limits import Admission, admit
+from jobs.submission.outcomes import Item
+from jobs.submission.request import fingerprint
+from jobs.submission.submit import submit_batch, submit_job
 
 _MAX_BATCH_BYTES = 32 * 1024 * 1024
 ADMISSION_KEY = "dispatcher.admission"
-"""In a request's ASGI scope: its tokens were taken already (`jobs.api.door`)."""
+"""In a request's ASGI scope: its tokens were taken already (`dispatcher_project.web.submit_batcher`)."""
 
 
 class PacedView(JobView):

@@ -1,5 +1,5 @@
 """From a submit's body to what is done, and from what became of it to the answer: shared by the view
-(`jobs.api.submit`) and by the door that takes many at once (`jobs.api.door`), so that both say the same.
+(`jobs.api.submit`) and by the door that takes many at once (`dispatcher_project.web.submit_batcher`), so that both say the same.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from gpus.api.problems import validation_problem
+from foundation.http_api.problems import validation_problem
 from jobs.api.errors import refusal_problem
 from jobs.api.parameters import preferred_wait
 from jobs.api.rate_headers import rate_headers
 from jobs.api.representations import job_json, job_url, submitted_json
 from jobs.api.submit_form import submit_errors
-from jobs.errors import Refused
+from jobs.domain.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor
-from jobs.queries import Principal, find_job, may_see_details, may_see_payloads
-from jobs.services.rates import Admission
-from jobs.services.submit_request import SubmitRequest, read_request
-from jobs.services.submitted import Item, Outcome
+from jobs.limits.rate_limits import Admission
+from jobs.reports.jobs import Principal, find_job, may_see_details, may_see_payloads
+from jobs.submission.outcomes import Item, Outcome
+from jobs.submission.request import SubmitRequest, read_request
 
 
 @dataclass(frozen=True, slots=True)

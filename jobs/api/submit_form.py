@@ -7,14 +7,14 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from gpus.api.json_body import check, compiled
-from gpus.api.plain_check import Plain, plain
-from gpus.api.problems import FieldError
-from gpus.canonical import canonical_json
+from foundation.canonical_json import canonical_json
+from foundation.http_api.json_body import check, compiled
+from foundation.http_api.plain_check import Plain, plain
+from foundation.http_api.problems import FieldError
 from jobs.api import schemas
 from jobs.api.parameters import NO_TIME, read_time
-from jobs.errors import Refused
-from jobs.services.submit_request import MAX_METADATA_BYTES, SubmitRequest, read_request
+from jobs.domain.errors import Refused
+from jobs.submission.request import MAX_METADATA_BYTES, SubmitRequest, read_request
 
 ENVELOPE_BYTES = 64 * 1024
 """What a submit's body may have besides its payload."""

@@ -12,16 +12,16 @@ from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.problems import FieldError, Problem, validation_problem
 from gpus.api.base import actor, is_name, read_body
-from gpus.api.json_body import compiled
-from gpus.api.openapi import described
-from gpus.api.pages import PARAMETERS, CursorPages
-from gpus.api.problems import FieldError, Problem, validation_problem
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
 from jobs.api.tenant_schemas import tenant_change
 from jobs.models import Tenant
-from jobs.services.tenant_rules import CHANGEABLE, change_rules
+from jobs.operations.tenant_limits import CHANGEABLE, change_rules
 
 
 class TenantPages(CursorPages):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 
-from gpus.api.problems import Problem
+from foundation.http_api.problems import Problem
 from jobs.api.errors import answer
 
 

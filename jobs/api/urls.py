@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from jobs.api.queue_position import ChangePriority, RunNext
+
 from .bulk import CancelJobs, DismissDeadLetters, RetryJobs
 from .dead_letters import DeadLetter, DeadLetterGroups, DeadLetters, RetryDeadLetter, RetryDeadLetters
 from .explain import EstimateJob, ExplainJob
@@ -11,7 +13,6 @@ from .keys import Keys, RevokeKey, RotateKey, WebhookSecret
 from .metrics import metrics
 from .pauses import Pauses, PauseTenant, ResumeTenant
 from .push import PushResult
-from .standing import ChangePriority, RunNext
 from .stats import Stats
 from .submit import Submit, SubmitBatch
 from .tenants import TenantRules, Tenants

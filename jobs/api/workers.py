@@ -7,10 +7,10 @@ from typing import Any
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from gpus.api.openapi import described
+from foundation.http_api.openapi import described
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
-from jobs.services.workers import WorkerRow, workers
+from jobs.reports.workers import WorkerRow, workers
 
 
 class Workers(OperatorView):

@@ -21,10 +21,10 @@ from django.db import transaction
 from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Length
 
-from gpus.models import prepared
-from gpus.models.one_trip import one_trip
-from gpus.models.prepared import value
-from gpus.services.audit import record
+from foundation.database import statements
+from foundation.database.pipeline import one_trip
+from foundation.database.statements import value
+from gpus.registry.audit import record
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
 
 from . import circuits
@@ -97,9 +97,9 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
             taken.append(one)
         for one in taken:
             held = {"tries": one.tries, "next_at": one.held_until, "sending_until": one.held_until}
-            prepared.change(Callback, held, pk=one.id)
+            statements.change(Callback, held, pk=one.id)
             line = CallbackTry(callback_id=one.id, number=one.number, at=now, error=_UNRECORDED)
-            prepared.insert(line)
+            statements.insert(line)
     return taken, refused
 
 
@@ -110,10 +110,10 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
     with one_trip(), transaction.atomic():
         for (taken, outcome), (_, change) in zip(sent, ends, strict=True):
             told = {"status_code": outcome.status, "error": outcome.error, "duration_ms": outcome.duration_ms}
-            prepared.change(CallbackTry, told, callback=taken.id, number=taken.number, at=taken.at)
+            statements.change(CallbackTry, told, callback=taken.id, number=taken.number, at=taken.at)
             # a replay by hand that came meanwhile has taken the row out of this try's hands
             mine = {"pk": taken.id, "next_at": taken.held_until, "state": Callback.State.PENDING}
-            prepared.change(Callback, change | {"sending_until": None}, **mine)
+            statements.change(Callback, change | {"sending_until": None}, **mine)
         _tell_circuits(sent, now)
     for (taken, outcome), (end, _) in zip(sent, ends, strict=True):
         log = _log.bind(callback_id=taken.id, job_id=taken.job_id)
@@ -169,8 +169,8 @@ def _due(ids: Sequence[Any]) -> QuerySet[Any, Any]:
     )
 
 
-_read_due = prepared.ReadAmong((Callback, "id"), rows=_due)
-_body = prepared.Read(
+_read_due = statements.ReadAmong((Callback, "id"), rows=_due)
+_body = statements.Read(
     lambda: Callback.objects.filter(id=value(Callback, "id")).values_list("body", flat=True)
 )
 

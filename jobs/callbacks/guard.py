@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import quote, urlsplit
 
-from jobs.errors import CallbackUrlRefused
+from jobs.domain.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 
 from .addresses import Address, is_allowed, literal_addresses

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from gpus import json_text
-from gpus.models.columns import new_row
-from jobs.disclosure import shown_error
-from jobs.ids import new_id
+from foundation import json_text
+from foundation.database.row_codec import new_row
+from foundation.ids import new_id
+from jobs.domain.disclosure import shown_error
+from jobs.domain.states import JobState
 from jobs.models import Callback, Job
-from jobs.states import JobState
 
 from .guard import receiver_of
 

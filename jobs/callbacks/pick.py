@@ -15,8 +15,8 @@ from typing import Any
 
 from django.db import connection
 
-from gpus.models import prepared
-from gpus.models.columns import saved
+from foundation.database import statements
+from foundation.database.row_codec import saved
 from jobs.models import Callback, ReceiverCircuit
 
 from .guard import receiver_of
@@ -65,10 +65,10 @@ SELECT * FROM (
 ) AS part
 """
 
-_longest_due = prepared.Read(
+_longest_due = statements.Read(
     lambda: (
         Callback.objects.filter(
-            state=Callback.State.PENDING, next_at__lte=prepared.value(Callback, "next_at")
+            state=Callback.State.PENDING, next_at__lte=statements.value(Callback, "next_at")
         )
         .order_by("next_at")
         .values_list("tenant_id", flat=True)[:LONGEST_DUE]

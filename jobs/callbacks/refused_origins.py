@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from gpus import queries as registry
+from gpus.registry import queries as registry
 
 from .addresses import Address, embedded, literal_addresses
 

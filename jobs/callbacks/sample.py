@@ -8,9 +8,9 @@ from datetime import datetime
 
 from django.db import transaction
 
-from gpus.services.audit import record
-from gpus.services.secrets import SecretUnreadable
-from jobs.ids import new_id
+from foundation.ids import new_id
+from foundation.secrets import SecretUnreadable
+from gpus.registry.audit import record
 from jobs.models import Tenant
 
 from .guard import check_callback_url

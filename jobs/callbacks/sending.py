@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django.conf import settings
 
-from jobs.errors import CallbackUrlRefused
+from jobs.domain.errors import CallbackUrlRefused
 
 from .guard import read_url
 from .pinned_post import Answer, post

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from gpus.services.secrets import decrypt, encrypt
+from foundation.secrets import decrypt, encrypt
 from jobs.models import Tenant
 
 from .signing import new_secret

@@ -9,9 +9,9 @@ from typing import Any
 
 from django.db.models import Q
 
-from jobs.disclosure import shown_event
+from jobs.domain.disclosure import shown_event
+from jobs.domain.states import JobState, is_final
 from jobs.models import Event, Job
-from jobs.states import JobState, is_final
 
 CARRY_OUTPUT = frozenset({"partial"})
 """Kinds of events with a part of a result in them."""
@@ -31,7 +31,7 @@ class SeenEvent:
 
     def as_sse(self, *, with_output: bool, in_full: bool) -> bytes:
         """One event of a `text/event-stream`. with_output: whether its reader may see results. in_full: and
-        what only operators read (`jobs.disclosure`)."""
+        what only operators read (`jobs.domain.disclosure`)."""
         shown = shown_event(self.data, in_full=in_full)
         data = json.dumps(shown_data(self.type, shown, with_output=with_output))
         return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()

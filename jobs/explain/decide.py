@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpus.plurals import counted
+from foundation.plurals import counted
+from jobs.domain.states import JobState, is_final
 from jobs.explain.limits import held_back, refused_at_the_door
 from jobs.explain.passing import passed_over
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
-from jobs.states import JobState, is_final
 
 NO_WORKER_SECONDS = 10.0
 """A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import StartsIn
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jobs.errors import ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
+from jobs.domain.errors import ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Snapshot
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpus.leasing.outlook import Outlook
-from jobs.errors import Refused
-from jobs.states import JobState
+from gpus.leasing.queue_forecast import Outlook
+from jobs.domain.errors import Refused
+from jobs.domain.states import JobState
 
 
 class Later(StrEnum):

@@ -2,8 +2,8 @@
 
 import django.core.validators
 import django.db.models.deletion
-import gpus.models.names
-import jobs.ids
+import foundation.names
+import foundation.ids
 from django.db import migrations, models
 
 
@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Job',
             fields=[
-                ('id', models.CharField(default=jobs.ids.new_id, editable=False, max_length=26, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=foundation.ids.new_id, editable=False, max_length=26, primary_key=True, serialize=False)),
                 ('model', models.CharField(max_length=64)),
                 ('pool', models.CharField(max_length=64)),
                 ('fleet', models.CharField(default='main', max_length=64)),
@@ -84,7 +84,7 @@ class Migration(migrations.Migration):
             name='Tenant',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', gpus.models.names.NameField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
+                ('name', foundation.names.NameField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$', 'Use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit.')])),
                 ('weight', models.FloatField(default=1.0, help_text='Share of GPU-seconds relative to other tenants.', validators=[django.core.validators.MinValueValidator(0.001)])),
                 ('webhook_secret_encrypted', models.TextField(blank=True, default='', editable=False, help_text='Signs callbacks; shown once when made.')),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

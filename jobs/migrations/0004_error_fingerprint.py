@@ -1,6 +1,6 @@
 from django.db import migrations, models
 
-from jobs.fingerprints import fingerprint_of
+from jobs.domain.failure_fingerprints import fingerprint_of
 
 PAGE = 1000
 

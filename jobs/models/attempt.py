@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 
 _LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)  # sorted: migrations must not depend on hashes
 

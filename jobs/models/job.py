@@ -4,9 +4,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from foundation.ids import new_id
 from gpus.protocol import Ticket
-from jobs.ids import new_id
-from jobs.states import FINAL_JOB_STATES, JobState
+from jobs.domain.states import FINAL_JOB_STATES, JobState
 
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)  # sorted: migrations must not depend on hashes
 
@@ -20,7 +20,7 @@ class Job(models.Model):
     live_attempt: id of the attempt that may end this job now; set with RUNNING, cleared with its end.
     place_us: the job's place in line, microseconds since the epoch; retries keep it.
     round: an operator's retry opens a new one, with its own budget.
-    tries, free_connects, deaths, same_failures: of this round; see `jobs.retry`.
+    tries, free_connects, deaths, same_failures: of this round; see `jobs.domain.retry`.
     event_seq: number of the last event; raised with every write to the event log.
     """
 

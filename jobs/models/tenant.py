@@ -4,7 +4,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
-from gpus.models.names import NameField
+from foundation.names import NameField
 from gpus.protocol import BANDS, TenantSpec
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0

@@ -23,7 +23,7 @@ def run_sweep(name: str) -> dict[str, Any]:
 
 def sweep_ages() -> dict[str, float]:
     """Seconds since each sweep's last run, by name; `tick` is beat's own."""
-    from jobs.services.ports import production_ports
+    from jobs.ports import production_ports
     from jobs.sweeps import ages
 
     return ages.sweep_ages(production_ports().clock.now())
@@ -32,7 +32,7 @@ def sweep_ages() -> dict[str, float]:
 @lru_cache(maxsize=1)
 def _runner() -> Runner:
     # imported here: the package is imported while Django still loads its models
-    from jobs.services.ports import production_ports
+    from jobs.ports import production_ports
     from jobs.sweeps.registry import sweeps
     from jobs.sweeps.runner import Runner
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from django.db import transaction
 
-from gpus.models import sets
-from jobs import tallies
-from jobs.closings import CURSOR
+from foundation.database import bulk_rows
 from jobs.models import SweepRun
+from jobs.reports import counters
+from jobs.reports.ended_events import CURSOR
 from jobs.sweeps.base import SweepCount
 
 
@@ -47,5 +47,5 @@ def write_runs(runs: Mapping[str, Ran]) -> None:
     ]
     if rows:
         with transaction.atomic(savepoint=False):
-            sets.put_all(rows)
-    tallies.add({(tallies.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})
+            bulk_rows.put_all(rows)
+    counters.add({(counters.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

@@ -14,11 +14,11 @@ from typing import TypeVar
 import structlog
 from django.db import OperationalError, transaction
 
-from gpus import queries as fleet_queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from jobs.services.commits import is_about_the_write
-from jobs.services.ports import Ports
+from gpus.registry import queries as fleet_queries
+from jobs.execution.group_commit import is_about_the_write
+from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
 

@@ -17,28 +17,29 @@ from functools import cache
 from django.db import transaction
 from django.db.models import Q
 
-from gpus.models import QuarantinedSlot, prepared
+from foundation.database import statements
+from gpus.models import QuarantinedSlot
 from gpus.protocol import slot_name
 from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import after_commit, unreachable
 from jobs.models import Attempt, Job
-from jobs.services import finish, unreachable
-from jobs.services.ports import Ports
-from jobs.states import AttemptState, JobState
+from jobs.operations.end_lost_attempt import spec_of
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
-from jobs.sweeps.losses import spec_of
 
 PERIOD_SECONDS = 2.0
 LIMIT = 5000
 """Those that their workers will end are among them."""
 
-_requested = prepared.Read(
+_requested = statements.Read(
     lambda: (
         Job.objects.filter(cancel_requested_at__isnull=False, finished_at=None)
         .defer("payload", "result")
         .order_by("cancel_requested_at")[:LIMIT]
     )
 )
-_polled = prepared.ReadAmong(
+_polled = statements.ReadAmong(
     (Attempt, "id"), rows=lambda ids: Attempt.objects.filter(id__in=ids, state=AttemptState.WAITING.value)
 )
 
@@ -52,7 +53,9 @@ def sweep(ports: Ports) -> SweepCount:
         if job.state == JobState.CANCELLING or job.cancel_requested_at <= overdue:
             jobs[job.state].append(job)
     count = sweep_rows("cancelling", jobs[JobState.CANCELLING], lambda job: _finish(job, now, ports))
-    count += sweep_rows("cancelling", jobs[JobState.QUEUED], lambda job: finish.cancel_waiting(job, ports))
+    count += sweep_rows(
+        "cancelling", jobs[JobState.QUEUED], lambda job: after_commit.cancel_waiting(job, ports)
+    )
     count += sweep_rows("cancelling", _out_of_reach(jobs[JobState.RUNNING]), lambda run: _end(*run, ports))
     return count
 
@@ -74,7 +77,7 @@ def _finish(job: Job, now: datetime, ports: Ports) -> bool:
         return False
     with transaction.atomic():
         ended = transitions.finish_cancelling(job.id, now, evidence=evidence)
-    finish.after_end(ended, ports)
+    after_commit.after_end(ended, ports)
     return ended.won
 
 

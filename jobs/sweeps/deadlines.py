@@ -13,16 +13,16 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
-from gpus.models import prepared
-from gpus.models.prepared import value
 from jobs import transitions
-from jobs.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
+from jobs.domain.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
+from jobs.domain.states import JobState
+from jobs.execution import after_commit
+from jobs.execution.after_commit import take_out_of_line
 from jobs.models import Job
-from jobs.services import finish
-from jobs.services.finish import take_out_of_line
-from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
 from jobs.transitions import Ended
 
@@ -54,10 +54,10 @@ def waiting_and(**overdue: Any) -> QuerySet[Job]:
     return jobs.defer("payload", "result").order_by()[:LIMIT]
 
 
-_past_deadline = prepared.Read(
+_past_deadline = statements.Read(
     lambda: waiting_and(deadline_at__isnull=False, deadline_at__lte=value(Job, "deadline_at", "now"))
 )
-_past_start_deadline = prepared.Read(
+_past_start_deadline = statements.Read(
     lambda: waiting_and(
         start_deadline_at__isnull=False,
         started_at=None,
@@ -85,7 +85,7 @@ def end_jobs(sweep: str, jobs: Sequence[Job], due: Due, ports: Ports, reason: Re
     looked = sweep_rows(sweep, jobs, take_out)
     off_the_line.sort(key=lambda job: job.id)
     moved = move_rows(sweep, off_the_line, lambda job: _fail(job, now, reason), ends)
-    finish.after_ends(ends, ports)
+    after_commit.after_ends(ends, ports)
     return looked + SweepCount(0, moved.repaired, moved.failed)
 
 

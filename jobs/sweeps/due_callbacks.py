@@ -10,7 +10,7 @@ from datetime import timedelta
 from jobs.callbacks.delivery_worker import limits
 from jobs.callbacks.pick import Pick
 from jobs.callbacks.shares import Shares
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount
 
 GRACE_SECONDS = 1.0

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime
 
-from gpus.models import prepared
-from gpus.models.prepared import value
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.protocol import Ticket
 from jobs import transitions
+from jobs.domain.states import JobState
+from jobs.execution import after_commit
 from jobs.models import Job
-from jobs.services import finish
-from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, move_rows
 from jobs.transitions import Ended
 
 LIMIT = 500
 
-_due = prepared.Read(
+_due = statements.Read(
     lambda: (
         Job.objects.filter(state=JobState.RETRYING.value, due_at__lte=value(Job, "due_at", "now"))
         .order_by("due_at")
@@ -36,14 +36,14 @@ def sweep(ports: Ports) -> SweepCount:
     count = SweepCount()
     for rows in in_batches(due):
         count += move_rows("due_retries", sorted(rows), lambda row: _go_on(row, now), moved)
-    finish.after_ends([one for one in moved if isinstance(one, Ended)], ports)
+    after_commit.after_ends([one for one in moved if isinstance(one, Ended)], ports)
     queued = [one for one in moved if isinstance(one, Job)]
     if queued:
         ports.announce([job.id for job in queued])
     for job in queued:
         lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
-        finish.push_tickets(fleet, pool, tickets, ports)
+        after_commit.push_tickets(fleet, pool, tickets, ports)
     return count
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gpus.models import prepared
-from gpus.models.prepared import value
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.protocol import Ticket
 from jobs import transitions
+from jobs.domain.states import JobState
+from jobs.execution import after_commit
 from jobs.models import Job
-from jobs.services import finish
-from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, move_rows
 
 LIMIT = 1000
 BUDGET_SECONDS = 0.5
 """Many may have asked for the same moment; what is left goes with the next tick."""
 
-_due = prepared.Read(
+_due = statements.Read(
     lambda: (
         Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lte=value(Job, "run_at", "now"))
         .order_by("run_at")
@@ -44,5 +44,5 @@ def sweep(ports: Ports) -> SweepCount:
     for job in queued:
         lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
-        finish.push_tickets(fleet, pool, tickets, ports)
+        after_commit.push_tickets(fleet, pool, tickets, ports)
     return count

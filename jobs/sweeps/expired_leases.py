@@ -25,19 +25,20 @@ from datetime import timedelta
 import structlog
 from django.db import transaction
 
+from foundation.database import statements
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ExpiredLease
-from gpus.models import QuarantinedSlot, prepared
+from gpus.models import QuarantinedSlot
 from gpus.protocol import ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
-from gpus.services import processes
+from gpus.registry import processes
 from jobs import transitions
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
+from jobs.execution import after_commit
+from jobs.execution.worker_signs import Sign, sign_of
 from jobs.models import Attempt
-from jobs.services import finish
-from jobs.services.ports import Ports
-from jobs.services.signs import Sign, sign_of
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
+from jobs.operations.end_lost_attempt import Loss, lose_attempt, lose_unwritten, spec_of
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_fleets, sweep_rows
-from jobs.sweeps.losses import Loss, lose_attempt, lose_unwritten, spec_of
 from jobs.transitions import Ended, StartOutcome
 
 log = structlog.get_logger(__name__)
@@ -46,7 +47,7 @@ LIMIT = 300
 SWEEPER = "sweep"
 """The worker under whose name this sweep holds a lease for a moment."""
 
-_of_id = prepared.Read(lambda: Attempt.objects.filter(id=prepared.value(Attempt, "id")))
+_of_id = statements.Read(lambda: Attempt.objects.filter(id=statements.value(Attempt, "id")))
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -90,7 +91,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:
             return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
         resolved = _resolve_holder(expired, attempt, sign, leases, ports)
-        finish.push_waiting(expired.follower.job_id, ports)
+        after_commit.push_waiting(expired.follower.job_id, ports)
         return resolved
     return _resolve_holder(expired, attempt, sign, leases, ports)
 
@@ -209,9 +210,9 @@ def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Lea
 def _tell(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
     """A job that stands QUEUED without this run having ended it lost its ticket to the lease: push it."""
     if ended.won:
-        finish.after_end(ended, ports)
+        after_commit.after_end(ended, ports)
         return
-    finish.push_waiting(ref.job_id, ports)
+    after_commit.push_waiting(ref.job_id, ports)
 
 
 def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:

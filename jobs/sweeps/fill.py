@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpus.leasing.contract import Leases
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.leasing.contract import Leases
-from gpus.models import FleetIndex, prepared
-from gpus.models.prepared import value
-from jobs.services.ports import Ports
+from gpus.models import FleetIndex
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
 PERIOD_SECONDS = 5.0
 AHEAD_SECONDS = 2.0
 """Less is within what a rebuild adds to the latest start (time.lua: MARGIN_US)."""
 
-_seen = prepared.Read(
+_seen = statements.Read(
     lambda: (
         FleetIndex.objects.filter(fleet=value(FleetIndex, "fleet"))
         .exclude(time_us=None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpus import queries as fleet_queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from jobs.services import index_switch
-from jobs.services.ports import Ports
+from gpus.registry import queries as fleet_queries
+from jobs.index_rebuild.rebuild import Progress, Rebuild
+from jobs.operations import index_switch
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
-from jobs.sweeps.rebuild import Progress, Rebuild
 
 _under_way: dict[tuple[Ports, str], Rebuild] = {}
 

@@ -4,12 +4,12 @@ cancelled."""
 
 from __future__ import annotations
 
-from gpus import queries as fleet_queries
 from gpus.models import Process
 from gpus.protocol import FIRST_LAYOUT
-from gpus.services import processes
-from jobs.services import index_switch
-from jobs.services.ports import Ports
+from gpus.registry import processes
+from gpus.registry import queries as fleet_queries
+from jobs.operations import index_switch
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
 
 PERIOD_SECONDS = 1.0

@@ -11,27 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gpus import queries
+from foundation.database import statements
+from gpus.health.health import Health, is_restart, record_health
+from gpus.health.pinned_servers import ask_all
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
-from gpus.models import Server, prepared
+from gpus.models import Server
 from gpus.protocol import slot_name
-from gpus.services.health import Health, is_restart, record_health
-from gpus.services.pinned import ask_all
+from gpus.registry import queries
+from jobs.domain.states import AttemptState
+from jobs.execution import after_commit
+from jobs.index_rebuild.unknown_runs import keep_slots
 from jobs.models import Attempt
-from jobs.services import finish
-from jobs.services.ports import Ports
-from jobs.states import AttemptState
+from jobs.operations.end_lost_attempt import Loss, lose_attempt
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups, sweep_rows
-from jobs.sweeps.held_back import free_forgotten
-from jobs.sweeps.losses import Loss, lose_attempt
-from jobs.sweeps.strangers import keep_slots
+from jobs.sweeps.stale_holds import free_forgotten
 
 CHUNK = 64
 YOUNG_SECONDS = 10.0
 """A lease is this old before its absence from the server's list is worth a note."""
 
-_servers = prepared.Read(lambda: Server.objects.select_related("pool").order_by("name"))
+_servers = statements.Read(lambda: Server.objects.select_related("pool").order_by("name"))
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -157,7 +158,7 @@ def _lose_unpolled(
         if slot in {view.slot for view in views if view.attempt_id == attempt.id}:
             leases.quarantine(slot, attempt.id)  # forgets the lease, whatever its epoch …
             ports.send_wakes(leases.free_slot(slot))  # … and the restart proves the slot free
-        finish.after_end(ended, ports)
+        after_commit.after_end(ended, ports)
         return ended.won
 
     count = sweep_rows("lock_sync", list(dead), lose)

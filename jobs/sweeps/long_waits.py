@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
-from gpus.models import prepared
-from gpus.models.prepared import value
-from jobs.errors import MAX_QUEUED_EXCEEDED
+from foundation.database import statements
+from foundation.database.statements import value
+from jobs.domain.errors import MAX_QUEUED_EXCEEDED
+from jobs.limits.queue_deadline import queue_deadline_of
 from jobs.models import Attempt, Job
-from jobs.services.ports import Ports
-from jobs.services.queue_deadline import queue_deadline_of
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, sweep_rows
 from jobs.sweeps.deadlines import end_jobs, waiting_and
 
 PERIOD_SECONDS = 10.0
 
-_past_queue_deadline = prepared.Read(
+_past_queue_deadline = statements.Read(
     lambda: waiting_and(
         queue_deadline_at__isnull=False, queue_deadline_at__lte=value(Job, "queue_deadline_at", "now")
     )

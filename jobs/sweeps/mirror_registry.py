@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from django.db.models import Count, F, Max, Q, Sum
 
-from gpus import queries as fleet_queries
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.models import AuditEntry, Placement, Pool, Server, prepared
-from gpus.models.prepared import value
+from gpus.models import AuditEntry, Placement, Pool, Server
 from gpus.protocol import BANDS, TenantSpec
-from gpus.services.mirror import mirror_registry
+from gpus.registry import queries as fleet_queries
+from gpus.registry.index_sync import mirror_registry
 from jobs.models import Tenant
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
 PAGE = 5000
@@ -81,28 +82,28 @@ def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
         last = int(page[-1].name)
 
 
-_pools = prepared.Read(
+_pools = statements.Read(
     lambda: Pool.objects.filter(fleet=value(Pool, "fleet")).values_list(
         "name", "algorithm", "affinity_patience_seconds"
     )
 )
-_servers = prepared.Read(
+_servers = statements.Read(
     lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")).values_list(
         "name", "pool_id", "slots", "desired", "host", "healthy"
     )
 )
-_placed = prepared.Read(
+_placed = statements.Read(
     lambda: Placement.objects.filter(server__pool__fleet=value(Pool, "fleet")).values_list(
         "server_id", "model_id"
     )
 )
 
-_tenants_from = prepared.Read(
+_tenants_from = statements.Read(
     lambda: Tenant.objects.filter(pk__gt=value(Tenant, "id", "after")).order_by("pk")[:PAGE]
 )
-_last_deed = prepared.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
-_tenants = prepared.Read(
-    lambda: prepared.summed(
+_last_deed = statements.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
+_tenants = statements.Read(
+    lambda: statements.summed(
         Tenant.objects.all(),
         rows=Count("pk"),
         last=Max("pk"),

@@ -14,16 +14,16 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import QuerySet
 
+from foundation.database import statements
 from gpus.leasing.contract import Leases
-from gpus.models import prepared
 from gpus.protocol import LeaseRef, slot_name
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import after_commit
+from jobs.index_rebuild.rebuild import restore
 from jobs.models import Attempt, Job
-from jobs.services import finish
-from jobs.services.ports import Ports
-from jobs.states import AttemptState, JobState
+from jobs.operations.end_lost_attempt import Loss, lose_attempt, spec_of
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
-from jobs.sweeps.losses import Loss, lose_attempt, spec_of
-from jobs.sweeps.rebuild import restore
 
 GRACE_SECONDS = 60.0
 LIMIT = 5000
@@ -45,7 +45,7 @@ class _Run:
         return LeaseRef(slot, self.job.id, self.attempt.id, self.attempt.epoch)
 
 
-_any_running = prepared.Read(
+_any_running = statements.Read(
     lambda: Job.objects.filter(state=JobState.RUNNING.value).order_by().values_list("state", flat=True)[:1]
 )
 
@@ -54,10 +54,12 @@ def _running() -> QuerySet[Job]:
     return Job.objects.filter(state=JobState.RUNNING.value).defer("payload", "result").order_by("id")[:LIMIT]
 
 
-_oldest = prepared.Read(_running)
-_old_among = prepared.ReadAmong(
+_oldest = statements.Read(_running)
+_old_among = statements.ReadAmong(
     (Attempt, "id"),
-    rows=lambda ids: Attempt.objects.filter(id__in=ids, started_at__lt=prepared.value(Attempt, "started_at")),
+    rows=lambda ids: Attempt.objects.filter(
+        id__in=ids, started_at__lt=statements.value(Attempt, "started_at")
+    ),
 )
 
 
@@ -147,6 +149,6 @@ def _lose(run: _Run, why: str, leases: Leases, ports: Ports) -> bool:
     )
     ended = lose_attempt(loss, ports)
     leases.quarantine(run.ref.slot, run.attempt.id)
-    finish.after_end(ended, ports)
+    after_commit.after_end(ended, ports)
     _leaseless_since.pop(run.attempt.id, None)
     return ended.won

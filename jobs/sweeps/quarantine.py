@@ -16,18 +16,19 @@ import structlog
 from django.conf import settings
 from django.db.models import Count, F, Max, Min, Q
 
-from gpus import queries
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
+from gpus.health.evidence import Health, Suspect, answered, counted, outlived
+from gpus.health.health import health_url, health_urls, is_restart, record_health
+from gpus.health.pinned_servers import ask_all
 from gpus.leasing.contract import Leases
-from gpus.models import QuarantinedSlot, Server, prepared
-from gpus.models.prepared import value
+from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
-from gpus.services.evidence import Health, Suspect, answered, counted, outlived
-from gpus.services.health import health_url, health_urls, is_restart, record_health
-from gpus.services.pinned import ask_all
-from gpus.services.quarantine import close_quarantine
+from gpus.registry import queries
+from gpus.registry.quarantine import close_quarantine
 from jobs.models import Attempt
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 
 log = structlog.get_logger(__name__)
@@ -66,7 +67,7 @@ class _Group:
         ]
 
 
-_any_open = prepared.Read(
+_any_open = statements.Read(
     lambda: QuarantinedSlot.objects.filter(freed_at=None).order_by().values_list("pk", flat=True)[:1]
 )
 
@@ -111,7 +112,7 @@ def _ask(groups: Sequence[_Group], at_once: int, ports: Ports) -> SweepCount:
     return count
 
 
-_servers = prepared.Read(
+_servers = statements.Read(
     lambda: (
         QuarantinedSlot.objects.filter(freed_at=None)
         .order_by()
@@ -158,14 +159,14 @@ def _is_silent_due(one: Mapping[str, Any], now: datetime) -> bool:
     return bool(since_asked >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2))
 
 
-_outlived = prepared.Read(
+_outlived = statements.Read(
     lambda: (
         QuarantinedSlot.objects.filter(freed_at=None, until__lte=value(QuarantinedSlot, "until"))
         .order_by("until")
         .values_list("pk", flat=True)[:LIMIT]
     )
 )
-_sent_by = prepared.Read(
+_sent_by = statements.Read(
     lambda: Attempt.objects.filter(
         id=value(Attempt, "id"), started_at__lte=value(Attempt, "started_at", "seen_at")
     ).values_list("pk")
@@ -240,7 +241,7 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
             "refused_at": row.refused_at,
             "refused_url": row.refused_url,
         }
-        prepared.change(QuarantinedSlot, found, pk=suspect.key)
+        statements.change(QuarantinedSlot, found, pk=suspect.key)
     count = _free(group, answered(group.suspects(), health, asked_at), ports)
     if group.rows and health.ok and health.jobs is None:
         try:
@@ -262,7 +263,7 @@ def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
     return counted(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
 
 
-_others = prepared.Read(
+_others = statements.Read(
     lambda: QuarantinedSlot.objects.filter(
         server=value(QuarantinedSlot, "server"), slot=value(QuarantinedSlot, "slot"), freed_at=None
     ).values_list("pk")[:1]

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from gpus.leasing.contract import Leases
-from jobs.services.ports import Ports
-from jobs.services.quotas import exhausted, park_exhausted
+from jobs.limits.gpu_quotas import exhausted, park_exhausted
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
 PERIOD_SECONDS = 2.0

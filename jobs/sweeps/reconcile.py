@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gpus import queries as fleet_queries
+from foundation.database import statements
 from gpus.leasing.contract import Leases
-from gpus.models import prepared
 from gpus.protocol import Ticket
+from gpus.registry import queries as fleet_queries
+from jobs.domain.states import JobState
+from jobs.index_rebuild.waiting_jobs import START, Place, waiting_tickets
 from jobs.models import Job
-from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
-from jobs.sweeps.line import START, Place, waiting_tickets
 
 YOUNG_SECONDS = 2.0
 """A submit's own push is given this long."""
@@ -25,9 +25,9 @@ PAGES_PER_RUN = 50
 _went_to: dict[str, Place] = {}
 """Where the last run stopped, by pool."""
 
-_next_pool = prepared.Read(
+_next_pool = statements.Read(
     lambda: (
-        Job.objects.filter(state=JobState.QUEUED.value, pool__gt=prepared.value(Job, "pool", "after"))
+        Job.objects.filter(state=JobState.QUEUED.value, pool__gt=statements.value(Job, "pool", "after"))
         .order_by("pool")
         .values_list("pool", "fleet")[:1]
     )

@@ -13,10 +13,10 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 
 from gpus.errors import GpuBusy
+from jobs.domain.states import AttemptState
 from jobs.models import Attempt, Event, Job
-from jobs.queries import ATTEMPTS_SHOWN
-from jobs.services.ports import Ports
-from jobs.states import AttemptState
+from jobs.ports import Ports
+from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from jobs.sweeps.rollups import summed_up_to
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps import (
     cancelling,
     deadlines,

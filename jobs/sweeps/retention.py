@@ -15,7 +15,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
-from jobs.ids import ID_LENGTH, new_id
+from foundation.ids import ID_LENGTH, new_id
+from jobs.domain.states import FINAL_JOB_STATES
+from jobs.execution.worker_signs import drop_old_signs
 from jobs.models import (
     DEAD_LETTER,
     Attempt,
@@ -26,10 +28,8 @@ from jobs.models import (
     PushedResult,
     ReceiverCircuit,
 )
-from jobs.services.ports import Ports
-from jobs.services.sign_in import drop_old_failures
-from jobs.services.signs import drop_old_signs
-from jobs.states import FINAL_JOB_STATES
+from jobs.operations.sign_in import drop_old_failures
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
 from jobs.sweeps.rollups import summed_up_to
 

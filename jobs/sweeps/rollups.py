@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from jobs import tallies
-from jobs.closings import CURSOR, closings
 from jobs.models import Rollup, SweepRun, Tenant
-from jobs.rollups import BEGINNING, EVER, KEPT_SECONDS, Closing, Key, Sums, sum_up
-from jobs.services.ports import Ports
+from jobs.ports import Ports
+from jobs.reports import counters
+from jobs.reports.ended_events import CURSOR, closings
+from jobs.reports.event_horizon import Decided
+from jobs.reports.rollups import BEGINNING, EVER, KEPT_SECONDS, Closing, Key, Sums, sum_up
 from jobs.sweeps.base import SweepCount
-from jobs.sweeps.decided import Decided
 
 PERIOD_SECONDS = 5.0
 BATCH = 1000
@@ -56,14 +56,14 @@ def _sum_up_what_ended(decided: int) -> SweepCount:
             if not _move_cursor(before, last, max((one.at for one in ended), default=None)):
                 break  # another sweeper was faster; it goes on
             written += sum(_add(span, found) for span, found in sums.items())
-            tallies.add(_attempt_ends(ended))
+            counters.add(_attempt_ends(ended))
         looked += len(ended)
     return SweepCount(looked, written)
 
 
-def _attempt_ends(ended: Iterable[Closing]) -> Mapping[tallies.Key, int]:
+def _attempt_ends(ended: Iterable[Closing]) -> Mapping[counters.Key, int]:
     return Counter(
-        (tallies.Name.ATTEMPT_ENDS, one.model, f"{one.attempt}/{one.then}") for one in ended if one.attempt
+        (counters.Name.ATTEMPT_ENDS, one.model, f"{one.attempt}/{one.then}") for one in ended if one.attempt
     )
 
 

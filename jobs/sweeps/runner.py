@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 from django.db import DatabaseError, connection
 
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount

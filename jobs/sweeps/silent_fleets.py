@@ -17,7 +17,7 @@ import structlog
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
 

@@ -10,23 +10,24 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from foundation.database import statements
+from foundation.database.statements import value
+from gpu_host.local.runner import STARTED_HERE
+from gpus.health.health import record_health
+from gpus.health.pinned_servers import health_by
 from gpus.leasing.contract import Leases
-from gpus.models import Pool, Server, prepared
-from gpus.models.prepared import value
+from gpus.models import Pool, Server
 from gpus.protocol import DesiredState
-from gpus.runners.local import STARTED_HERE
-from gpus.services.health import record_health
-from gpus.services.mirror import mirror
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.pinned import health_by
-from gpus.services.registry import remove_server
+from gpus.registry.index_sync import mirror
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import remove_server
 from jobs.models import Attempt
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
 log = structlog.get_logger(__name__)
 
-_any_pinned = prepared.Read(
+_any_pinned = statements.Read(
     lambda: (
         Server.objects.filter(host__isnull=False, pool__fleet=value(Pool, "fleet"))
         .order_by()

@@ -17,9 +17,9 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import slot_name
 from jobs import transitions
 from jobs.models import Attempt
-from jobs.services.ports import Ports
+from jobs.operations.end_lost_attempt import spec_of
+from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
-from jobs.sweeps.losses import spec_of
 
 log = structlog.get_logger(__name__)
 

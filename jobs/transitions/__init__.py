@@ -4,10 +4,11 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
+from jobs.transitions.unit_of_work import Touched, together, write_out
+
 from .attempts import End, end_again, end_attempt, lose_stray, note_news, note_remote_id, take_over
 from .quarantine import quarantine_slot
 from .starts import Start, StartOutcome, start_attempt
-from .together import Touched, together, write_out
 from .waiting import (
     WAITING,
     Ended,

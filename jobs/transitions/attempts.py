@@ -9,17 +9,17 @@ from typing import Any
 
 from django.db.models import Count
 
+from foundation.database import statements
+from foundation.database.statements import value
 from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeaseLost
-from gpus.models import prepared
-from gpus.models.prepared import value
 from gpus.protocol import LeaseRef, split_slot
+from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.models import Attempt, Event, Job
-from jobs.retry import Ending, RetryPolicy, Standing, decide_end
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_job
 from jobs.transitions.starts import Start, is_to_begin, start_again
-from jobs.transitions.together import change, lock_job, read_attempt, write_out
+from jobs.transitions.unit_of_work import change, lock_job, read_attempt, write_out
 from jobs.transitions.waiting import Ended, note_cancel
 
 
@@ -65,8 +65,8 @@ _ENDED = (
 )
 
 
-_faults = prepared.Read(
-    lambda: prepared.summed(
+_faults = statements.Read(
+    lambda: statements.summed(
         Attempt.objects.filter(
             job__pk=value(Job, "id", "job_id"),
             round=value(Attempt, "round"),
@@ -77,7 +77,7 @@ _faults = prepared.Read(
     )
 )
 _SAID_AT_ONCE = 200
-"""No transaction holds more of one job's events than this (`jobs.services.commits.MAX_BATCH`)."""
+"""No transaction holds more of one job's events than this (`jobs.execution.group_commit.MAX_BATCH`)."""
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:

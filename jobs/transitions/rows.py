@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from gpus.models.columns import new_row
+from foundation.database.row_codec import new_row
 from jobs.callbacks.outbox import callback_for
-from jobs.fingerprints import fingerprint_of
+from jobs.domain.failure_fingerprints import fingerprint_of
+from jobs.domain.states import JobState, is_final, move_between
 from jobs.models import Event, Job
-from jobs.states import JobState, is_final, move_between
-from jobs.transitions.together import change, insert
+from jobs.transitions.unit_of_work import change, insert
 
 
 def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:

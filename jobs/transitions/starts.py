@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpus.models.columns import new_row
+from foundation.database.row_codec import new_row
 from gpus.protocol import split_slot
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.states import AttemptState, JobState
 from jobs.transitions.rows import move_job
-from jobs.transitions.together import change, insert_attempt, lock_job, read_attempt
+from jobs.transitions.unit_of_work import change, insert_attempt, lock_job, read_attempt
 from jobs.transitions.waiting import WAITING
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpus.models import sets
-from gpus.models.columns import new_row
-from jobs.errors import CANCELLED, CANCELLED_BY_OPERATOR
+from foundation.database import bulk_rows
+from foundation.database.row_codec import new_row
+from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR
+from jobs.domain.retry import Decision, cancel_message
+from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
-from jobs.retry import Decision, cancel_message
-from jobs.states import JobState
 from jobs.transitions.rows import call_back, log_event, move_job
-from jobs.transitions.together import lock_job
+from jobs.transitions.unit_of_work import lock_job
 
 QueueDeadline = Callable[[Job, datetime], datetime | None]
 WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
@@ -35,11 +35,11 @@ def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
     for job in jobs:
         job.event_seq = 1
-    sets.insert_all(jobs)
-    sets.insert_all(
+    bulk_rows.insert_all(jobs)
+    bulk_rows.insert_all(
         [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
     )
-    sets.insert_all(
+    bulk_rows.insert_all(
         [
             new_row(
                 Event,

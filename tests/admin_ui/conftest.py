@@ -11,17 +11,17 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client, override_settings
 
-from admin_ui.groups import write_groups
-from dispatcher_project.embedded import EmbeddedValkey
+from admin_ui.parts.groups import write_groups
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.store import redis_leases
 from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
+from jobs import ports
 from jobs.events import announce as announcing
-from jobs.services import ports
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from tests.jobs.events.patient import announce_patiently
 from tests.jobs.web import running_web
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from foundation.ids import new_id
 from gpus.models import (
     AuditEntry,
     ConfigVersion,
@@ -16,7 +17,7 @@ from gpus.models import (
     QuarantinedSlot,
     Server,
 )
-from jobs.ids import new_id
+from jobs.domain.states import JobState
 from jobs.models import (
     ApiKey,
     Attempt,
@@ -36,7 +37,6 @@ from jobs.models import (
     Tenant,
     WorkerSign,
 )
-from jobs.states import JobState
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 STATES = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 
+from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.states import JobState
 
 from .browser import Desk
 from .rows import fill

@@ -13,16 +13,15 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
-from admin_ui import bulk_page
-from admin_ui.groups import write_groups
+from admin_ui.pages import bulk
+from admin_ui.parts.groups import write_groups
 from gpus.errors import RunFailed
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ModelConfig
-from gpus.services.mirror import mirror_registry
-from jobs import transitions
+from gpus.registry.index_sync import mirror_registry
+from jobs import ports, transitions
+from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.services import ports
 from tests.admin_ui.browser import PHONE, Desk, wait_until
 from tests.builders import make_job, make_model, make_running, make_server
 from tests.jobs.sweeps.conftest import open_index
@@ -155,7 +154,7 @@ def test_a_job_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
 def test_a_group_of_dead_letters_is_counted_and_retried(
     desk: Desk, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool
 ) -> None:
-    monkeypatch.setattr(bulk_page, "STEP", 2)
+    monkeypatch.setattr(bulk, "STEP", 2)
     letters = dead_letters(works, 5)
     size = {"size": PHONE, "dark": True} if phone else {}
     with desk.visit(works.boss, **size) as visit:

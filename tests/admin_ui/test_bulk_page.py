@@ -9,11 +9,11 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui import bulk_page
-from admin_ui.bulk_form import query_of_list
+from admin_ui.actions.bulk_form import query_of_list
+from admin_ui.pages import bulk
 from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
-from jobs.services.bulk import Deed
+from jobs.operations.bulk import Deed
 
 from .rows import fill
 
@@ -67,7 +67,7 @@ def test_a_form_that_makes_no_sense_counts_nothing(operator: Client) -> None:
 
 
 def test_steps_go_on_until_nothing_remains(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_page, "STEP", 4)
+    monkeypatch.setattr(bulk, "STEP", 4)
     first = step(operator)
     assert 'hx-trigger="load' in first
     assert "<b>4</b> of 6" in first
@@ -87,7 +87,7 @@ def test_steps_go_on_until_nothing_remains(operator: Client, monkeypatch: pytest
 
 def test_it_never_does_more_than_was_counted(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that is retried and fails again at once matches again: there would be no end."""
-    monkeypatch.setattr(bulk_page, "STEP", 4)
+    monkeypatch.setattr(bulk, "STEP", 4)
     page = step(operator, total=5, done=3)
     assert states()["failed"] == 4
     assert "Done: <b>5</b> of 5" in page

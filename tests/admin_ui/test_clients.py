@@ -13,12 +13,12 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui.groups import write_groups
+from admin_ui.parts.groups import write_groups
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
 from jobs.callbacks.tenant_secret import secret_of
 from jobs.models import ApiKey, Tenant
-from jobs.services.tenants import create_key
+from jobs.operations.tenants import create_key
 
 from .conftest import World
 

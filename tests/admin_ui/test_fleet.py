@@ -12,12 +12,12 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui.fleet_forms import ServerForm
-from admin_ui.live_admin import LiveAdmin
-from admin_ui.server_pages import ServerPages
+from admin_ui.pages.servers import ServerPages
+from admin_ui.parts.fleet_forms import ServerForm
+from admin_ui.parts.live_admin import LiveAdmin
 from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, QuarantinedSlot, Server
 from gpus.protocol import DesiredState, QueueAlgorithm
-from gpus.queries import read_headers
+from gpus.registry.queries import read_headers
 
 from .conftest import World
 from .forms import errors_of, model_form, placement_form, server_form

@@ -17,9 +17,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from admin_ui.flower_address import FLOWER_PREFIX
-from dispatcher_project.embedded import EmbeddedValkey
+from admin_ui.pages.flower_address import FLOWER_PREFIX
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.ports import free_port
 
 from .browser import Desk, wait_until

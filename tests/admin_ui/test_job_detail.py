@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from admin_ui import job_story
+from admin_ui.pages import job_story
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Callback, Event, Job, PushedResult
 

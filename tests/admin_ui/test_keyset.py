@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from admin_ui.keyset import cut
+from admin_ui.parts.keyset import cut
 from jobs.models import Job
 
 from .rows import NOW, fill

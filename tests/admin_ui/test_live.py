@@ -11,10 +11,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.store import redis_leases
 from gpus.models import ModelConfig, Pool
-from jobs.services import ports
+from jobs import ports
 
 from .conftest import World
 from .test_fleet import placement_form, server_form

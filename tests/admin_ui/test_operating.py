@@ -12,10 +12,10 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui import operating
+from admin_ui.actions import operations
 from admin_ui.models import DeadLetter
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
-from jobs.states import JobState
 
 from .conftest import World
 from .rows import fill
@@ -103,7 +103,7 @@ def test_a_callbacks_own_page_sends_it_again(operator: Client, viewer: Client, w
 def test_a_click_takes_no_more_rows_than_a_request_can(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operating, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(operations, "MOST_AT_ONCE", 2)
     answer = do(operator, Job, "cancel_jobs", ids_of(JobState.QUEUED, 3))
     assert said(answer) == ["Only the first 2: run it again for the rest.", "2 cancelled."]
 

@@ -16,7 +16,7 @@ from django.urls import reverse
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
 from admin_ui.models import DeadLetter
-from admin_ui.read_only import COUNT_UP_TO, CappedPaginator
+from admin_ui.parts.read_only import COUNT_UP_TO, CappedPaginator
 from gpus.models import FleetIndex, Pool
 from gpus.protocol import FIRST_LAYOUT
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult

@@ -10,10 +10,10 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui import sample_page
+from admin_ui.pages import callback_sample
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
-from gpus.services.audit import record
-from gpus.services.registry import configure_model
+from gpus.registry.audit import record
+from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
 from jobs.models import Callback, Job, ReceiverCircuit, Tenant
 
@@ -127,7 +127,7 @@ def test_a_test_callback_is_sent_and_its_answer_shown(
         sent.append((tenant.name, url, how["by"]))
         return Outcome(None, "OSError: no route", 12)
 
-    monkeypatch.setattr(sample_page, "send_sample", send)
+    monkeypatch.setattr(callback_sample, "send_sample", send)
     page = reverse("admin:jobs_callback_sample")
     tenant = Tenant.objects.get(name="acme")
     assert Job.objects.filter(tenant=tenant).exists()

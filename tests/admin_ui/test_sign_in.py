@@ -20,11 +20,11 @@ from django.urls import reverse
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from gpus.client_network import network_of
-from jobs import tallies
+from foundation.client_network import network_of
 from jobs.models import SignInFailure
-from jobs.services import passwords, sign_in
-from jobs.services.passwords import BoundedHasher, PasswordsBusy, Turns
+from jobs.operations import passwords, sign_in
+from jobs.operations.passwords import BoundedHasher, PasswordsBusy, Turns
+from jobs.reports import counters
 from tests.jobs.web import running_web
 
 pytestmark = pytest.mark.django_db
@@ -58,7 +58,7 @@ def test_guesses_of_one_account_are_refused_after_the_fifth_and_not_even_hashed(
     assert "5 sign-ins to this account from this address failed" in refused.content.decode()
     problem = post("ADA", "correct horse")
     assert (problem.status_code, problem.json()["code"]) == (429, "sign_in_refused")
-    assert tallies.read(tallies.Name.SIGN_INS_REFUSED) == [("", "account", 2)]
+    assert counters.read(counters.Name.SIGN_INS_REFUSED) == [("", "account", 2)]
 
 
 def test_spellings_of_a_name_are_one_account(ada: User) -> None:
@@ -119,7 +119,7 @@ def test_one_address_may_not_guess_at_many_accounts(ada: User, settings: Any) ->
     assert refused.status_code == 429
     assert "8 sign-ins from this address failed" in refused.json()["detail"]
     assert post("ada", "correct horse", address="198.51.100.2").status_code == 302
-    assert tallies.read(tallies.Name.SIGN_INS_REFUSED) == [("", "address", 1)]
+    assert counters.read(counters.Name.SIGN_INS_REFUSED) == [("", "address", 1)]
 
 
 def test_an_ipv6_host_has_one_address_however_many_it_takes(ada: User, settings: Any) -> None:
@@ -204,7 +204,7 @@ def test_only_so_many_passwords_are_hashed_at_once_and_only_so_many_wait(setting
 def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PASSWORD_HASHERS = ["jobs.services.passwords.BoundedHasher"]
+    settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
     set_limits(settings, passwords_at_once=1, passwords_waiting=0)
     with passwords._turns.turn():
         busy = post("ada", "correct horse", Accept="text/html")
@@ -220,7 +220,7 @@ def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
 def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
     from dispatcher_project.settings import base
 
-    assert base.PASSWORD_HASHERS == ["jobs.services.passwords.BoundedHasher"]
+    assert base.PASSWORD_HASHERS == ["jobs.operations.passwords.BoundedHasher"]
     assert issubclass(BoundedHasher, hashers.PBKDF2PasswordHasher)
     assert BoundedHasher.algorithm == "pbkdf2_sha256"
     assert BoundedHasher.iterations == hashers.PBKDF2PasswordHasher.iterations >= 1_000_000
@@ -230,7 +230,7 @@ def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
 def test_forty_guesses_at_once_leave_the_web_to_others(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PASSWORD_HASHERS = ["jobs.services.passwords.BoundedHasher"]
+    settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
     settings.DATABASES["default"]["CONN_MAX_AGE"] = 0
     go, hashing = threading.Event(), threading.Semaphore(0)
 

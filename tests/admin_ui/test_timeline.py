@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin_ui.timeline import MOST_WAITING, Timeline, timeline
+from admin_ui.pages.job_timeline import MOST_WAITING, Timeline, timeline
 from jobs.models import Attempt, Event
 
 from .rows import NOW

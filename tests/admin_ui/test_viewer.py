@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from admin_ui.viewer import MOST_ITEMS, show_json
+from admin_ui.parts.viewer import MOST_ITEMS, show_json
 
 
 def text_of(value: Any) -> str:

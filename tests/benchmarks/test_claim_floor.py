@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import claim_floor
 from benchmarks.claim import POOL, Size
-from dispatcher_project.embedded import find_valkey
+from dispatcher_project.supervisor.embedded import find_valkey
 
 pytestmark = pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary")
 

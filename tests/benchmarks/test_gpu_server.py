@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.suite.gpu import Gpu, NotDone
-from dispatcher_project.proving.children import Children
-from dispatcher_project.proving.system import clean_environment
 from tests.ports import free_port
+from verification.proving.children import Children
+from verification.proving.system import clean_environment
 
 Ask = Callable[..., tuple[int, dict[str, Any]]]
 

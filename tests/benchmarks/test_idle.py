@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.idle import ALL, UP, look_on, main, proportional_bytes
-from dispatcher_project.embedded import die_with_parent
-from dispatcher_project.proving.memory import resident_bytes
+from dispatcher_project.supervisor.embedded import die_with_parent
+from verification.proving.memory import resident_bytes
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

@@ -13,8 +13,8 @@ import redis
 import yaml
 from django.core.management import get_commands, load_command_class
 
-from dispatcher_project.embedded import die_with_parent, find_valkey
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from tests.dispatcher_project.worker_bench import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")

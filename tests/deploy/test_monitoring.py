@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from dispatcher_project.supervisor.data_folder import ROOT
+from jobs import ports as wiring
 from jobs.api.metrics import DispatcherCollector
-from jobs.services import ports as wiring
 from tests.builders import make_ports
 from tests.deploy import promql
 from tests.jobs.fake_leases import FakeLeases

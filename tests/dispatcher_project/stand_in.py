@@ -25,7 +25,7 @@ from redis.retry import Retry
 
 @dataclass
 class Report:
-    """The fields of `jobs.services.dispatch.WorkReport`."""
+    """The fields of `jobs.execution.dispatch.WorkReport`."""
 
     job_id: str
     model: str = "zimg"
@@ -96,19 +96,19 @@ class StandInWorker:
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.test")
     worker = StandInWorker()
-    module: Any = types.ModuleType("jobs.services.worker")
+    module: Any = types.ModuleType("jobs.execution.gpu_worker")
     module.create_worker = lambda ports, **_: worker
     module.current_worker = lambda: worker
-    sys.modules["jobs.services.worker"] = module
+    sys.modules["jobs.execution.gpu_worker"] = module
 
     import django
     from django.core.management import execute_from_command_line
 
     django.setup()
-    from dispatcher_project.worker import ordered_stop, run
+    from dispatcher_project.celery_transport import ordered_stop, run
     from gpus.leasing.clock import AgreedClocks
     from gpus.protocol import SystemClock
-    from jobs.services import ports
+    from jobs import ports
 
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from dispatcher_project import bootstrap
+from dispatcher_project.supervisor import bootstrap
 
 LOCK = """\
 a==1.0 \\
@@ -287,7 +287,7 @@ def test_help_needs_no_dispatcher(tmp_path: Path, command: str, settings: str) -
 def test_the_lean_commands_load_no_framework() -> None:
     """`up` and `test` run for long beside everything else; the bootstrap runs before there is anything."""
     code = (
-        "import dispatcher_project.bootstrap, dispatcher_project.gate, dispatcher_project.supervisor.up, sys;"
+        "import dispatcher_project.supervisor.bootstrap, dispatcher_project.checks, dispatcher_project.supervisor.up, sys;"
         "print([name for name in ('django', 'celery', 'redis', 'requests') if name in sys.modules])"
     )
     done = subprocess.run(

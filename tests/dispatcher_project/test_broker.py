@@ -19,11 +19,11 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.uuid import uuid
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher_project import broker
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.celery_transport import broker
+from dispatcher_project.celery_transport.pinned import process_host
 from dispatcher_project.settings.celery import broker_url
-from dispatcher_project.worker.pinned import process_host
-from jobs.wake import queue_of
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from jobs.wakes import queue_of
 from tests.sentinels import MASTER, watched
 
 KOMBU_S_OWN = "kombu.transport.redis:Transport"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands, load_command_class
 
-from dispatcher_project.hostile.options import parser as hostile_parser
-from dispatcher_project.proving.options import HOSTILE
 from dispatcher_project.supervisor.data_folder import ROOT
+from verification.hostile.options import parser as hostile_parser
+from verification.proving.options import HOSTILE
 
 _COMMAND = re.compile(
     r"(?:manage\.py|dispatcher-manage|run --rm migrate) ([a-z_]+)((?: +(?!#|&&|\|)[^\s`]+)*)"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from dispatcher_project import embedded
-from dispatcher_project.embedded import EmbeddedValkey, answers_ping, find_valkey
+from dispatcher_project.supervisor import embedded
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import EmbeddedValkey, answers_ping, find_valkey
 from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary")
@@ -52,7 +52,7 @@ def test_a_long_path_gets_a_short_socket(folder: Path) -> None:
 def test_it_dies_with_its_parent(folder: Path) -> None:
     code = (
         "import sys, signal; from pathlib import Path\n"
-        "from dispatcher_project.embedded import EmbeddedValkey\n"
+        "from dispatcher_project.supervisor.embedded import EmbeddedValkey\n"
         "server = EmbeddedValkey(Path(sys.argv[1])); server.start()\n"
         "print(server.pid, flush=True); signal.pause()"
     )

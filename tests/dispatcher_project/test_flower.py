@@ -23,17 +23,17 @@ import pytest
 from flower.urls import handlers
 from tornado.options import options
 
-from admin_ui.flower_address import FLOWER_PREFIX
-from dispatcher_project import flower_server
-from dispatcher_project.embedded import EmbeddedValkey
-from dispatcher_project.flower_server import BoundedHTTPServer
+from admin_ui.pages.flower_address import FLOWER_PREFIX
+from dispatcher_project.celery_transport import flower_server
+from dispatcher_project.celery_transport.flower_server import BoundedHTTPServer
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
 from tests.ports import free_port
 
 pytestmark = pytest.mark.scenario
 
 PASSWORD = "admin:only-for-this-test"
-CONFIG = str(ROOT / "dispatcher_project/flower_config.py")
+CONFIG = str(ROOT / "dispatcher_project/celery_transport/flower_config.py")
 OPEN = {"/healthcheck", "/static/x", "/login", "/logout"}
 """The sign of life that `up` waits for, Flower's own scripts and styles, a page that is not there, and a
 goodbye."""

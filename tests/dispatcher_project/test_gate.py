@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
-from dispatcher_project import gate
-from dispatcher_project.gate import (
+from dispatcher_project import checks
+from dispatcher_project.checks import (
     _PYTEST_SUMMARY,
     ON_POSTGRESQL,
     Outcome,
@@ -87,14 +87,14 @@ def test_where_nothing_has_run_yet_one_process_compiles_for_all(
     compiling = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(gate, "_started", compile_builders)
-    gate._compile_once()
-    gate._compile_once()
+    monkeypatch.setattr(checks, "_started", compile_builders)
+    checks._compile_once()
+    checks._compile_once()
     assert len(started) == 1
     assert "--collect-only" in started[0]
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    gate._compile_once()
+    checks._compile_once()
     assert len(started) == 1, "nothing would be kept"
 
 

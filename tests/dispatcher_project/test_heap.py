@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import signals
 
-from dispatcher_project.worker import run
+from dispatcher_project.celery_transport import run
 
 FROZEN = "; import gc; print(gc.isenabled(), gc.get_freeze_count() > 50_000)"
 
@@ -28,7 +28,7 @@ def test_a_collection_in_the_web_process_passes_over_what_was_loaded_at_its_star
 def test_what_fails_to_load_leaves_the_collector_on() -> None:
     program = """
 import gc
-from dispatcher_project.heap import loaded_for_good
+from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
 try:
     with loaded_for_good():
         assert not gc.isenabled()
@@ -42,7 +42,7 @@ except LookupError:
 def test_garbage_of_the_start_is_collected_before() -> None:
     program = """
 import weakref
-from dispatcher_project.heap import loaded_for_good
+from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
 class Thing: pass
 with loaded_for_good():
     thing = Thing()

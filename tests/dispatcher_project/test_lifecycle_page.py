@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from dispatcher_project.lifecycle_page import PATH, lifecycle_page
-from jobs.states import JOB_MOVES, JobState
+from dispatcher_project.cli.write_docs import PATH, lifecycle_page
+from jobs.domain.states import JOB_MOVES, JobState
 
 
 def test_the_page_is_current() -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import redis
 from celery import Celery
 
-from dispatcher_project.broker import Amqp, register_transports
+from dispatcher_project.celery_transport.broker import Amqp, register_transports
 from dispatcher_project.settings.celery import celery_settings
 
 ROOT = Path(__file__).resolve().parents[2]

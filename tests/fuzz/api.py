@@ -11,11 +11,11 @@ from django.http import QueryDict
 from hypothesis import strategies as st
 from rest_framework.exceptions import APIException
 
-from admin_ui.media import find_media
-from gpus import foreign_json
-from gpus.api import parameters as gpus_parameters
-from gpus.api.json_body import check, compiled, read_json
-from gpus.api.problems import Problem
+from admin_ui.parts.media import find_media
+from foundation import foreign_json
+from foundation.http_api import parameters as gpus_parameters
+from foundation.http_api.json_body import check, compiled, read_json
+from foundation.http_api.problems import Problem
 from jobs.api import bulk_schemas, job_filters, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.pages import JobPages
@@ -24,9 +24,9 @@ from jobs.api.submit_form import batch_errors, read_item
 from jobs.callbacks.guard import check_callback_url, read_url, receiver_of
 from jobs.callbacks.pinned_post import Answer
 from jobs.callbacks.refused_origins import Origins
-from jobs.errors import CallbackUrlRefused, Refused
-from jobs.services.push_tokens import attempt_of_token
-from jobs.services.submit_request import SubmitRequest
+from jobs.domain.errors import CallbackUrlRefused, Refused
+from jobs.execution.push_tokens import attempt_of_token
+from jobs.submission.request import SubmitRequest
 
 from .gpu_servers import HEADERS, NOW, texts_of
 from .parser import JSON, Parser, objects

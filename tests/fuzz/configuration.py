@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dispatcher_project.settings.dispatcher import DispatcherSettings, read_settings
 from dispatcher_project.supply.lock_file import read_pins
 from dispatcher_project.supply.secrets import find
-from gpus.cotenants.declared import read_file
-from gpus.handlers.errors import ContractError
-from gpus.leasing import wire
-from gpus.leasing.outlook import Outlook, read_outlook
-from gpus.node.config import ConfigError, read_handlers
+from gpu_host.handlers.errors import ContractError
+from gpu_host.llm_servers.declared import read_file
+from gpu_host.node.config import ConfigError, read_handlers
+from gpus.leasing import codec
+from gpus.leasing.queue_forecast import Outlook, read_outlook
 from jobs.events.announce import read_announcement
 
 from .parser import Parser
@@ -49,25 +49,25 @@ def handlers(text: str) -> None:
 
 ANSWERS: dict[str, tuple[Any, list[Any]]] = {
     "read_lease": (
-        wire.read_lease,
+        codec.read_lease,
         ["p", "s/0", "job", "att", 1, "m", "t", 5, 9, 1_700_000_000_000_000, "1.5", 0],
     ),
-    "read_expired": (wire.read_expired, ["p", "s/0", "job", "att", 1, "m", "t", 0, "w", "2.5", "", "", ""]),
-    "read_wakes": (wire.read_wakes, ["p", "", 2, "p", "host", 1]),
-    "read_pushed": (wire.read_pushed, [[1, 0, -1, 0, 0, 2, 5, 100, 200, 3], ["p", "", 1], ["m"]]),
-    "read_spare": (wire.read_spare, [[1, 2], -1, []]),
-    "read_tokens": (wire.read_tokens, [1, 5, 0, 100]),
+    "read_expired": (codec.read_expired, ["p", "s/0", "job", "att", 1, "m", "t", 0, "w", "2.5", "", "", ""]),
+    "read_wakes": (codec.read_wakes, ["p", "", 2, "p", "host", 1]),
+    "read_pushed": (codec.read_pushed, [[1, 0, -1, 0, 0, 2, 5, 100, 200, 3], ["p", "", 1], ["m"]]),
+    "read_spare": (codec.read_spare, [[1, 2], -1, []]),
+    "read_tokens": (codec.read_tokens, [1, 5, 0, 100]),
     "read_slot": (
-        wire.read_slot,
+        codec.read_slot,
         ["s/0", "p", "leased", 0, "", "job", "att", 1, "m", "1.5", "2.5", "open", ""],
     ),
-    "read_circuits": (wire.read_circuits, ["m", "open", 1, 2, "3.5"]),
-    "read_telemetry": (wire.read_telemetry, ["1700000000000000", '{"a": 1}']),
+    "read_circuits": (codec.read_circuits, ["m", "open", 1, 2, "3.5"]),
+    "read_telemetry": (codec.read_telemetry, ["1700000000000000", '{"a": 1}']),
 }
 
 
 def depth(answer: Any) -> None:
-    wire.read_depth("p", answer)
+    codec.read_depth("p", answer)
 
 
 def outlook(text: str) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpus import foreign_json
+from foundation import foreign_json
+from gpu_host.local.wire import Pipe, PipeBroken
+from gpu_host.node.http_server import HttpServer
+from gpu_host.node.routes import _read_order
+from gpu_host.node.wire import Request, reply_json
 from gpus.errors import GpuError
-from gpus.local.wire import Pipe, PipeBroken
-from gpus.node.http_server import HttpServer
-from gpus.node.routes import _read_order
-from gpus.node.wire import Request, reply_json
+from gpus.health.evidence import Health
+from gpus.health.foreign_health import ask_cog, ask_ollama, ask_openai
+from gpus.health.health import read_health
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners import answers, cog_http, json_body, refusals
 from gpus.runners.base import CancelUnsupported, PollFailed, Response, RunRequest
@@ -27,9 +30,6 @@ from gpus.runners.llm import llm_error_of
 from gpus.runners.ollama_http import OllamaRunner, Words
 from gpus.runners.openai_http import Chunks, OpenAiRunner
 from gpus.runners.registry import runner_for
-from gpus.services.evidence import Health
-from gpus.services.health import read_health
-from gpus.services.other_health import ask_cog, ask_ollama, ask_openai
 
 from .parser import JSON, Parser, objects
 

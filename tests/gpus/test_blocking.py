@@ -8,8 +8,8 @@ import struct
 import pytest
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey
-from gpus import blocking
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from foundation import socket_timeouts
 from gpus.leasing.connect import TIMEOUT_SECONDS, _Blocking, connect
 from gpus.runners.connections import Connection
 
@@ -22,9 +22,9 @@ def limit_of(sock: socket.socket, option: int) -> float:
 def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        blocking.block(ours)
-        blocking.limit_reads(ours, 0.02)
-        blocking.limit_writes(ours, 0.02)
+        socket_timeouts.block(ours)
+        socket_timeouts.limit_reads(ours, 0.02)
+        socket_timeouts.limit_writes(ours, 0.02)
         with pytest.raises(BlockingIOError):
             ours.recv(1)
         with pytest.raises(BlockingIOError):
@@ -35,8 +35,8 @@ def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
 def test_no_time_left_is_not_for_ever(seconds: float) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        blocking.block(ours)
-        blocking.limit_reads(ours, seconds)
+        socket_timeouts.block(ours)
+        socket_timeouts.limit_reads(ours, seconds)
         assert limit_of(ours, socket.SO_RCVTIMEO) > 0
         with pytest.raises(BlockingIOError):
             ours.recv(1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.fleet import CellState, Fleet, cell_of, look_at
 from gpus.leasing.values import Beat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
+from gpus.reports.fleet import CellState, Fleet, cell_of, look_at
 from tests.builders import make_model, make_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpus import foreign_json
-from gpus.foreign_json import Bounds, NotReadable, TooDeep, TooMuch, check_bounds, read
+from foundation import foreign_json
+from foundation.foreign_json import Bounds, NotReadable, TooDeep, TooMuch, check_bounds, read
 
 JSON = st.recursive(
     st.none()

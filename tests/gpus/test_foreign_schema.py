@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from gpus import foreign_schema
-from gpus.foreign_schema import CHEAP_STEPS, SchemaRefused, compiled, make_validator
+from foundation import foreign_schema
+from foundation.foreign_schema import CHEAP_STEPS, SchemaRefused, compiled, make_validator
 
 
 def refusal(schema: Any) -> SchemaRefused:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpus.json_text import JsonText, dumps, plain
+from foundation.json_text import JsonText, dumps, plain
 
 
 def test_a_text_stands_where_its_value_would() -> None:

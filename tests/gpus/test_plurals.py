@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpus.plurals import counted
+from foundation.plurals import counted
 
 
 def test_one_is_singular_and_all_else_plural() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db.models import prefetch_related_objects
 
-from gpus import queries
 from gpus.models import Placement, Server
+from gpus.registry import queries
 from tests.builders import make_model, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

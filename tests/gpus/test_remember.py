@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.remember import Rationed
+from foundation.ttl_cache import Rationed
 
 
 class Reading:

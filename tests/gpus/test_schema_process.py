@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from gpus import schema_process
-from gpus.foreign_schema import compiled
-from gpus.schema_process import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory
+from foundation import schema_process
+from foundation.foreign_schema import compiled
+from foundation.schema_process import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory
 
 NODE = {"$ref": "#/$defs/n"}
 TREE = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,

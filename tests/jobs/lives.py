@@ -10,10 +10,10 @@ from django.db import transaction
 
 from gpus.errors import BadInput, GpuBusy, ServerFailed
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
-from jobs.retry import Ending, RetryPolicy
-from jobs.rollups import Closing
-from jobs.states import JobState
+from jobs.reports.rollups import Closing
 from jobs.transitions import End
 from tests.builders import START, make_job, make_running, make_tenant
 

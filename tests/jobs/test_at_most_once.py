@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.cotenants.declared import Cotenant
-from gpus.cotenants.server import LlmServer as Cotenanted
+from gpu_host.handlers import RunContext
+from gpu_host.handlers.errors import failure_of
+from gpu_host.llm_servers.declared import Cotenant
+from gpu_host.llm_servers.server import LlmServer as Cotenanted
+from gpu_host.local.orders import error_of
 from gpus.errors import GpuError, ServerLost
-from gpus.handlers import RunContext
-from gpus.handlers.errors import failure_of
-from gpus.local.orders import error_of
 from gpus.protocol import ModelType
-from jobs.errors import LOST_AT_MOST_ONCE
-from jobs.retry import Ending, RetryPolicy, Standing, decide_end
-from jobs.states import JobState
+from jobs.domain.errors import LOST_AT_MOST_ONCE
+from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.states import JobState
 from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
 

@@ -6,8 +6,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.closings import closings
 from jobs.models import Event, Job
+from jobs.reports.ended_events import closings
 from tests.jobs.lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import ERRORS_BY_CODE
-from jobs import errors
-from jobs.disclosure import MAX_TEXT, TEXTS, UNKNOWN, shown_error, shown_event, shown_evidence
+from jobs.domain import errors
+from jobs.domain.disclosure import MAX_TEXT, TEXTS, UNKNOWN, shown_error, shown_event, shown_evidence
 
 SAID = "ValueError: no file /models/flux/a.bin at 10.0.0.7:5000"
 

@@ -14,11 +14,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from jobs import transitions
-from jobs.failures import dead_letter_groups
-from jobs.fingerprints import fingerprint_of
-from jobs.job_filter import JobFilter
+from jobs.domain.failure_fingerprints import fingerprint_of
+from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.states import JobState
+from jobs.reports.failures import dead_letter_groups
+from jobs.reports.job_filter import JobFilter
 from tests.builders import START, make_job, make_tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

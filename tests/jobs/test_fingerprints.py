@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.fingerprints import fingerprint_of, kind_of
+from jobs.domain.failure_fingerprints import fingerprint_of, kind_of
 
 
 @pytest.mark.parametrize(

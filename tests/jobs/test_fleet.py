@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.fleet import CellState
 from gpus.models import QuarantinedSlot, Server
-from jobs import fleet as fleet_module
-from jobs.fleet import FleetSnapshot, fleet_snapshot
+from gpus.reports.fleet import CellState
+from jobs.reports import fleet as fleet_module
+from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from tests.builders import START, AbsentLeases, make_job, make_model, make_running, make_server, make_tenant
 from tests.gpus.test_fleet import Seen, view
 

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from jobs.history import WINDOWS, Window, forget, history, recent_history, shares
 from jobs.models import Job, Rollup
-from jobs.rollups import HOUR, Closing, Sums, sum_up
+from jobs.reports.history import WINDOWS, Window, forget, history, recent_history, shares
+from jobs.reports.rollups import HOUR, Closing, Sums, sum_up
 from jobs.sweeps import rollups
 from tests.builders import START, ManualClock, make_ports, make_tenant
 from tests.jobs.lives import Lives

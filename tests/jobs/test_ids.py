@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from jobs.ids import ID_LENGTH, new_id
+from foundation.ids import ID_LENGTH, new_id
 
 
 def test_ids_are_unique_and_sort_by_time():

@@ -13,12 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import PoolDepth
 from gpus.models import Pause
-from jobs import line as line_module
-from jobs.history import WINDOWS, history
-from jobs.line import ModelLine, QueueSnapshot, queue_snapshot
+from jobs.domain.states import JobState
 from jobs.models import Job, Rollup
-from jobs.rollups import counted
-from jobs.states import JobState
+from jobs.reports import queue_report as line_module
+from jobs.reports.history import WINDOWS, history
+from jobs.reports.queue_report import ModelLine, QueueSnapshot, queue_snapshot
+from jobs.reports.rollups import counted
 from tests.builders import START, make_job, make_model, make_running, make_tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from jobs.ids import new_id
-from jobs.job_filter import JobFilter, created_between
+from foundation.ids import new_id
 from jobs.models import Job, Tenant
-from jobs.queries import Principal, list_jobs
+from jobs.reports.job_filter import JobFilter, created_between
+from jobs.reports.jobs import Principal, list_jobs
 
 pytestmark = pytest.mark.django_db
 

@@ -20,9 +20,9 @@ from gpus.errors import (
     Verdict,
 )
 from gpus.runners.transport import ResponseTooLarge
-from jobs.fingerprints import fingerprint_of
-from jobs.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
-from jobs.states import AttemptState, JobState
+from jobs.domain.failure_fingerprints import fingerprint_of
+from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
+from jobs.domain.states import AttemptState, JobState
 
 POLICY = RetryPolicy(max_retries=2)
 

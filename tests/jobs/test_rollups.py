@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from jobs.rollups import BOUNDS_SECONDS, Closing, Sums, added, counted, percentile, span_begin, sum_up
+from jobs.reports.rollups import BOUNDS_SECONDS, Closing, Sums, added, counted, percentile, span_begin, sum_up
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 

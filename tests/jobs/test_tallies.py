@@ -5,32 +5,32 @@ import threading
 import pytest
 from django.db import connection, transaction
 
-from jobs import tallies
 from jobs.models import Tally
-from jobs.tallies import Name
+from jobs.reports import counters
+from jobs.reports.counters import Name
 
 
 @pytest.mark.django_db
 def test_counts_grow_and_nothing_is_written_for_nothing() -> None:
-    tallies.add({(Name.SWEEP_REPAIRS, "", "fill"): 2, (Name.SWEEP_REPAIRS, "", "idle"): 0})
-    tallies.add({(Name.SWEEP_REPAIRS, "", "fill"): 3, (Name.ATTEMPT_ENDS, "m", "busy/requeued"): 1})
-    assert tallies.read(Name.SWEEP_REPAIRS) == [("", "fill", 5)]
-    assert tallies.read(Name.ATTEMPT_ENDS) == [("m", "busy/requeued", 1)]
+    counters.add({(Name.SWEEP_REPAIRS, "", "fill"): 2, (Name.SWEEP_REPAIRS, "", "idle"): 0})
+    counters.add({(Name.SWEEP_REPAIRS, "", "fill"): 3, (Name.ATTEMPT_ENDS, "m", "busy/requeued"): 1})
+    assert counters.read(Name.SWEEP_REPAIRS) == [("", "fill", 5)]
+    assert counters.read(Name.ATTEMPT_ENDS) == [("m", "busy/requeued", 1)]
 
 
 @pytest.mark.django_db
 def test_what_is_rolled_back_was_not_counted() -> None:
     with transaction.atomic():
-        tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+        counters.add({(Name.RESULTS_REFUSED, "", ""): 1})
         transaction.set_rollback(True)
-    assert tallies.read(Name.RESULTS_REFUSED) == []
+    assert counters.read(Name.RESULTS_REFUSED) == []
 
 
 @pytest.mark.django_db(transaction=True)
 def test_two_who_count_at_once_lose_nothing() -> None:
     def count() -> None:
         for _ in range(10):
-            tallies.add({(Name.RESULTS_REFUSED, "", ""): 1, (Name.SWEEP_REPAIRS, "", "fill"): 1})
+            counters.add({(Name.RESULTS_REFUSED, "", ""): 1, (Name.SWEEP_REPAIRS, "", "fill"): 1})
         connection.close()
 
     threads = [threading.Thread(target=count) for _ in range(3)]
@@ -46,12 +46,12 @@ def test_two_who_count_at_once_lose_nothing() -> None:
 def test_who_has_better_things_to_do_does_not_wait_for_one_that_hangs() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks the whole database: see the writer's own tests")
-    tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+    counters.add({(Name.RESULTS_REFUSED, "", ""): 1})
     counted, go_on = threading.Event(), threading.Event()
 
     def hang() -> None:
         with transaction.atomic():
-            tallies.add({(Name.RESULTS_REFUSED, "", ""): 1})
+            counters.add({(Name.RESULTS_REFUSED, "", ""): 1})
             counted.set()
             go_on.wait(30)
         connection.close()
@@ -59,8 +59,8 @@ def test_who_has_better_things_to_do_does_not_wait_for_one_that_hangs() -> None:
     other = threading.Thread(target=hang)
     other.start()
     assert counted.wait(30)
-    tallies.add_if_possible(Name.RESULTS_REFUSED, 1)
+    counters.add_if_possible(Name.RESULTS_REFUSED, 1)
     assert not go_on.is_set()
     go_on.set()
     other.join()
-    assert tallies.read(Name.RESULTS_REFUSED) == [("", "", 2)]
+    assert counters.read(Name.RESULTS_REFUSED) == [("", "", 2)]

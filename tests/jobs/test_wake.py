@@ -13,29 +13,29 @@ from typing import Any
 import pytest
 import redis
 
-from dispatcher_project.broker import register_transports
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.celery_transport.broker import register_transports
 from dispatcher_project.settings import celery
 from dispatcher_project.settings.celery import celery_settings
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.values import Wakes
-from jobs import wake
+from jobs import wakes
 
 DEAD = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wake.Door]:
+def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wakes.Door]:
     """A door to another broker, in the place of the process's own."""
     from celery import Celery
 
-    from dispatcher_project.broker import Amqp
+    from dispatcher_project.celery_transport.broker import Amqp
 
-    def open_door(url: str) -> wake.Door:
+    def open_door(url: str) -> wakes.Door:
         register_transports()
         app = Celery("test", amqp=Amqp, set_as_current=False)
         app.conf.update(celery_settings(url))
-        door = wake.Door(app)
-        monkeypatch.setattr(wake, "_the_door", door)
+        door = wakes.Door(app)
+        monkeypatch.setattr(wakes, "_the_door", door)
         return door
 
     return open_door
@@ -47,7 +47,7 @@ def messages(
 ) -> Iterator[Callable[[str], list[Any]]]:
     """What lies in a queue: (task, args, headers), oldest first. The door is given all the time it needs: a
     message whose answer comes late counts as not sent."""
-    monkeypatch.setattr(wake, "TOTAL_SECONDS", 60.0)
+    monkeypatch.setattr(wakes, "TOTAL_SECONDS", 60.0)
     monkeypatch.setattr(celery, "_PUBLISH_TIMEOUT_SECONDS", 60.0)
     open_door(valkey.url)
     client: redis.Redis = redis.Redis.from_url(valkey.url)
@@ -64,7 +64,7 @@ def messages(
 
 
 def test_wakes_go_to_the_pool_s_queue_one_message_each(messages: Any, fleet: str) -> None:
-    assert wake.send_wakes([Wakes(fleet, None, 2), Wakes(fleet, "box7", 1)]) == 3
+    assert wakes.send_wakes([Wakes(fleet, None, 2), Wakes(fleet, "box7", 1)]) == 3
     assert [(name, args) for name, args, _ in messages(f"gpu.{fleet}")] == [("jobs.work", [fleet])] * 2
     assert [(name, args) for name, args, _ in messages(f"gpu.{fleet}.box7")] == [
         ("jobs.work", [fleet, "box7"])
@@ -73,8 +73,8 @@ def test_wakes_go_to_the_pool_s_queue_one_message_each(messages: Any, fleet: str
 
 def test_callbacks_and_sweeps_have_queues_of_their_own(messages: Any) -> None:
     messages("callbacks"), messages("sweeps")
-    wake.wake_callbacks(["c1", "c2"])
-    assert wake.wake_sweep("tick") is True
+    wakes.wake_callbacks(["c1", "c2"])
+    assert wakes.wake_sweep("tick") is True
     assert [(name, args) for name, args, _ in messages("callbacks")] == [
         ("jobs.deliver", ["c1"]),
         ("jobs.deliver", ["c2"]),
@@ -83,7 +83,7 @@ def test_callbacks_and_sweeps_have_queues_of_their_own(messages: Any) -> None:
 
 
 def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(messages: Any, fleet: str) -> None:
-    wake.send_wakes([Wakes(fleet, None, 1)])
+    wakes.send_wakes([Wakes(fleet, None, 1)])
     headers = messages(f"gpu.{fleet}")[0][2]
     assert headers["expires"] is None
     assert headers["eta"] is None
@@ -92,22 +92,22 @@ def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(messag
 
 def test_a_dead_broker_raises_nothing_and_shuts_the_door_for_a_moment(open_door: Any) -> None:
     door = open_door(DEAD)
-    assert wake.send_wakes([Wakes("zimg", None, 3)]) == 0
+    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 0
     tried: list[Any] = []
     door._app.send_task = lambda *args, **options: tried.append(args)
-    assert wake.send_wakes([Wakes("zimg", None, 3)]) == 0
-    wake.wake_callbacks(["c1"])
-    assert wake.wake_sweep("tick") is False
+    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 0
+    wakes.wake_callbacks(["c1"])
+    assert wakes.wake_sweep("tick") is False
     assert tried == []
     door._shut_until = 0.0
-    assert wake.send_wakes([Wakes("zimg", None, 3)]) == 3
+    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 3
 
 
 def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None:
     """One publisher waits for its time-outs; the others, queued for a producer, leave with it."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         open_door(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        threads = [threading.Thread(target=wake.send_wakes, args=[[Wakes("z", None, 5)]]) for _ in range(20)]
+        threads = [threading.Thread(target=wakes.send_wakes, args=[[Wakes("z", None, 5)]]) for _ in range(20)]
         started = time.monotonic()
         for thread in threads:
             thread.start()
@@ -120,18 +120,18 @@ def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None
 def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any, open_door: Any) -> None:
     with EmbeddedValkey(tmp_path / "v") as server:
         door = open_door(server.url)
-        assert wake.send_wakes([Wakes("z", None, 1)]) == 1
+        assert wakes.send_wakes([Wakes("z", None, 1)]) == 1
         server.kill()
-        assert wake.send_wakes([Wakes("z", None, 1)]) == 0
+        assert wakes.send_wakes([Wakes("z", None, 1)]) == 0
         server.start()
         door._shut_until = 0.0
-        assert wake.send_wakes([Wakes("z", None, 1)]) == 1
+        assert wakes.send_wakes([Wakes("z", None, 1)]) == 1
 
 
 def test_many_threads_may_send_at_once(messages: Any, fleet: str) -> None:
     sent: list[int] = []
     threads = [
-        threading.Thread(target=lambda: sent.append(wake.send_wakes([Wakes(fleet, None, 5)])))
+        threading.Thread(target=lambda: sent.append(wakes.send_wakes([Wakes(fleet, None, 5)])))
         for _ in range(16)
     ]
     for thread in threads:

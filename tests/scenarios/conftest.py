@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from dispatcher_project.embedded import find_valkey
-from dispatcher_project.proving.clocks import Clocks
+from dispatcher_project.supervisor.embedded import find_valkey
 from tests.scenarios.judges import Judge
 from tests.scenarios.running import System
+from verification.proving.clocks import Clocks
 
 _running = pytest.StashKey[System]()
 

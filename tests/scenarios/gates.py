@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.node.handlers import RunContext
+from gpu_host.node.handlers import RunContext
 
 _LOOK_SECONDS = 0.02
 _opened: set[str] = set()

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import redis
 
-from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.ports import free_port

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.dispatcher_project.silent_proxy import SilentProxy
 from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
 from tests.ports import free_port

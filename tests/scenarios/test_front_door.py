@@ -19,7 +19,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_client import Client, DispatcherError, Job, Problem, Spooled, Unavailable, patience
-from dispatcher_project.embedded import find_valkey
+from dispatcher_project.supervisor.embedded import find_valkey
 from jobs.models import IdempotencyKey
 from jobs.models import Job as Row
 from tests.dispatcher_project.worker_bench import wait_for

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_project.embedded import die_with_parent
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import die_with_parent
 from jobs.models import Attempt
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.gates import open_gate

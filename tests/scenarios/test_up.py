@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import find_valkey
 from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import find_valkey
 from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
 from tests.ports import free_port

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_project.embedded import find_valkey
-from dispatcher_project.proving.system import CannotProve
-from dispatcher_project.proving.upgrade import (
+from dispatcher_project.supervisor.embedded import find_valkey
+from tests.scenarios.running import drop_database, own_database
+from verification.proving.system import CannotProve
+from verification.proving.upgrade import (
     Plan,
     checkout_of,
     copy_of_present,
     raise_layout,
     rolling_upgrade,
 )
-from tests.scenarios.running import drop_database, own_database
 
 pytestmark = [pytest.mark.scenario]
 

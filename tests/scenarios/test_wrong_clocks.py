@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher_project.proving.clocks import Clocks
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.callback_receiver import Receiver
 from tests.scenarios.running import System
+from verification.proving.clocks import Clocks
 
 pytestmark = pytest.mark.scenario
 SECONDS_OFF = {"beat": -120.0, "gpu_worker": 120.0, "sweeps": 90.0, "callbacks": -3600.0}

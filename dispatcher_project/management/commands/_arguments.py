@@ -6,7 +6,7 @@ import argparse
 import re
 
 from dispatcher_project.addresses import split_address
-from gpus.models.names import NAME_PATTERN
+from foundation.names import NAME_PATTERN
 
 
 def name(text: str) -> str:

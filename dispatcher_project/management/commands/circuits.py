@@ -4,12 +4,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.tripped import circuit_lines
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.tripped import circuit_lines
+from gpus.health.circuits import all_circuits, reset_circuit
 from gpus.protocol import CircuitKind
-from gpus.services.audit import cli_actor
-from gpus.services.circuits import all_circuits, reset_circuit
-from jobs.services import ports as wiring
+from gpus.registry.audit import cli_actor
+from jobs import ports as wiring
 
 
 class Command(TerminalCommand):

@@ -4,9 +4,9 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.arguments import positive
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.dead_letters import (
+from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.dead_letters import (
     add_filters,
     chosen,
     each,
@@ -16,10 +16,10 @@ from dispatcher_project.terminal.dead_letters import (
     letter_lines,
     work_through,
 )
-from gpus.plurals import counted
-from jobs.failures import dead_letter_groups
-from jobs.services import ports as wiring
-from jobs.services.bulk import Deed, JobFilter
+from foundation.plurals import counted
+from jobs import ports as wiring
+from jobs.operations.bulk import Deed, JobFilter
+from jobs.reports.failures import dead_letter_groups
 
 _DEEDS = {"retry": Deed.RETRY, "dismiss": Deed.DISMISS}
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.doctor.finding import Finding, Level
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.doctor.finding import Finding, Level
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "red")}
 
@@ -15,7 +15,7 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         # who only asks for help need not wait for the code of every part
-        from dispatcher_project.terminal.doctor.examine import examine, real_view
+        from dispatcher_project.cli.doctor.examine import examine, real_view
 
         found = []
         for finding in examine(real_view()):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatcher_project.terminal.switching import SwitchCommand
+from dispatcher_project.cli.switching import SwitchCommand
 from gpus.protocol import DesiredState
 
 

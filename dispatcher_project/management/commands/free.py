@@ -4,10 +4,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand
-from gpus.services.audit import cli_actor
-from gpus.services.quarantine import free_slot, require_quarantined
-from jobs.services import ports as wiring
+from dispatcher_project.cli.command import TerminalCommand
+from gpus.registry.audit import cli_actor
+from gpus.registry.quarantine import free_slot, require_quarantined
+from jobs import ports as wiring
 
 
 class Command(TerminalCommand):

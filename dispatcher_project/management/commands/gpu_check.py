@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.arguments import positive
+from dispatcher_project.cli.arguments import positive
 
 NOTHING_TO_CHECK = 3
 
@@ -33,12 +33,12 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from dispatcher_project.worker.pinned import find_device
-        from gpus.local.check import check
-        from gpus.local.device import NoSuchDevice
-        from gpus.local.memory import Gauge, machine_gauge
-        from gpus.local.nvml import NvmlError
-        from gpus.local.vram import VramGauge
+        from dispatcher_project.celery_transport.pinned import find_device
+        from gpu_host.local.check import check
+        from gpu_host.local.device import NoSuchDevice
+        from gpu_host.local.memory import Gauge, machine_gauge
+        from gpu_host.local.nvml import NvmlError
+        from gpu_host.local.vram import VramGauge
 
         try:
             device, nvml = find_device(options["gpu"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from dispatcher_project.arguments import positive
+from dispatcher_project.cli.arguments import positive
 
 from ._arguments import add_health_port, name, names
 
@@ -65,7 +65,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["gpu"] is not None or options["models"] or options["servers"]:
             sys.exit(_pinned(options))
-        from dispatcher_project.worker.run import run_gpu_worker
+        from dispatcher_project.celery_transport.run import run_gpu_worker
 
         sys.exit(
             run_gpu_worker(
@@ -80,7 +80,7 @@ class Command(BaseCommand):
 
 
 def _pinned(options: dict[str, Any]) -> int:
-    from dispatcher_project.worker.pinned import Wishes, run_pinned_worker
+    from dispatcher_project.celery_transport.pinned import Wishes, run_pinned_worker
 
     if options["gpu"] is None or not (options["models"] or options["servers"]):
         raise CommandError("--gpu goes together with --models or --servers")

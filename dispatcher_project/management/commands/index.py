@@ -5,12 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
+from dispatcher_project.cli.command import TerminalCommand, positive_seconds
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
-from jobs.services import index_switch
-from jobs.services import ports as wiring
-from jobs.services.index_report import index_report
+from jobs import ports as wiring
+from jobs.operations import index_switch
+from jobs.reports.index_layouts import index_report
 
 NOT_DONE = 1
 _STEP_SECONDS = 0.5

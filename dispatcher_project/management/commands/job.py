@@ -6,17 +6,17 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.job_text import (
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.job_text import (
     event_document,
     event_lines,
     job_document,
     job_lines,
     latest_events,
 )
+from jobs import ports as wiring
+from jobs.domain.states import JobState, is_final
 from jobs.models import Event, Job
-from jobs.services import ports as wiring
-from jobs.states import JobState, is_final
 
 LOOK_SECONDS = 0.5
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.arguments import positive
-from dispatcher_project.terminal.command import TerminalCommand
-from gpus.services.audit import cli_actor
+from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.command import TerminalCommand
+from gpus.registry.audit import cli_actor
 from jobs.models import ApiKey
-from jobs.services.keys import revoke_key, rotate_key
+from jobs.operations.api_keys import revoke_key, rotate_key
 
 
 class Command(TerminalCommand):

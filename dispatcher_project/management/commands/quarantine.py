@@ -4,9 +4,9 @@ from typing import Any
 
 from django.utils import timezone
 
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.suspects import quarantine_lines
-from gpus.services.quarantine import open_quarantines, quarantine_json
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.suspects import quarantine_lines
+from gpus.registry.quarantine import open_quarantines, quarantine_json
 
 
 class Command(TerminalCommand):

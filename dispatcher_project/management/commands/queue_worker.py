@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from dispatcher_project.arguments import positive
-from jobs.wake import CALLBACKS_QUEUE, SWEEPS_QUEUE
+from dispatcher_project.cli.arguments import positive
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE
 
 from ._arguments import add_health_port, names
 
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         add_health_port(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from dispatcher_project.worker.run import run_queue_worker
+        from dispatcher_project.celery_transport.run import run_queue_worker
 
         # it would wait for ever where nobody sends anything
         if unknown := [queue for queue in options["queues"] if queue not in _QUEUES]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dispatcher_project.terminal.pausing import PauseCommand
+from dispatcher_project.cli.pausing import PauseCommand
 
 
 class Command(PauseCommand):

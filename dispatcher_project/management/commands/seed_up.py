@@ -15,14 +15,14 @@ from redis.exceptions import RedisError
 from dispatcher_project.celery import app
 from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
+from gpu_host.node.config import TOKEN_VARIABLE
 from gpus.leasing.connect import connect
 from gpus.models import ModelConfig
-from gpus.node.config import TOKEN_VARIABLE
-from gpus.services.audit import cli_actor
-from gpus.services.registry import register_server
+from gpus.registry.audit import cli_actor
+from gpus.registry.registry import register_server
 from jobs.models import ApiKey, Tenant
-from jobs.services.ports import production_ports
-from jobs.services.tenants import create_key, create_tenant
+from jobs.operations.tenants import create_key, create_tenant
+from jobs.ports import production_ports
 
 _ADMIN = "admin"
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand, positive_seconds
-from dispatcher_project.terminal.paint import plain
-from dispatcher_project.terminal.submitting import read_payload, submit, tenant_named, wait_for_end
+from dispatcher_project.cli.command import TerminalCommand, positive_seconds
+from dispatcher_project.cli.paint import plain
+from dispatcher_project.cli.submitting import read_payload, submit, tenant_named, wait_for_end
 from jobs.api.representations import starts_json
-from jobs.services.submitted import Submitted
-from jobs.states import JobState, is_final
+from jobs.domain.states import JobState, is_final
+from jobs.submission.outcomes import Submitted
 
 FAILED, STILL_GOING = 1, 3
 

@@ -4,7 +4,7 @@ import sys
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.gate import main
+from dispatcher_project.checks import main
 
 
 class Command(BaseCommand):

@@ -6,11 +6,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import DatabaseError, InterfaceError, connection
 
-from dispatcher_project.terminal.command import TerminalCommand, about_database, positive_seconds
-from dispatcher_project.terminal.live import show_live
-from dispatcher_project.terminal.overview import overview
-from dispatcher_project.terminal.overview_text import overview_lines
-from jobs.services import ports as wiring
+from dispatcher_project.cli.command import TerminalCommand, about_database, positive_seconds
+from dispatcher_project.cli.live import show_live
+from dispatcher_project.cli.overview import overview
+from dispatcher_project.cli.overview_text import overview_lines
+from jobs import ports as wiring
 
 _PIPED_COLUMNS = 1000
 

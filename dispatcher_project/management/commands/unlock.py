@@ -4,11 +4,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from dispatcher_project.terminal.command import TerminalCommand
-from gpus.client_network import is_address, network_of
-from gpus.plurals import counted
-from gpus.services.audit import cli_actor, record
-from jobs.services.sign_in import unlock
+from dispatcher_project.cli.command import TerminalCommand
+from foundation.client_network import is_address, network_of
+from foundation.plurals import counted
+from gpus.registry.audit import cli_actor, record
+from jobs.operations.sign_in import unlock
 
 
 class Command(TerminalCommand):

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dispatcher_project.terminal.command import TerminalCommand
-from dispatcher_project.terminal.paint import age
-from gpus.plurals import counted
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.paint import age
+from foundation.plurals import counted
 from jobs.api.workers import worker_json
-from jobs.services.workers import workers
+from jobs.reports.workers import workers
 
 
 class Command(TerminalCommand):

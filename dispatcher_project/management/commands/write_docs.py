@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.lifecycle_page import PATH, lifecycle_page
+from dispatcher_project.cli.write_docs import PATH, lifecycle_page
 
 
 class Command(BaseCommand):

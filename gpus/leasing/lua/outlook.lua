@@ -1,7 +1,7 @@
 -- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
 -- Keys: KEYS[1] prefix
 -- Args: clock, pool, job ('' for one that is not in line), model, tenant, priority, place µs, most servers to look at
--- Returns: a JSON object, see gpus/leasing/outlook.py; {"rebuilding": true} while the index is not whole
+-- Returns: a JSON object, see gpus/leasing/queue_forecast.py; {"rebuilding": true} while the index is not whole
 -- include: gate
 -- include: circuit
 -- include: pick

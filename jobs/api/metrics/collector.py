@@ -12,11 +12,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpus.api.problems import Problem
+from foundation.http_api.problems import Problem
 from gpus.models import Server
+from jobs import ports as wiring
 from jobs.api.errors import answer
 from jobs.api.metrics import fleet, line, machines, upkeep, work
-from jobs.services import ports as wiring
 
 OPEN_METRICS = "open"
 """The token that says: asks for none."""

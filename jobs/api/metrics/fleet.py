@@ -8,11 +8,11 @@ from datetime import datetime
 from django.db.models import Count, Min
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from gpus import queries as registry
+from gpus.health.circuits import all_circuits
 from gpus.models import Pause, QuarantinedSlot, Server
-from gpus.services.circuits import all_circuits
-from jobs.queries import named
-from jobs.services.ports import Ports
+from gpus.registry import queries as registry
+from jobs.ports import Ports
+from jobs.reports.jobs import named
 
 
 def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from gpus import queries as registry
 from gpus.errors import LeasingUnavailable
 from gpus.models import Server
+from gpus.registry import queries as registry
 from jobs.models import Attempt
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 
 _LEASED = ("leased", "adoptable")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gpus.health.pinned_servers import beats_of, recent_telemetry
 from gpus.models import Server
-from gpus.services.pinned import beats_of, recent_telemetry
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 
 _OF_GPU = {
     "utilisation": ("dispatcher_gpu_utilisation_percent", "How busy the GPU is."),

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from jobs import tallies
 from jobs.callbacks.report import delivery_report
 from jobs.models import Callback
+from jobs.reports import counters
 from jobs.sweeps.ages import sweep_ages
 
 MOST_CALLBACKS = 10_000
@@ -23,18 +23,18 @@ def collect(now: datetime) -> Iterator[Metric]:
         "dispatcher_results_refused",
         "Results of zombies: they came under an attempt or epoch that does not count any more.",
     )
-    refused.add_metric([], sum(count for _, _, count in tallies.read(tallies.Name.RESULTS_REFUSED)))
+    refused.add_metric([], sum(count for _, _, count in counters.read(counters.Name.RESULTS_REFUSED)))
     yield refused
     turned_away = CounterMetricFamily(
         "dispatcher_requests_refused", "Requests that were told to come again: 429 and 503.", labels=["code"]
     )
-    for _, code, count in tallies.read(tallies.Name.REQUESTS_REFUSED):
+    for _, code, count in counters.read(counters.Name.REQUESTS_REFUSED):
         turned_away.add_metric([code], count)
     yield turned_away
     ended = CounterMetricFamily(
         "dispatcher_web_connections_ended", "Connections that the web server ended.", labels=["reason"]
     )
-    for _, reason, count in tallies.read(tallies.Name.WEB_ENDED):
+    for _, reason, count in counters.read(counters.Name.WEB_ENDED):
         ended.add_metric([reason], count)
     yield ended
     pushes = CounterMetricFamily(
@@ -42,7 +42,7 @@ def collect(now: datetime) -> Iterator[Metric]:
         "Pushes of GPU servers that were not read, by the refusal's code.",
         labels=["code"],
     )
-    for _, code, count in sorted(tallies.read(tallies.Name.PUSHES_REFUSED)):
+    for _, code, count in sorted(counters.read(counters.Name.PUSHES_REFUSED)):
         pushes.add_metric([code], count)
     yield pushes
     sign_ins = CounterMetricFamily(
@@ -50,7 +50,7 @@ def collect(now: datetime) -> Iterator[Metric]:
         "Sign-ins to the admin refused before the password was checked, by the limit that refused.",
         labels=["limit"],
     )
-    for _, limit, count in tallies.read(tallies.Name.SIGN_INS_REFUSED):
+    for _, limit, count in counters.read(counters.Name.SIGN_INS_REFUSED):
         sign_ins.add_metric([limit], count)
     yield sign_ins
 
@@ -64,7 +64,7 @@ def _sweeps(now: datetime) -> Iterator[Metric]:
     )
     for name, seconds in sorted(sweep_ages(now).items()):
         ages.add_metric([name], seconds)
-    for _, name, count in tallies.read(tallies.Name.SWEEP_REPAIRS):
+    for _, name, count in counters.read(counters.Name.SWEEP_REPAIRS):
         repairs.add_metric([name], count)
     yield from (ages, repairs)
 

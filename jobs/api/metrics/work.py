@@ -9,10 +9,10 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from jobs import tallies
 from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
-from jobs.queries import UNFINISHED, Principal, waiting_by_model_and_tenant
-from jobs.rollups import BOUNDS_SECONDS, EVER, Sums
+from jobs.reports import counters
+from jobs.reports.jobs import UNFINISHED, Principal, waiting_by_model_and_tenant
+from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
 
 MOST_DEAD_LETTERS = 10_000
 """More are not counted out; the newest are."""
@@ -94,7 +94,7 @@ def _attempts() -> Metric:
         "Attempts that ended: how (completed, or the class of the error), and what became of the job then.",
         labels=["model", "outcome", "then"],
     )
-    for model, code, count in tallies.read(tallies.Name.ATTEMPT_ENDS):
+    for model, code, count in counters.read(counters.Name.ATTEMPT_ENDS):
         outcome, _, then = code.partition("/")
         attempts.add_metric([model, outcome, then], count)
     return attempts

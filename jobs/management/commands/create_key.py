@@ -11,12 +11,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from gpus.protocol import BANDS
-from gpus.services.audit import cli_actor
-from jobs.errors import Refused
+from gpus.registry.audit import cli_actor
+from jobs.domain.errors import Refused
+from jobs.domain.scopes import Scope
 from jobs.models import ApiKey, Tenant
-from jobs.scopes import Scope
-from jobs.services.keys import create_key
-from jobs.services.tenants import create_tenant
+from jobs.operations.api_keys import create_key
+from jobs.operations.tenants import create_tenant
 
 
 class Command(BaseCommand):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs import history
+from jobs.reports import history
 
 
 @pytest.fixture(autouse=True)

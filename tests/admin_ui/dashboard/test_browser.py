@@ -8,15 +8,14 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.utils import timezone
 
-from admin_ui.groups import write_groups
+from admin_ui.parts.groups import write_groups
+from foundation.ids import new_id
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ModelConfig, Pause, QuarantinedSlot, Server
-from gpus.services.mirror import mirror_registry
-from jobs import transitions
-from jobs.ids import new_id
+from gpus.registry.index_sync import mirror_registry
+from jobs import ports, transitions
 from jobs.models import Job, Rollup
-from jobs.rollups import HOUR, MINUTE, counted, span_begin
-from jobs.services import ports
+from jobs.reports.rollups import HOUR, MINUTE, counted, span_begin
 from tests.admin_ui.browser import DESKTOP, PHONE, Desk, wait_until
 from tests.builders import make_job, make_model, make_server, make_tenant
 from tests.jobs.sweeps.conftest import open_index

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 from admin_ui.dashboard import charts
 from admin_ui.dashboard.words import age, rate
-from jobs.history import WINDOWS, Line
-from jobs.rollups import Sums, added, counted
+from jobs.reports.history import WINDOWS, Line
+from jobs.reports.rollups import Sums, added, counted
 
 BEGIN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 

@@ -13,12 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from gpus import queries
 from gpus.leasing.values import PoolDepth
 from gpus.models import Pause, Server
-from jobs import history
+from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
-from jobs.rollups import counted
+from jobs.reports import history
+from jobs.reports.rollups import counted
 from tests.admin_ui.conftest import World
 from tests.admin_ui.rows import fill
 from tests.builders import WrongClocks
@@ -153,7 +153,7 @@ def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, world: World)
 
 def test_servers_are_paged(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from admin_ui.dashboard import pages
-    from jobs import fleet
+    from jobs.reports import fleet
 
     monkeypatch.setattr(fleet, "SERVERS_PER_PAGE", 3)
     monkeypatch.setattr(pages, "SERVERS_PER_PAGE", 3)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
-from gpus.local.check import Residues
-from gpus.local.nvml import Nvml, NvmlError
+from gpu_host.local.check import Residues
+from gpu_host.local.nvml import Nvml, NvmlError
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,8 +9,8 @@ import pytest
 from django.contrib.auth import get_user_model
 
 from dispatcher_project.management.commands.seed_up import _keep_admin, _register
+from foundation.secrets import decrypt
 from gpus.models import ModelConfig, Server
-from gpus.services.secrets import decrypt
 from tests.builders import make_ports
 from tests.jobs.fake_leases import FakeLeases
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dispatcher_project.bootstrap import ROOT
+from dispatcher_project.supervisor.bootstrap import ROOT
 from dispatcher_project.supply import licences
 from dispatcher_project.supply.licences import expression_of, is_allowed, read_licences
 from dispatcher_project.supply.lock_file import Pin, read_lock

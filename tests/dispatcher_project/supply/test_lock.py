@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dispatcher_project.bootstrap import ROOT
+from dispatcher_project.supervisor.bootstrap import ROOT
 from dispatcher_project.supply import lock
 from dispatcher_project.supply.lock_file import ENVIRONMENTS, PLATFORMS, Pin, read_lock, read_pins
 from dispatcher_project.supply.project import dependencies, extras

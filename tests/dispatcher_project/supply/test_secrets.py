@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_project import gate
-from dispatcher_project.bootstrap import ROOT
+from dispatcher_project import checks
+from dispatcher_project.supervisor.bootstrap import ROOT
 from dispatcher_project.supply import secrets
 from dispatcher_project.supply.secrets import RULES, find, main, scan
 
@@ -87,10 +87,10 @@ def test_the_repository_has_none() -> None:
 
 def test_the_gate_looks_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, ...]] = []
-    monkeypatch.setattr(gate, "_started", started.append)
-    monkeypatch.setattr(gate, "_checked", lambda *_: None)
-    with gate.ThreadPoolExecutor(1) as threads:
-        gate._static_checks(threads)
+    monkeypatch.setattr(checks, "_started", started.append)
+    monkeypatch.setattr(checks, "_checked", lambda *_: None)
+    with checks.ThreadPoolExecutor(1) as threads:
+        checks._static_checks(threads)
     assert any("dispatcher_project.supply.secrets" in command for command in started)
 
 

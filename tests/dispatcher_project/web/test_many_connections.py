@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher_project.web.connections import Connections, Reason
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
-from gpus.client_network import network_of
+from foundation.client_network import network_of
 
 from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code, until_closed
 

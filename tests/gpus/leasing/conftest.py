@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import Client
 

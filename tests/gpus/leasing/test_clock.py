@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.clock import (
     ASK_SECONDS,
     DATABASE,

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import find_valkey
-from dispatcher_project.proving.cluster import NODES, ClusterValkeys, move_slot
+from dispatcher_project.supervisor.embedded import find_valkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import time_of
 from gpus.leasing.connect import connect
 from gpus.protocol import PoolSpec
 from tests.ports import free_port
+from verification.proving.cluster import NODES, ClusterValkeys, move_slot
 
 from .rig import POOL, WORKER, Rig
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingFull
 from gpus.leasing.connect import connect
 from gpus.protocol import ExpiryVerdict, Lease

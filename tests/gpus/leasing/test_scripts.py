@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import scripts
 from gpus.leasing.connect import connect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import Verdict
-from gpus.leasing.wire import MOST_WARM
+from gpus.leasing.codec import MOST_WARM
 
 from .crowd import commands, crowd
 from .rig import POOL, Rig

@@ -9,11 +9,12 @@ import pytest
 from django.db import connection
 from django.db.models import Max
 
-from gpus.models import Server, prepared
-from gpus.models.columns import new_row, saved
-from gpus.models.prepared import value
+from foundation.database import statements
+from foundation.database.row_codec import new_row, saved
+from foundation.database.statements import value
+from gpus.models import Server
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.states import JobState
 from tests.builders import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -48,7 +49,7 @@ def test_a_value_is_saved_as_its_field_says(field: Any, given: Any) -> None:
 @pytest.mark.parametrize("moment", [NOON, NOON + timedelta(microseconds=10), NOON.astimezone(EAST), None])
 def test_a_moment_comes_back_as_it_was_also_out_of_an_expression(moment: datetime | None) -> None:
     job = make_job(deadline_at=moment)
-    latest = prepared.Read(
+    latest = statements.Read(
         lambda: (
             Job.objects.filter(id=value(Job, "id")).values_list("deadline_at").annotate(Max("deadline_at"))
         )
@@ -90,7 +91,7 @@ def test_a_name_that_is_no_column_is_refused() -> None:
 
 def test_a_row_that_was_read_is_as_its_queryset_reads_it() -> None:
     made = make_job(deadline_at=NOON)
-    row = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).defer("payload")).first(id=made.id)
+    row = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).defer("payload")).first(id=made.id)
     usual = Job.objects.defer("payload").get(id=made.id)
     assert {name: one for name, one in vars(row).items() if name != "_state"} == {
         name: one for name, one in vars(usual).items() if name != "_state"
@@ -113,5 +114,5 @@ def test_a_model_that_has_a_say_in_how_its_rows_are_read_has_it(monkeypatch: pyt
 
     monkeypatch.setattr(Job, "from_db", classmethod(from_db))
     job = make_job()
-    [row] = prepared.Read(Job.objects.all)()
+    [row] = statements.Read(Job.objects.all)()
     assert (seen, row.id) == ([job.id], job.id)

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import OperationalError, connection, connections
 
-from gpus.models import Pool, lending, prepared
-from gpus.models.lending import Lender
+from foundation.database import connection_pool, statements
+from foundation.database.connection_pool import Lender
+from gpus.models import Pool
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -21,8 +22,8 @@ def lender():
     lender.close()
 
 
-named = prepared.Read(lambda: Pool.objects.order_by("name").values_list("name", flat=True))
-its_own = prepared.this_database
+named = statements.Read(lambda: Pool.objects.order_by("name").values_list("name", flat=True))
+its_own = statements.this_database
 
 
 def test_a_block_reads_over_a_connection_that_is_lent(lender) -> None:
@@ -64,7 +65,7 @@ def test_many_threads_share_as_many_as_there_may_be(lender) -> None:
 
 
 def test_who_finds_none_free_is_refused_after_a_while(lender, monkeypatch) -> None:
-    monkeypatch.setattr(lending, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(connection_pool, "WAIT_SECONDS", 0.01)
     held, done = threading.Barrier(3), threading.Event()
 
     def hold() -> None:
@@ -101,7 +102,7 @@ def test_one_that_broke_is_not_lent_again(lender) -> None:
 
 
 def test_one_that_lay_idle_is_looked_at(lender, monkeypatch) -> None:
-    monkeypatch.setattr(lending, "LOOK_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(connection_pool, "LOOK_AFTER_SECONDS", -1.0)
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
     with lender.connection():
         named()

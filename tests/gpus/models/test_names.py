@@ -8,9 +8,9 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from dispatcher_project.management.commands._arguments import name
-from gpus.models.names import validate_name
+from foundation.names import validate_name
 from jobs.models import Tenant
-from jobs.services.tenants import create_tenant
+from jobs.operations.tenants import create_tenant
 
 
 @pytest.mark.django_db

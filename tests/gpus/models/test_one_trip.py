@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
-from gpus.models import sets
-from gpus.models.one_trip import one_trip
+from foundation.database import bulk_rows
+from foundation.database.pipeline import one_trip
 from jobs.models import Event, Job
 from tests.builders import make_job
 
@@ -33,7 +33,7 @@ def insert(job: Job, *numbers: int, then: Callable[[], object] = lambda: None) -
     """One statement for each."""
     with one_trip(), transaction.atomic():
         for number in numbers:
-            sets.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
+            bulk_rows.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
         then()
 
 

@@ -16,11 +16,11 @@ from django.db import (
 from django.db.models import Count, Q, QuerySet, Sum
 from django.test.utils import CaptureQueriesContext
 
-from gpus.models import prepared
-from gpus.models.prepared import value
-from jobs import ids
+from foundation import ids
+from foundation.database import statements
+from foundation.database.statements import value
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.states import AttemptState, JobState
 from tests.builders import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -37,7 +37,7 @@ def attempt_of(job: Job, attempt_id: str = "A" * 26, *, slot: int = 0, number: i
 
 def test_a_row_reads_as_the_queryset_reads_it() -> None:
     job = make_job(payload={"a": [1, None]}, tags=["x"], metadata={"y": 2.5}, deadline_at=NOW)
-    read = prepared.Read(lambda: Job.objects.defer("payload", "result").filter(id=value(Job, "id")))
+    read = statements.Read(lambda: Job.objects.defer("payload", "result").filter(id=value(Job, "id")))
 
     for _ in range(2):  # compiled, then only executed
         found = read.first(id=job.id)
@@ -66,12 +66,12 @@ def test_columns_come_as_the_queryset_gives_them(columns) -> None:
     def rows(job_id: object) -> QuerySet:
         return columns(Job.objects.filter(id=job_id))
 
-    assert prepared.Read(lambda: rows(value(Job, "id")))(id=job.id) == list(rows(job.id))
+    assert statements.Read(lambda: rows(value(Job, "id")))(id=job.id) == list(rows(job.id))
 
 
 def test_sums_over_all_rows_are_one_row_even_of_none() -> None:
     sums = {"rows": Count("pk"), "urgent": Count("pk", filter=Q(priority=1)), "places": Sum("place_us")}
-    read = prepared.Read(lambda: prepared.summed(Job.objects.filter(model=value(Job, "model")), **sums))
+    read = statements.Read(lambda: statements.summed(Job.objects.filter(model=value(Job, "model")), **sums))
     assert read(model="none") == [{"rows": 0, "urgent": 0, "places": None}]
     jobs = [make_job(priority=priority) for priority in (1, 5, 5)]
     [found] = read(model=jobs[0].model)
@@ -85,7 +85,7 @@ def test_what_never_changes_stands_in_sqlites_text() -> None:
         pytest.skip("PostgreSQL plans with the values")
     odd = make_job(model="it's 100% %s ?", error_message="a % b")
     make_job()
-    read = prepared.Read(
+    read = statements.Read(
         lambda: (
             Job.objects.filter(
                 model=odd.model, state=JobState.QUEUED.value, place_us__gt=1, error_message__contains="% b"
@@ -110,12 +110,12 @@ def test_what_never_changes_stands_in_sqlites_text() -> None:
 
 def test_what_it_can_not_build_is_refused_at_once() -> None:
     with pytest.raises(TypeError):
-        prepared.Read(lambda: Job.objects.values_list("id", named=True))()
+        statements.Read(lambda: Job.objects.values_list("id", named=True))()
 
 
 def test_a_lock_is_kept() -> None:
     job = make_job()
-    read = prepared.Read(lambda: Job.objects.select_for_update().filter(id=value(Job, "id")))
+    read = statements.Read(lambda: Job.objects.select_for_update().filter(id=value(Job, "id")))
     with transaction.atomic(), CaptureQueriesContext(connection) as asked:
         read.first(id=job.id)
     assert ("FOR UPDATE" in asked.captured_queries[0]["sql"]) is connection.features.has_select_for_update
@@ -124,7 +124,7 @@ def test_a_lock_is_kept() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8])
 def test_some_of_many_are_found_once_each(count: int) -> None:
     jobs = [make_job().id for _ in range(9)]
-    among = prepared.ReadAmong(
+    among = statements.ReadAmong(
         (Job, "id"),
         rows=lambda ids: Job.objects.filter(id__in=ids, state=value(Job, "state")).values_list(
             "id", flat=True
@@ -137,18 +137,18 @@ def test_some_of_many_are_found_once_each(count: int) -> None:
 
 def test_an_inserted_row_reads_back_whole() -> None:
     job = make_job()
-    assert prepared.insert(Event(job_id=job.id, seq=7, type="x", at=NOW, data={"a": ["ü", None]}))
+    assert statements.insert(Event(job_id=job.id, seq=7, type="x", at=NOW, data={"a": ["ü", None]}))
 
     event = Event.objects.get(job=job, seq=7)
     assert (event.type, event.at, event.data) == ("x", NOW, {"a": ["ü", None]})
     with pytest.raises(IntegrityError), transaction.atomic():
-        prepared.insert(Event(job_id=job.id, seq=7, type="x", at=NOW))
+        statements.insert(Event(job_id=job.id, seq=7, type="x", at=NOW))
 
 
 def test_a_conflict_is_told_and_changes_nothing() -> None:
     first, second = make_job(), make_job()
-    assert prepared.insert(attempt_of(first), ignore_conflicts=True)
-    assert not prepared.insert(attempt_of(second, "B" * 26), ignore_conflicts=True)  # the slot's index
+    assert statements.insert(attempt_of(first), ignore_conflicts=True)
+    assert not statements.insert(attempt_of(second, "B" * 26), ignore_conflicts=True)  # the slot's index
     assert list(Attempt.objects.values_list("id", flat=True)) == ["A" * 26]
 
 
@@ -156,7 +156,7 @@ def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite's driver keeps its statements by itself")
     job = make_job()
-    read = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values_list("id", flat=True))
+    read = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values_list("id", flat=True))
     for _ in range(connection.connection.prepare_threshold + 2):
         assert read(id=job.id) == [job.id]
     with connection.cursor() as cursor:
@@ -172,7 +172,7 @@ def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="only PostgreSQL keeps statements")
 def test_a_column_whose_type_changes_costs_one_call() -> None:
-    read = prepared.Read(lambda: Job.objects.values_list("pool", flat=True))
+    read = statements.Read(lambda: Job.objects.values_list("pool", flat=True))
     connection.ensure_connection()
     for _ in range(connection.connection.prepare_threshold + 2):
         read()
@@ -193,7 +193,7 @@ def test_a_database_that_is_away_raises_djangos_own_error() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite is not away")
     job = make_job()
-    read = prepared.Read(lambda: Job.objects.filter(id=value(Job, "id")).values_list("id", flat=True))
+    read = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values_list("id", flat=True))
     connection.connection.close()
     with pytest.raises((OperationalError, InterfaceError)):
         read(id=job.id)
@@ -202,38 +202,38 @@ def test_a_database_that_is_away_raises_djangos_own_error() -> None:
 def test_an_update_writes_only_its_fields() -> None:
     job = make_job(error_message="old")
     job.error_message, job.priority, job.due_at = "new", 2, NOW
-    assert prepared.update(job, ("priority", "due_at"))
+    assert statements.update(job, ("priority", "due_at"))
 
     stored = Job.objects.get(id=job.id)
     assert (stored.priority, stored.due_at, stored.error_message) == (2, NOW, "old")
     job.delete()
     job.id = "nobody"
-    assert not prepared.update(job, ("priority", "due_at"))
+    assert not statements.update(job, ("priority", "due_at"))
 
 
 def test_a_change_is_a_compare_and_set() -> None:
     attempt = attempt_of(make_job())
-    prepared.insert(attempt)
+    statements.insert(attempt)
     waiting = {"state": AttemptState.WAITING, "remote_id": "r"}
 
-    assert not prepared.change(Attempt, waiting, pk=attempt.id, epoch=2, state=AttemptState.SENT)
-    assert prepared.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
-    assert not prepared.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
+    assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=2, state=AttemptState.SENT)
+    assert statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
+    assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
 
 
 def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulated history would go on otherwise in the process that happens to prepare it."""
     drawn: list[int] = []
     monkeypatch.setattr(ids, "chance_bits", lambda bits: drawn.append(bits) or 0)
-    prepared.insert_sql.cache_clear()
-    prepared.insert_sql(connection.vendor, Job, False)
+    statements.insert_sql.cache_clear()
+    statements.insert_sql(connection.vendor, Job, False)
     assert drawn == []
 
 
 def test_rows_come_with_those_that_they_point_to() -> None:
     job = make_job(payload={"a": 1})
-    prepared.insert(attempt_of(job))
-    read = prepared.Read(
+    statements.insert(attempt_of(job))
+    read = statements.Read(
         lambda: (
             Attempt.objects.select_related("job__tenant")
             .defer("job__payload")
@@ -248,9 +248,9 @@ def test_rows_come_with_those_that_they_point_to() -> None:
 
 
 def test_who_lent_before_lends_again_after_an_inner_block() -> None:
-    own, outer, inner = prepared.this_database(), object(), object()
-    with prepared.over(lambda: outer):
-        with prepared.over(lambda: inner):
-            assert prepared.this_database() is inner
-        assert prepared.this_database() is outer
-    assert prepared.this_database() is own
+    own, outer, inner = statements.this_database(), object(), object()
+    with statements.over(lambda: outer):
+        with statements.over(lambda: inner):
+            assert statements.this_database() is inner
+        assert statements.this_database() is outer
+    assert statements.this_database() is own

@@ -9,10 +9,11 @@ import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from gpus.json_text import JsonText
-from gpus.models import prepared, sets
+from foundation.database import bulk_rows
+from foundation.database import statements as prepared
+from foundation.json_text import JsonText
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job, SweepRun
-from jobs.states import AttemptState, JobState
 from tests.builders import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -38,7 +39,7 @@ def test_several_rows_of_a_kind_are_inserted_in_order(count: int, statements: in
     job = make_job()
     rows = [event(job, 10 + seq) for seq in range(count)]
     with CaptureQueriesContext(connection) as asked:
-        sets.insert_all(rows)
+        bulk_rows.insert_all(rows)
     assert len(asked) == (min(statements, 1) if ON_POSTGRESQL else statements)
     stored = Event.objects.filter(job=job, type="x").order_by("id").values_list("seq", "data")
     assert list(stored) == [(10 + seq, {"n": 10 + seq}) for seq in range(count)]
@@ -48,9 +49,9 @@ def test_what_is_put_stands_there_once_as_it_was_said_last() -> None:
     for looked in (1, 2):
         rows = [SweepRun(name=name, at=NOW, looked=looked, note=f"it's {looked}") for name in ("a", "b")]
         with CaptureQueriesContext(connection) as asked:
-            sets.put_all(rows)
+            bulk_rows.put_all(rows)
         assert len(asked) == 1
-    sets.put_all([SweepRun(name="c", at=NOW)])
+    bulk_rows.put_all([SweepRun(name="c", at=NOW)])
     stored = SweepRun.objects.order_by("name").values_list("name", "at", "looked", "repaired", "note")
     assert list(stored) == [
         ("a", NOW, 2, 0, "it's 2"),
@@ -67,7 +68,7 @@ def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
         )
         for n in range(150)
     ]
-    sets.insert_all(jobs)
+    bulk_rows.insert_all(jobs)
     assert Job.objects.filter(id__in=[job.id for job in jobs]).count() == 150
 
 
@@ -84,7 +85,7 @@ def test_what_is_inserted_together_reads_back_as_what_is_inserted_alone(odd: Any
         )  # fmt: skip
 
     prepared.insert(row("A", 0))
-    sets.insert_all([row("B", 1), row("C", 2)])
+    bulk_rows.insert_all([row("B", 1), row("C", 2)])
     alone, *others = Attempt.objects.order_by("id").values()
     for other in others:
         assert {**other, "id": "", "number": 0, "slot": 0} == {**alone, "id": "", "number": 0, "slot": 0}
@@ -99,7 +100,7 @@ def test_what_is_updated_together_reads_back_as_what_is_updated_alone(odd: Any) 
     fields = ("state", "finished_at", "result", "deadline_at", "error_message", "event_seq")
     prepared.update(jobs[1], fields)
     with CaptureQueriesContext(connection) as asked:
-        sets.update_all(jobs[2:], fields)
+        bulk_rows.update_all(jobs[2:], fields)
     assert len(asked) == 1
     untouched, alone, *others = Job.objects.order_by("id").values()
     assert (untouched["state"], untouched["deadline_at"]) == (JobState.QUEUED, NOW)
@@ -113,7 +114,7 @@ def test_a_value_that_is_kept_as_its_text_reads_back_as_the_value(odd: Any) -> N
     for job in jobs:
         job.result = JsonText.of(odd)
     prepared.update(jobs[0], ("result",))
-    sets.update_all(jobs[1:], ("result",))
+    bulk_rows.update_all(jobs[1:], ("result",))
     assert list(Job.objects.values_list("result", flat=True)) == [odd] * 3
 
 
@@ -121,14 +122,14 @@ def test_a_row_that_is_gone_stays_gone() -> None:
     there, gone = make_job(), make_job()
     Job.objects.filter(id=gone.id).delete()
     there.priority = gone.priority = 1
-    sets.update_all([gone, there], ("priority",))
+    bulk_rows.update_all([gone, there], ("priority",))
     assert list(Job.objects.values_list("id", "priority")) == [(there.id, 1)]
 
 
 def test_where_one_row_is_refused_none_is_there() -> None:
     job = make_job()
     with pytest.raises(IntegrityError), transaction.atomic():
-        sets.insert_all([event(job, 7), event(job, 8), event(job, 7)])
+        bulk_rows.insert_all([event(job, 7), event(job, 8), event(job, 7)])
     assert not Event.objects.filter(job=job, type="x").exists()
 
 
@@ -144,7 +145,7 @@ def test_what_a_column_has_from_row_to_row_is_converted_once(monkeypatch: pytest
 
     monkeypatch.setattr(prepared, "saved", saved)
     data = {"equal": "in each"}
-    sets.insert_all([event(job, 100 + number, data) for number in range(8)])
+    bulk_rows.insert_all([event(job, 100 + number, data) for number in range(8)])
     assert (converted.count("at"), converted.count("data"), converted.count("seq")) == (1, 1, 8)
     assert [one.data for one in Event.objects.filter(job=job, type="x").order_by("seq")] == [data] * 8
 
@@ -154,21 +155,21 @@ def test_what_a_column_has_from_row_to_row_is_converted_once(monkeypatch: pytest
 def test_what_no_column_takes_is_refused(text: str) -> None:
     job = make_job()
     with pytest.raises(DataError), transaction.atomic():
-        sets.insert_all([event(job, 7, {"text": text}), event(job, 8)])
+        bulk_rows.insert_all([event(job, 7, {"text": text}), event(job, 8)])
 
 
 def test_a_value_that_is_none_of_a_column_is_refused_before_it_is_sent() -> None:
     job = make_job()
     job.priority = object()
     with pytest.raises(TypeError):
-        sets.update_all([job], ("priority",))
+        bulk_rows.update_all([job], ("priority",))
 
 
 @pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite plans no joins here")
 def test_a_few_rows_are_found_by_their_keys() -> None:
     """Where the planner guesses how many come, it reads the whole table."""
     some = make_job()
-    sets.insert_all(
+    bulk_rows.insert_all(
         [
             Job(tenant=some.tenant, model="m", pool="m", payload={"n": "x" * 200}, place_us=n, created_at=NOW)
             for n in range(1000)
@@ -176,7 +177,7 @@ def test_a_few_rows_are_found_by_their_keys() -> None:
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE jobs_job")
-        sql, _ = sets._json_update(Job, ("priority",))
+        sql, _ = bulk_rows._json_update(Job, ("priority",))
         cursor.execute("EXPLAIN " + sql, ('[{"id":"x","priority":1}]', 8))
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan" in plan, plan

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.errors import (
     BadInput,
     ConnectFailed,
@@ -25,12 +27,10 @@ from gpus.errors import (
     ServerFailed,
     ServerLost,
 )
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node.caller import eventually
 
 _numbers = itertools.count(1)
 
@@ -82,7 +82,7 @@ class RunnerContract:
     def bench(self) -> Iterator[Bench]:
         # a cancel waits for the run's end, and how fast the run's thread gets there is not asked here
         config = NodeConfig(
-            handler="gpus.node.simulator:run", slots=2, mode=self.mode, cancel_wait_seconds=30.0
+            handler="gpu_host.node.simulator:run", slots=2, mode=self.mode, cancel_wait_seconds=30.0
         )
         with Node(config) as node:
             yield Bench(node, self.model)

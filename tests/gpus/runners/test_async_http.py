@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.errors import ConnectFailed, RunFailed
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import ModelSpec, ModelType
 from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
-from tests.gpus.node import custom_handlers
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node import custom_handlers
+from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.contract import Bench, RunnerContract
 
 MODEL = ModelSpec(
@@ -108,7 +108,7 @@ class TestAsyncHttpRunner(RunnerContract):
 
 def test_a_run_is_polled_until_its_end() -> None:
     custom_handlers.release.clear()
-    with Node(NodeConfig(handler="tests.gpus.node.custom_handlers:held", mode="async")) as node:
+    with Node(NodeConfig(handler="tests.gpu_host.node.custom_handlers:held", mode="async")) as node:
         bench = Bench(node, MODEL)
         request = bench.request({"x": 1})
         remote_id = accepted(bench, request)
@@ -123,14 +123,14 @@ def test_a_run_is_polled_until_its_end() -> None:
 
 
 def test_an_async_model_on_a_server_that_answers_at_once_is_finished() -> None:
-    with Node(NodeConfig(handler="gpus.node.simulator:run", mode="sync")) as node:
+    with Node(NodeConfig(handler="gpu_host.node.simulator:run", mode="sync")) as node:
         bench = Bench(node, MODEL)
         outcome = bench.runner.start(bench.request({"seconds": 0, "echo": 1}), abort=Abort())
         assert isinstance(outcome, Finished)
 
 
 def test_an_answer_to_the_post_that_cannot_be_read_leaves_doubt() -> None:
-    with Node(NodeConfig(handler="gpus.node.simulator:run", mode="sync")) as node:
+    with Node(NodeConfig(handler="gpu_host.node.simulator:run", mode="sync")) as node:
         bench = Bench(node, MODEL)
         for fault in ("wrong_json", "huge_reply"):
             small = dataclasses.replace(MODEL, max_response_bytes=100_000)

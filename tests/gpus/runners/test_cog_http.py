@@ -12,7 +12,7 @@ from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.cog_http import CogRunner
 from gpus.runners.registry import runner_for
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.cog_server import CogServer
 
 SPEC = ModelSpec("m", "m", model_type=ModelType.COG, poll_interval=5.0)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from foundation.json_text import JsonText
 from gpus.errors import GpuError
-from gpus.json_text import JsonText
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest
 from gpus.runners.large_answers import SMALL_VALUES, TURN, read_in_turn
 from gpus.runners.llm import object_in
 from gpus.runners.registry import runner_for
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.posting import LONG
 
 NUMBERS = [100_000] * SMALL_VALUES

@@ -23,7 +23,7 @@ from gpus.errors import (
 )
 from gpus.protocol import ModelType
 from gpus.runners.base import Abort, PollFailed
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask, streamed
 from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
 

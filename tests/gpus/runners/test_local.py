@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.orders import Order, Stopped
+from gpu_host.local.runner import LocalRunner
 from gpus.errors import RunFailed
-from gpus.local.orders import Order, Stopped
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
-from gpus.runners.local import LocalRunner
 
 MODEL = ModelSpec("flux", "flux", max_run_seconds=7.0)
 REQUEST = RunRequest("j", "a", MODEL, Endpoint("box", "local://box/flux"), {"n": 1}, "box/0", 1)

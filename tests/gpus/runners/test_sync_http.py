@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.errors import Interrupted, RunFailed, RunTimedOut
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpus.node.caller import eventually
+from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.contract import Bench, RunnerContract
 
 MODEL = ModelSpec("m", "m", cancel_endpoint_template="/cancel/{job_id}")
@@ -108,5 +108,5 @@ def test_what_is_on_the_wire(serve) -> None:
 
 @contextmanager
 def _bench(mode: str) -> Iterator[Bench]:
-    with Node(NodeConfig(handler="gpus.node.simulator:run", slots=2, mode=mode)) as node:
+    with Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=2, mode=mode)) as node:
         yield Bench(node, MODEL)

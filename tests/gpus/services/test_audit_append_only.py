@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, models
 from django.db.transaction import atomic
 
 from gpus.models import AuditEntry
-from gpus.services.audit import record
+from gpus.registry.audit import record
 
 pytestmark = pytest.mark.django_db
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from gpus import queries
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pause, Server
 from gpus.protocol import DesiredState
-from gpus.services import controls
-from gpus.services.mirror import mirror_registry
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.registry import configure_model, reset_model
+from gpus.registry import controls, queries
+from gpus.registry.index_sync import mirror_registry
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import configure_model, reset_model
 from tests.builders import make_model, make_server
 from tests.jobs.fake_leases import FakeLeases
 

@@ -12,11 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from gpus.leasing.contract import Leases
-from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import Clock
-from gpus.runners.transport import HttpTransport
-from gpus.services.health import (
+from foundation.secrets import encrypt
+from gpus.health.health import (
     Health,
     evidence_for,
     health_url,
@@ -26,7 +23,10 @@ from gpus.services.health import (
     record_health,
     refused_url,
 )
-from gpus.services.secrets import encrypt
+from gpus.leasing.contract import Leases
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.protocol import Clock
+from gpus.runners.transport import HttpTransport
 from tests.builders import AbsentLeases, ManualClock, make_model, make_server
 from tests.gpus.services.health_server import HealthServer
 

@@ -9,14 +9,14 @@ import pytest
 from django.utils import timezone
 
 from gpus.errors import LeasingUnavailable
+from gpus.health.pinned_servers import register_pinned
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Server
 from gpus.protocol import DesiredState
-from gpus.services import machines
-from gpus.services.machines import switch_machine
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.pinned import register_pinned
-from gpus.services.registry import register_server
+from gpus.registry import machines
+from gpus.registry.machines import switch_machine
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import register_server
 from tests.builders import make_model, make_server
 from tests.jobs.fake_leases import FakeLeases
 

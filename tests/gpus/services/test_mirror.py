@@ -8,8 +8,8 @@ import pytest
 
 from gpus.models import Pause, Server
 from gpus.protocol import PushOutcome
-from gpus.services import controls
-from gpus.services.mirror import mirror, mirror_registry
+from gpus.registry import controls
+from gpus.registry.index_sync import mirror, mirror_registry
 from tests.builders import make_model, make_server
 from tests.gpus.leasing.conftest import client
 from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts

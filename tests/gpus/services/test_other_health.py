@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpus.health.evidence import Health
+from gpus.health.foreign_health import Get, ask_openai, has_model
+from gpus.health.health import health_url, probe
 from gpus.models import Server
 from gpus.runners.base import Response
 from gpus.runners.transport import HttpTransport
-from gpus.services.evidence import Health
-from gpus.services.health import health_url, probe
-from gpus.services.other_health import Get, ask_openai, has_model
 from tests.builders import make_model, make_server
 from tests.gpus.runners.cog_server import CogServer
 from tests.gpus.runners.llm_server import LlmServer

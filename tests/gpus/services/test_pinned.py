@@ -7,13 +7,13 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from gpus.health.pinned_servers import beat_of, health_by, register_pinned, sign_off
 from gpus.leasing.values import Beat
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import DesiredState
-from gpus.services.mirror import read_paused, told_spec
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.pinned import beat_of, health_by, register_pinned, sign_off
-from gpus.services.registry import register_server
+from gpus.registry.index_sync import read_paused, told_spec
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import register_server
 from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db

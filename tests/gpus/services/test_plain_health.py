@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpus import queries
+from gpus.health.evidence import Health
+from gpus.health.health import probe, record_health
 from gpus.models import Server
+from gpus.registry import queries
 from gpus.runners.refusals import SET_ITS_HEADERS
-from gpus.services.evidence import Health
-from gpus.services.health import probe, record_health
 from tests.builders import make_model, make_server
 from tests.gpus.runners.llm_server import LlmServer
 from tests.gpus.services.health_server import HealthServer

@@ -6,8 +6,8 @@ import pytest
 
 from gpus.models import AuditEntry, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.quarantine import free_slot, open_quarantines
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.quarantine import free_slot, open_quarantines
 from jobs.models import Attempt
 from jobs.sweeps.mirror_registry import mirror_fleet
 from tests.jobs.sweeps.conftest import World, world

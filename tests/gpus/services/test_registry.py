@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from gpus import queries, remember
+from foundation import ttl_cache
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
-from gpus.services.mirror import mirror_registry
-from gpus.services.model_fields import RegistryRefused
-from gpus.services.registry import configure_model, register_server, remove_server, reset_model
+from gpus.registry import queries
+from gpus.registry.index_sync import mirror_registry
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import configure_model, register_server, remove_server, reset_model
 from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
@@ -263,15 +264,15 @@ def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
 
 
 def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = remember.time.monotonic()
-    monkeypatch.setattr(remember.time, "monotonic", lambda: now)
+    now = ttl_cache.time.monotonic()
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
     register(leases)
     assert queries.model_spec("flux") is not None
     ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 50
-    monkeypatch.setattr(remember.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
     spec = queries.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from django.conf import LazySettings
 
-from gpus.services.secrets import SecretUnreadable, decrypt, encrypt
+from foundation.secrets import SecretUnreadable, decrypt, encrypt
 
 
 def test_a_secret_comes_back_and_is_not_stored_in_the_clear() -> None:

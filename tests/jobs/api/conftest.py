@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from gpus import queries as registry
+from dispatcher_project.web import response_deadline
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
+from gpus.registry import queries as registry
 from gpus.runners.base import Response, Transport
-from jobs.api import overdue
+from jobs import ports as wiring
 from jobs.api.authentication import forget_keys
+from jobs.limits import redis_breaker
 from jobs.models import ApiKey, Tenant
-from jobs.services import ports as wiring
-from jobs.services import slow_redis
-from jobs.services.ports import Ports
-from jobs.services.tenants import create_key
+from jobs.operations.tenants import create_key
+from jobs.ports import Ports
 from tests.jobs.fake_leases import FakeLeases
 
 
@@ -70,7 +70,7 @@ class Account:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     registry.forget()
     forget_keys()
-    slow_redis.forget()
+    redis_breaker.forget()
     world = World()
     monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
     yield world
@@ -117,7 +117,7 @@ def anonymous() -> APIClient:
 
 
 class DoorTime:
-    """What `jobs.api.overdue` goes by: it passes only when the test says so."""
+    """What `dispatcher_project.web.response_deadline` goes by: it passes only when the test says so."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -132,5 +132,5 @@ class DoorTime:
 @pytest.fixture
 def door_time(monkeypatch: pytest.MonkeyPatch) -> DoorTime:
     time = DoorTime()
-    monkeypatch.setattr(overdue, "time", time)
+    monkeypatch.setattr(response_deadline, "time", time)
     return time

@@ -11,11 +11,11 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from gpus import remember
+from foundation import ttl_cache
 from gpus.models import ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey
-from jobs.services.tenants import create_key, revoke_key
+from jobs.operations.tenants import create_key, revoke_key
 
 from .conftest import Account
 from .test_bad_input import problem
@@ -110,7 +110,7 @@ def test_a_revoked_key_stops_working_when_the_memory_ends(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(remember.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now[0])
     authentication.forget_keys()
     assert acme.client.get("/api/v1/queue/jobs").status_code == 200
     revoke_key(ApiKey.objects.get())

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from gpus.api import json_body
-from gpus.api.problems import MAX_ERRORS, FieldError, Problem
+from foundation.http_api import json_body
+from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem
 from gpus.models import ModelConfig
 from jobs.models import Job
 

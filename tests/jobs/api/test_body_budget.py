@@ -5,8 +5,8 @@ from __future__ import annotations
 import requests
 
 from dispatcher_project.asgi import make_application
-from jobs.api.body_budget import BodyBudget
-from jobs.api.request_bodies import SMALL_BYTES
+from dispatcher_project.web.body_budget import BodyBudget
+from dispatcher_project.web.request_bodies import SMALL_BYTES
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.web import Web
 

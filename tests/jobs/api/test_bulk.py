@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpus.models import AuditEntry
-from jobs.fingerprints import fingerprint_of
+from jobs.domain.failure_fingerprints import fingerprint_of
 from jobs.models import Job
 
 from .conftest import Account, World

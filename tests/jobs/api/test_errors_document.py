@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jobs import errors
 from jobs.api.errors import _CODES
+from jobs.domain import errors
 
 ROOT = Path(__file__).resolve().parents[3]
 _RAISED = re.compile(r'(?:Problem\(\s*\d+,\s*|RegistryRefused\(\s*|code = |code=)"([a-z_]+)"')

@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from gpus.models import ModelConfig
 from jobs.models import ApiKey, Callback, Job
-from jobs.services.tenants import create_key
+from jobs.operations.tenants import create_key
 
 from .conftest import Account
 from .test_jobs import NOW, make_job

@@ -13,11 +13,11 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
+from foundation.probes import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
+from jobs import ports as wiring
 from jobs.api import health
-from jobs.services import ports as wiring
-from jobs.services.probes import Probes
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
 from tests.builders import WrongClocks

@@ -9,7 +9,8 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from gpus.models import ModelConfig, Server, sets
+from foundation.database import bulk_rows
+from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job
 from tests.builders import make_server
 
@@ -131,7 +132,7 @@ def test_a_race_for_a_key_takes_one_slot(
 ) -> None:
     """The first try finds its key taken when it commits; the second one counts anew."""
     world.leases.free_slots = 1
-    insert, raced = sets.insert_all, []
+    insert, raced = bulk_rows.insert_all, []
 
     def race(rows: Any) -> None:
         if rows and not raced:
@@ -139,6 +140,6 @@ def test_a_race_for_a_key_takes_one_slot(
             raise IntegrityError("taken meanwhile")
         insert(rows)
 
-    monkeypatch.setattr(sets, "insert_all", race)
+    monkeypatch.setattr(bulk_rows, "insert_all", race)
     assert submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k").json().get("outcome") == "leased"
     assert raced

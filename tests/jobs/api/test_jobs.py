@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from jobs.disclosure import TEXTS
-from jobs.ids import new_id
+from foundation.ids import new_id
+from jobs.domain.disclosure import TEXTS
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
-from jobs.services.keys import create_key
+from jobs.operations.api_keys import create_key
 from tests.builders import make_running
 
 from .conftest import Account, World, account, make_model

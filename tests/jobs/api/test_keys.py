@@ -14,9 +14,9 @@ from rest_framework.test import APIClient
 from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.api.authentication import forget_keys
+from jobs.limits import tenant_limits
 from jobs.models import ApiKey, Event, Job
-from jobs.services import limits
-from jobs.services.keys import LONGEST_LIFE, create_key, rotate_key
+from jobs.operations.api_keys import LONGEST_LIFE, create_key, rotate_key
 
 from .conftest import Account, make_model
 from .test_access import ROUTES, filled
@@ -31,9 +31,9 @@ KEYS = "/api/v1/admin/tenants/acme/keys"
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    limits.forget()
+    tenant_limits.forget()
     yield
-    limits.forget()
+    tenant_limits.forget()
 
 
 def client_of(account: Account, *scopes: str, **values: Any) -> APIClient:
@@ -230,7 +230,7 @@ def test_a_rotation_prolongs_nothing_and_is_done_once(acme: Account) -> None:
     assert old.expiry_date == soon, "it had less than the overlap to live"
     assert new.expiry_date is not None
     assert abs((new.expiry_date - soon).total_seconds()) < 60, "as long as the old one was made for"
-    from jobs.errors import KeyNotActive
+    from jobs.domain.errors import KeyNotActive
 
     with pytest.raises(KeyNotActive):
         rotate_key(old)

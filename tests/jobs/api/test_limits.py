@@ -12,12 +12,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from gpus.api import json_body
+from foundation.http_api import json_body
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
+from jobs.limits import approximate_counts, gpu_quotas, tenant_limits
 from jobs.models import IdempotencyKey, Job, Rollup
-from jobs.services import limits, quotas, rough_counts
-from jobs.services.replays import earlier_batch
+from jobs.submission.idempotency import earlier_batch
 from tests.builders import ManualClock, make_running, make_server
 
 from .conftest import Account, World, make_model
@@ -32,10 +32,10 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    for one in (limits, quotas, rough_counts):
+    for one in (tenant_limits, gpu_quotas, approximate_counts):
         one.forget()
     yield
-    for one in (limits, quotas, rough_counts):
+    for one in (tenant_limits, gpu_quotas, approximate_counts):
         one.forget()
 
 
@@ -48,7 +48,7 @@ def limit(account: Account, **values: Any) -> None:
     for name, value in values.items():
         setattr(account.tenant, name, value)
     account.tenant.save()
-    quotas.forget()
+    gpu_quotas.forget()
 
 
 def submit(account: Account, body: Any = JOB, **headers: Any) -> Any:
@@ -236,7 +236,7 @@ def used(account: Account, at: datetime, seconds: float) -> None:
     Rollup.objects.create(
         span_seconds=3600, at=at, model="zimg", tenant=account.tenant, completed=1, gpu_seconds=seconds
     )
-    quotas.forget()
+    gpu_quotas.forget()
 
 
 def test_a_used_up_day_is_refused_until_midnight(
@@ -263,7 +263,7 @@ def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelC
     make_running(make_job(acme.tenant, "queued"), at=midnight - timedelta(hours=5))
     assert submit(acme).status_code == 202
     world.clock = ManualClock(midnight + timedelta(seconds=101))
-    quotas.forget()
+    gpu_quotas.forget()
     problem(submit(acme), 429, "quota_exhausted")
 
 
@@ -323,7 +323,7 @@ def test_two_repetitions_of_a_batch_at_once_make_nothing_twice(
     def look(*given: Any) -> Any:
         return looks.pop() if looks else earlier_batch(*given)
 
-    monkeypatch.setattr("jobs.services.submit.earlier_batch", look)
+    monkeypatch.setattr("jobs.submission.submit.earlier_batch", look)
     assert [item["job_id"] for item in send()] == [item["job_id"] for item in first]
     assert not looks
     assert Job.objects.count() == 2

@@ -13,9 +13,9 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
+from jobs.limits import tenant_limits
+from jobs.limits.queue_limits import FEW
 from jobs.models import Job
-from jobs.services import limits
-from jobs.services.room import FEW
 
 from .conftest import Account, account, make_model
 from .test_batch import account_client
@@ -27,9 +27,9 @@ THREADS = 20
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
-    limits.forget()
+    tenant_limits.forget()
     yield
-    limits.forget()
+    tenant_limits.forget()
 
 
 def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account) -> Counter[str]:

@@ -9,10 +9,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from admin_ui.dashboard.words import measured
-from gpus.fleet import look_at
+from gpus.health.pinned_servers import beat_of, register_pinned
 from gpus.leasing.values import Beat
 from gpus.models import Server
-from gpus.services.pinned import beat_of, register_pinned
+from gpus.reports.fleet import look_at
 
 from .conftest import World
 from .test_metrics import scrape

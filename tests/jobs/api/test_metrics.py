@@ -21,10 +21,10 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.leasing.values import PoolDepth
 from gpus.models import ModelConfig, Pause, QuarantinedSlot
 from gpus.protocol import ServerSpec
-from jobs import tallies
 from jobs.api.metrics import DispatcherCollector
 from jobs.models import Callback, Job
-from jobs.queries import UNFINISHED
+from jobs.reports import counters
+from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps import rollups
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
@@ -142,8 +142,8 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     Pause.objects.create(kind="tenant", name=str(acme.tenant.pk), since=now, actor="cli:x")
     write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(looked=9, repaired=4))})
     write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
-    tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, 2)
-    tallies.add_by_code_if_possible(tallies.Name.PUSHES_REFUSED, {"attempt_over": 3})
+    counters.add_if_possible(counters.Name.RESULTS_REFUSED, 2)
+    counters.add_by_code_if_possible(counters.Name.PUSHES_REFUSED, {"attempt_over": 3})
     found = scrape(anonymous)
     assert found['dispatcher_dead_letters{error="timeout",model="zimg"}'] == 1
     assert found["dispatcher_callbacks_pending"] == 1
@@ -192,7 +192,7 @@ def test_what_is_away_is_said(anonymous: APIClient, zimg: ModelConfig, world: Wo
 
 def test_counting_never_breaks_who_counts() -> None:
     with connection.execute_wrapper(away):
-        tallies.add_if_possible(tallies.Name.RESULTS_REFUSED, 1)
+        counters.add_if_possible(counters.Name.RESULTS_REFUSED, 1)
 
 
 def families() -> Iterator[Metric]:

@@ -12,9 +12,9 @@ import pytest
 from a2wsgi import WSGIMiddleware
 from django.db import InternalError
 
+from dispatcher_project.web.asgi_gateway import AsyncFront
+from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
 from jobs.api.errors import problem_of
-from jobs.api.front import AsyncFront
-from jobs.api.overdue import SiteInTime, unless_given_up
 from tests.jobs.api.conftest import DoorTime
 
 SUBMIT = "/api/v1/queue/submit"

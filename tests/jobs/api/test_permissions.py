@@ -9,9 +9,9 @@ from django.contrib.auth.models import Group, Permission, User
 from django.urls import resolve
 from rest_framework.test import APIClient
 
-from admin_ui.groups import write_groups
+from admin_ui.parts.groups import write_groups
 from gpus.models import AuditEntry, ModelConfig, Server
-from jobs.services.tenants import create_key
+from jobs.operations.tenants import create_key
 
 from .conftest import Account
 from .test_access import ROUTES, filled

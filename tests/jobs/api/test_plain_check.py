@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpus.api.json_body import check, compiled
-from gpus.api.plain_check import plain
+from foundation.http_api.json_body import check, compiled
+from foundation.http_api.plain_check import plain
 from jobs.api import schemas
 
 SUBMIT = schemas.submit()

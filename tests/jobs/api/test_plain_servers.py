@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.terminal.doctor import fleet as doctor
-from dispatcher_project.terminal.doctor.finding import Level, View
+from dispatcher_project.cli.doctor import fleet as doctor
+from dispatcher_project.cli.doctor.finding import Level, View
 from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
 from tests.builders import make_server

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError
 from rest_framework.exceptions import Throttled
 
-from gpus.api.problems import Problem
+from foundation.http_api.problems import Problem
 from gpus.errors import LeasingUnavailable
 from jobs.api.errors import problem_of
 

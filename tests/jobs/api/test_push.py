@@ -7,12 +7,11 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from foundation.ids import new_id
 from gpus.models import ModelConfig
-from jobs import tallies
-from jobs.ids import new_id
+from jobs.execution.push_tokens import push_token
 from jobs.models import Attempt, Job, PushedResult
-from jobs.services import push_refusals
-from jobs.services.push_tokens import push_token
+from jobs.reports import counters, push_refusals
 from tests.builders import make_job, make_running
 
 from .conftest import World
@@ -145,7 +144,7 @@ def test_pushes_of_one_attempt_are_bounded(
     problem(refused, 429, "too_many_pushes")
     assert refused.headers["Retry-After"] == "60"
     assert PushedResult.objects.get().pushes == 3
-    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "too_many_pushes", 1)]
+    assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "too_many_pushes", 1)]
 
 
 def test_a_refusal_is_counted_without_a_write_for_each(
@@ -155,7 +154,7 @@ def test_a_refusal_is_counted_without_a_write_for_each(
     end(attempt)
     for _ in range(3):
         problem(push(anonymous, job, attempt), 409, "attempt_over")
-    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "attempt_over", 1)]
+    assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 1)]
     monkeypatch.setattr(push_refusals, "WRITE_SECONDS", 0.0)
     problem(push(anonymous, job, attempt), 409, "attempt_over")
-    assert tallies.read(tallies.Name.PUSHES_REFUSED) == [("", "attempt_over", 4)]
+    assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 4)]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
-from jobs.services import ports as wiring
+from jobs import ports as wiring
 
 from .conftest import Account, World
 

@@ -1,4 +1,4 @@
-"""The limit of tenants without one of their own: `jobs/services/rough_counts.py` and its use in `room.py`."""
+"""The limit of tenants without one of their own: `jobs/limits/approximate_counts.py` and its use in `room.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from gpus.models import ModelConfig
+from jobs.limits import approximate_counts
 from jobs.models import Job
-from jobs.services import rough_counts
 
 from .conftest import Account
 from .test_bad_input import problem
@@ -46,20 +46,20 @@ def test_zero_means_any(acme: Account, zimg: ModelConfig, settings: Any) -> None
 def test_the_rows_are_counted_once_in_some_seconds(
     acme: Account, zimg: ModelConfig, at_most_three: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rough_counts, "KEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(approximate_counts, "KEEP_SECONDS", 3600.0)
     submit(acme)
     with CaptureQueriesContext(connection) as seen:
         assert [submit(acme).status_code for _ in range(3)] == [202, 202, 429]
     assert not [query for query in seen if "COUNT(" in query["sql"].upper()]
     Job.objects.all().delete()
     assert submit(acme).status_code == 429, "what ended is seen by the next count"
-    rough_counts.forget()
+    approximate_counts.forget()
     assert submit(acme).status_code == 202
 
 
 def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(rough_counts.time, "monotonic", lambda: now)
+    monkeypatch.setattr(approximate_counts.time, "monotonic", lambda: now)
     counts = 0
 
     def slowly() -> int:
@@ -69,9 +69,9 @@ def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPa
 
     for second in range(1, 110):
         now = max(now, float(second))
-        rough_counts.take("one", 0, slowly)
+        approximate_counts.take("one", 0, slowly)
     assert counts == 2, "a count of a second, once in a hundred"
 
 
 def test_no_reservation_goes_below_none() -> None:
-    assert [rough_counts.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]
+    assert [approximate_counts.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]

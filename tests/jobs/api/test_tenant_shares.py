@@ -11,10 +11,7 @@ import requests
 from django.db import connection
 
 from dispatcher_project import asgi
-from gpus.api.late_body import LATER_KEY
-from jobs import tallies
-from jobs.api import authentication, refusals
-from jobs.api.tenant_shares import (
+from dispatcher_project.web.tenant_shares import (
     BATCH,
     LIGHT_BYTES,
     SMALL_BATCH_BYTES,
@@ -23,6 +20,9 @@ from jobs.api.tenant_shares import (
     TooManyInFlight,
     holder_of,
 )
+from foundation.http_api.late_body import LATER_KEY
+from jobs.api import authentication, refusals
+from jobs.reports import counters
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import new_job
 from tests.jobs.events.test_stream import until
@@ -220,9 +220,9 @@ def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pyte
         refusals.count(TooManyInFlight(5, "requests"))
     monkeypatch.setattr(refusals, "_written_at", float("inf"))
     refusals.write()
-    assert tallies.read(tallies.Name.REQUESTS_REFUSED) == []
+    assert counters.read(counters.Name.REQUESTS_REFUSED) == []
     refusals.write(now=True)
-    assert tallies.read(tallies.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
+    assert counters.read(counters.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
 
 
 def test_heavy_requests_at_once_are_a_setting_and_two_with_sqlite(

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.services import accept, turn_to_write
-from jobs.services.submit import submit_batch
-from jobs.services.submit_request import read_request
+from foundation.database import write_turns
+from jobs.submission import insert as accept
+from jobs.submission.request import read_request
+from jobs.submission.submit import submit_batch
 
 from .conftest import Account, World
 
@@ -20,9 +21,9 @@ from .conftest import Account, World
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={})
     said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
-    monkeypatch.setattr(turn_to_write, "connections", {"default": said})
+    monkeypatch.setattr(write_turns, "connections", {"default": said})
     yield said
-    assert not turn_to_write._turn.locked(), "every turn is given back"
+    assert not write_turns._turn.locked(), "every turn is given back"
 
 
 def in_a_thread() -> tuple[threading.Thread, threading.Event]:
@@ -30,7 +31,7 @@ def in_a_thread() -> tuple[threading.Thread, threading.Event]:
     has_it = threading.Event()
 
     def write() -> None:
-        with turn_to_write.turn_to_write():
+        with write_turns.turn_to_write():
             has_it.set()
 
     thread = threading.Thread(target=write)
@@ -39,7 +40,7 @@ def in_a_thread() -> tuple[threading.Thread, threading.Event]:
 
 
 def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
-    with turn_to_write.turn_to_write():
+    with write_turns.turn_to_write():
         thread, has_it = in_a_thread()
         assert not has_it.wait(0.1)
     assert has_it.wait(10)
@@ -48,36 +49,36 @@ def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace
 
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
-    with turn_to_write._turn, turn_to_write.turn_to_write():
+    with write_turns._turn, write_turns.turn_to_write():
         pass
 
 
 def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
-    with turn_to_write._turn, turn_to_write.turn_to_write():
+    with write_turns._turn, write_turns.turn_to_write():
         pass
 
 
 def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
-    with pytest.raises(KeyError), turn_to_write.turn_to_write():
+    with pytest.raises(KeyError), write_turns.turn_to_write():
         raise KeyError
 
 
 def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) -> None:
     """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
-    with turn_to_write.turn_to_write():
+    with write_turns.turn_to_write():
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
-        assert turn_to_write._turn.locked(), "it gives back no turn that it did not have"
+        assert write_turns._turn.locked(), "it gives back no turn that it did not have"
 
 
 def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:
     database.vendor = "postgresql"
     with ExitStack() as writers:
         for _ in range(3):
-            writers.enter_context(turn_to_write.turn_to_write())
+            writers.enter_context(write_turns.turn_to_write())
 
 
 @pytest.mark.django_db(transaction=True)
@@ -90,11 +91,11 @@ def test_jobs_are_stored_in_a_turn(
     insert, held = accept._insert, []
 
     def look(*args: object) -> object:
-        held.append(turn_to_write._turn.locked())
+        held.append(write_turns._turn.locked())
         return insert(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(accept, "_insert", look)
     request = read_request({"model": "zimg", "payload": {}})
     submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
     assert held == [True]
-    assert not turn_to_write._turn.locked()
+    assert not write_turns._turn.locked()

@@ -18,10 +18,10 @@ import requests
 from django.utils import timezone
 
 from dispatcher_project.asgi import WSGI_THREADS
+from foundation.ids import new_id
 from gpus.models import ModelConfig
-from jobs.ids import new_id
+from jobs.execution.push_tokens import push_token
 from jobs.models import Job, PushedResult
-from jobs.services.push_tokens import push_token
 from tests.builders import make_job
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.web import Web

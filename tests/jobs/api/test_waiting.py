@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from jobs.services.keys import create_key
+from jobs.operations.api_keys import create_key
 from tests.builders import make_running
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import end_job, new_job

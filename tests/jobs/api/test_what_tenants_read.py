@@ -13,8 +13,8 @@ from django.utils import timezone
 from gpus.errors import ERRORS_BY_CODE, GpuError, RunFailed
 from gpus.models import ModelConfig, Pause, Server
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.retry import Ending, RetryPolicy
 from tests import builders
 
 from .conftest import Account, account

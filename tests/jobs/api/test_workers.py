@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db.models import F
 
 from gpus.models import Process
-from gpus.services import processes
+from gpus.registry import processes
 from tests.builders import make_job, make_model, make_running
 
 from .conftest import Account

@@ -18,8 +18,8 @@ from jobs.callbacks.outbox import callback_for
 from jobs.callbacks.refused_origins import refused_origins
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.callbacks.tenant_secret import renew_secret, secrets_of
+from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
-from jobs.states import JobState
 
 
 @dataclass

@@ -20,8 +20,8 @@ from jobs.callbacks import addresses
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
 from jobs.callbacks.outbox import callback_for
 from jobs.callbacks.tenant_secret import renew_secret
+from jobs.domain.states import JobState
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
-from jobs.states import JobState
 
 from .conftest import Receiver
 from .tarpit import Tarpit

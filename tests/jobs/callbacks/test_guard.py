@@ -13,7 +13,7 @@ from jobs.callbacks import addresses, guard
 from jobs.callbacks.guard import Target
 from jobs.callbacks.refused_origins import Origins
 from jobs.callbacks.resolver import Resolver
-from jobs.errors import CallbackUrlRefused
+from jobs.domain.errors import CallbackUrlRefused
 
 PRIVATE = [
     "127.0.0.1", "127.1.2.3", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254",

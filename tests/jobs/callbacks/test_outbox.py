@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpus.json_text import JsonText
+from foundation.json_text import JsonText
 from jobs.callbacks.outbox import callback_for
-from jobs.disclosure import TEXTS
+from jobs.domain.disclosure import TEXTS
+from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
-from jobs.states import JobState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

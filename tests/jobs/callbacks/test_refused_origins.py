@@ -12,12 +12,12 @@ import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
-from gpus import queries as registry
+from gpus.registry import queries as registry
 from jobs.callbacks import addresses
 from jobs.callbacks.guard import check_callback_url, read_url
 from jobs.callbacks.refused_origins import origins_of, refused_origins
 from jobs.callbacks.resolver import KEEP_SECONDS, Resolver
-from jobs.errors import CallbackUrlRefused
+from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import CallbackTry
 from tests.builders import make_model, make_server
 

@@ -11,7 +11,7 @@ from standardwebhooks import Webhook
 from gpus.models import AuditEntry
 from jobs.callbacks.sample import send_sample
 from jobs.callbacks.tenant_secret import renew_secret
-from jobs.errors import CallbackUrlRefused
+from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, Tenant
 
 from .conftest import NOW, Receiver, say

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.jobs.api.conftest import Account, account, make_model, world
 from tests.jobs.events.patient import announce_patiently
 from tests.jobs.web import Web, running_web

@@ -7,13 +7,13 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from foundation.ids import new_id
+from jobs.domain.states import JobState
 from jobs.events.announce import announce
-from jobs.ids import new_id
 from jobs.models import Job, Tenant
-from jobs.states import JobState
 from jobs.transitions import create_jobs, end_waiting
 from jobs.transitions.rows import log_event
-from jobs.transitions.together import lock_job
+from jobs.transitions.unit_of_work import lock_job
 
 
 def new_job(tenant: Tenant) -> Job:

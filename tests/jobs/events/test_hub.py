@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events import hub as hub_module
 from jobs.events.hub import FROM_NOW_ON, EventHub
 from jobs.events.news import JobNews, SeenEvent

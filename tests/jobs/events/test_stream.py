@@ -11,10 +11,10 @@ import requests
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from admin_ui.groups import write_groups
+from admin_ui.parts.groups import write_groups
 from jobs.events import stream
 from jobs.models import ApiKey
-from jobs.services.operate import retry_dead_letter
+from jobs.operations.jobs import retry_dead_letter
 from tests.jobs.api.conftest import Account, World, account
 from tests.jobs.web import Web
 

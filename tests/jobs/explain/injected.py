@@ -11,12 +11,12 @@ from django.db import transaction
 from gpus.errors import Verdict
 from gpus.models import Pause, Server
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
-from gpus.services.controls import pause, switch_server
+from gpus.registry.controls import pause, switch_server
 from jobs import transitions
 from jobs.explain.reasons import Reason
+from jobs.limits import gpu_quotas
+from jobs.limits.rate_limits import admit
 from jobs.models import Job
-from jobs.services import quotas
-from jobs.services.rates import admit
 from tests.builders import AbsentLeases, make_running
 
 from .scene import WORKER, Scene
@@ -176,9 +176,9 @@ def over_quota(scene: Scene) -> Job:
     scene.use_up_the_day()
     if scene.chance.random() < 0.5:
         scene.fill_slots()
-    exhausted = quotas.exhausted(scene.clock.now())
+    exhausted = gpu_quotas.exhausted(scene.clock.now())
     assert scene.tenant.pk in exhausted
-    quotas.park_exhausted(scene.name, scene.leases, exhausted)
+    gpu_quotas.park_exhausted(scene.name, scene.leases, exhausted)
     return scene.job()
 
 

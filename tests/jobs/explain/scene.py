@@ -6,7 +6,6 @@ import random
 import uuid
 from typing import Any
 
-from gpus import queries
 from gpus.errors import Verdict
 from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import CircuitRules
@@ -16,12 +15,13 @@ from gpus.protocol import (
     ReleaseMode,
     Ticket,
 )
-from gpus.services.mirror import mirror_registry
+from gpus.registry import queries
+from gpus.registry.index_sync import mirror_registry
+from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import Job, Rollup, Tenant
-from jobs.rollups import HOUR
-from jobs.services import limits, quotas
-from jobs.services.explaining import Explanation, estimate_job, explain_job
-from jobs.services.ports import Ports
+from jobs.operations.explain_job import Explanation, estimate_job, explain_job
+from jobs.ports import Ports
+from jobs.reports.rollups import HOUR
 from tests.builders import ManualClock, make_job, make_ports, make_tenant
 
 RULES = CircuitRules(failures=3, rest_seconds=30.0)
@@ -39,8 +39,8 @@ class Scene:
         self.ports: Ports = make_ports(self.leases, clock=self.clock)
         self.numbers = 0
         queries.forget()
-        quotas.forget()
-        limits.forget()
+        gpu_quotas.forget()
+        tenant_limits.forget()
         self.pool = Pool.objects.create(name=self.name, fleet=self.name)
         self.model = ModelConfig.objects.create(name=self.name, pool=self.pool)
         self.other = ModelConfig.objects.create(name=f"{self.name}-b", pool=self.pool)
@@ -130,7 +130,7 @@ class Scene:
 
     def limit(self, **limits: Any) -> None:
         """What its tenant is limited to at the door."""
-        for name, value in limits.items():
+        for name, value in tenant_limits.items():
             setattr(self.tenant, name, value)
         self.tenant.save()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
 from .injected import CAUSES, first_reason
 from .scene import Scene

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
+from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.snapshot import Servers, Snapshot
-from jobs.states import JobState
 
 
 def test_who_is_ahead_of_its_share_is_not_told_how_many_others_there_are() -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.explain_intervals import measure
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
 from jobs.explain.decide import explain
 from jobs.explain.interval import UNKNOWABLE, starts_in
 from jobs.explain.reasons import Reason

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import redis
 
-from dispatcher_project.embedded import EmbeddedValkey
-from gpus import queries as registry
-from gpus.leasing.outlook import Outlook
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from gpus.leasing.queue_forecast import Outlook
 from gpus.protocol import DesiredState
+from gpus.registry import queries as registry
+from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Quota, Servers, Snapshot
-from jobs.services import limits, quotas
-from jobs.services.explaining import estimate_job
-from jobs.states import JobState
+from jobs.limits import gpu_quotas, tenant_limits
+from jobs.operations.explain_job import estimate_job
 from tests.builders import make_model, make_ports, make_server, make_tenant
 
 from .injected import capped, over_quota
@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 @pytest.fixture
 def scene(valkey: EmbeddedValkey) -> Iterator[Scene]:
     yield Scene(redis.Redis.from_url(valkey.url), 4)
-    limits.forget()
-    quotas.forget()
+    tenant_limits.forget()
+    gpu_quotas.forget()
     registry.forget()
 
 

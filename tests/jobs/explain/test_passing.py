@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.leasing.outlook import Outlook
+from gpus.leasing.queue_forecast import Outlook
+from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.snapshot import Servers, Snapshot
-from jobs.states import JobState
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from jobs.ids import new_id
+from foundation.ids import new_id
 from jobs.models import Job
 from tests.builders import make_job
 

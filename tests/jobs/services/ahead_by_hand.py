@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.run_end import RunEnd
+from jobs.execution.slot_loop import Claimed
+from jobs.execution.time_slice import Turn
 from jobs.models import Attempt, Job
-from jobs.services import claims, dispatch
-from jobs.services.claims import Claimed
-from jobs.services.run_end import RunEnd
-from jobs.services.turns import Turn
 from tests.jobs.services.by_hand import GOES_ON, Hands, by_hand
 from tests.jobs.services.shop import Shop
 
@@ -29,7 +29,7 @@ def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
 
 def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
     """Runs the first job that waits; what the slot runs next."""
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
     return dispatch.run_claimed(hands.worker, claimed, turn)[0]
 

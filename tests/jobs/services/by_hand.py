@@ -10,12 +10,12 @@ from typing import Any
 
 from gpus.leasing.contract import Leases
 from gpus.runners.base import Abort, Accepted, Finished, RunRequest, StillRunning
+from jobs.execution.after_commit import push_tickets
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.gpu_worker import GpuWorker
+from jobs.execution.group_commit import AfterCommit, Write, write_batch
+from jobs.execution.time_slice import Turn
 from jobs.models import Job
-from jobs.services.commits import AfterCommit, Write, write_batch
-from jobs.services.finish import push_tickets
-from jobs.services.runs import AttemptRun
-from jobs.services.turns import Turn
-from jobs.services.worker import GpuWorker
 from jobs.transitions import Touched
 from tests.builders import ManualClock, make_job
 from tests.jobs.services.shop import Shop

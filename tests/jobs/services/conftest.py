@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from tests.builders import make_model
 from tests.jobs.services.shop import Shop, open_shop
 
@@ -16,7 +16,7 @@ from tests.jobs.services.shop import Shop, open_shop
 def shop(valkey, fleet, request) -> Iterator[Shop]:
     options = getattr(request, "param", {})
     slots, mode = options.get("slots", 1), options.get("mode", "sync")
-    handler = options.get("handler", "gpus.node.simulator:run")
+    handler = options.get("handler", "gpu_host.node.simulator:run")
     # how fast a handler stops is not asked here, but that a cancel is confirmed
     node = Node(NodeConfig(handler=handler, slots=slots, port=0, mode=mode, cancel_wait_seconds=4.0))
     node.start()

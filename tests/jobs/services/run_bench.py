@@ -9,8 +9,8 @@ from typing import Any
 
 from gpus.protocol import Endpoint, ModelSpec, ModelType
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
-from jobs.services.runs import AttemptRun, run_seconds
-from jobs.services.steps import Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.run_steps import Remote, Wait
 from tests.builders import ManualClock
 
 ASYNC = ModelSpec(

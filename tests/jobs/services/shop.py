@@ -11,14 +11,14 @@ from typing import Any
 
 import redis
 
+from gpu_host.node.server import Node
 from gpus.leasing.store import RedisLeases
 from gpus.models import ModelConfig
-from gpus.node.server import Node
 from gpus.protocol import SystemClock
+from jobs.execution.after_commit import push_tickets
+from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Job
-from jobs.services.finish import push_tickets
-from jobs.services.ports import Ports
-from jobs.services.worker import GpuWorker
+from jobs.ports import Ports
 from tests.builders import Told, make_job, make_model, make_ports, make_server
 from tests.plain_server import PlainServer
 

@@ -7,9 +7,9 @@ from django.conf import settings
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig
+from jobs.domain.states import JobState
+from jobs.execution import dispatch, slot_loop
 from jobs.models import Attempt, Job
-from jobs.services import claims, dispatch
-from jobs.states import JobState
 from tests.jobs.services.by_hand import GOES_ON, OLD, OVER, by_hand
 from tests.jobs.services.shop import state
 
@@ -20,7 +20,7 @@ LEASE_SECONDS = settings.DISPATCHER.lease_seconds
 
 def run_after(hands, seconds: float):
     """Claims, lets time pass, runs."""
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     hands.clock.move(seconds)
     return dispatch.run_claimed(hands.worker, claimed, OVER)[1]
 
@@ -51,7 +51,7 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands = by_hand(shop)
     hands.submit()
     hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     hands.worker.settlement.keeper.step(hands.clock.monotonic())
     dispatch.run_claimed(hands.worker, claimed, OVER)
     assert hands.gpu.sent == []
@@ -89,7 +89,7 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
         return lease
 
     hands.leases.instead["release"] = late
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     following, _ = dispatch.run_claimed(hands.worker, claimed, GOES_ON)
     assert following is None
     assert hands.gpu.sent == [first.id]

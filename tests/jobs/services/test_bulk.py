@@ -11,13 +11,13 @@ from django.db import transaction
 from gpus.errors import BadInput
 from gpus.models import AuditEntry
 from jobs import transitions
-from jobs.errors import NotCancellable
+from jobs.domain.errors import NotCancellable
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.services import bulk
-from jobs.services.bulk import BulkOutcome, Deed, JobFilter, cancel_jobs, count, dismiss_jobs, retry_jobs
-from jobs.services.operate import cancel_job, dismiss_dead_letter, retry_dead_letter
-from jobs.states import JobState
+from jobs.operations import bulk
+from jobs.operations.bulk import BulkOutcome, Deed, JobFilter, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
 from tests.builders import START, Told, make_job, make_ports, make_running, make_tenant
 from tests.jobs.fake_leases import FakeLeases

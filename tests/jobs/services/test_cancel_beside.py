@@ -14,9 +14,9 @@ from gpus.models import Server
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, CancelUnsupported, Finished
 from gpus.runners.sync_http import SyncHttpRunner
+from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
-from jobs.services.operate import CancelOutcome, cancel_job, slot_held_until
-from jobs.services.steps import Order, Over, Wait
+from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from jobs.sweeps import lock_sync
 from tests.builders import make_model
 from tests.gpus.runners.raw_server import RawServer, Visit

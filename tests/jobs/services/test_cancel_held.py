@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from jobs.job_filter import JobFilter
-from jobs.services import bulk
-from jobs.services.operate import CancelOutcome, cancel_job
+from jobs.operations import bulk
+from jobs.operations.jobs import CancelOutcome, cancel_job
+from jobs.reports.job_filter import JobFilter
 from jobs.sweeps import cancelling
 from tests.jobs.services.ahead_by_hand import hands, run_first, tries
 from tests.jobs.services.by_hand import Hands

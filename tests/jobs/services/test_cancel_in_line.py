@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobs import transitions
+from jobs.domain.states import JobState
 from jobs.models import Attempt
-from jobs.services import operate
-from jobs.services.operate import CancelOutcome, cancel_job
-from jobs.states import JobState
+from jobs.operations import jobs
+from jobs.operations.jobs import CancelOutcome, cancel_job
 from tests.builders import make_job
 from tests.jobs.services.by_hand import by_hand
 from tests.jobs.services.shop import state
@@ -38,7 +38,7 @@ def test_the_ticket_is_gone_before_the_row_says_cancelled(shop, monkeypatch):
         seen.append(hands.waiting())
         return real(*given, **named)
 
-    monkeypatch.setattr(operate.transitions, "end_cancelled", looking)
+    monkeypatch.setattr(jobs.transitions, "end_cancelled", looking)
     cancel_job(job.id, ports=hands.worker.ports)
     assert seen == [0]
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import requests
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import CircuitRules
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import CircuitKind, CircuitState
+from jobs.domain.states import JobState
+from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job
-from jobs.services.worker import GpuWorker
-from jobs.states import JobState
 from tests.builders import make_server
 from tests.jobs.services.shop import Shop, eventually, state
 
@@ -28,7 +28,7 @@ JOBS = 12
 @pytest.fixture
 def second(shop: Shop) -> Iterator[Node]:
     """Another server of the same model; three failures open a circuit, for longer than a test."""
-    node = Node(NodeConfig(handler="gpus.node.simulator:run", slots=1, port=0))
+    node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0))
     node.start()
     from gpus.models import ModelConfig
 

@@ -9,10 +9,10 @@ import pytest
 from django.db import OperationalError
 
 from gpus.leasing.clock import AgreedClocks
-from jobs.services import claims, commits
-from jobs.services.commits import GroupCommitWriter
-from jobs.services.worker import MAX_BACKLOG, GpuWorker
-from jobs.states import JobState
+from jobs.domain.states import JobState
+from jobs.execution import group_commit, slot_loop
+from jobs.execution.gpu_worker import MAX_BACKLOG, GpuWorker
+from jobs.execution.group_commit import GroupCommitWriter
 from tests.builders import make_ports
 from tests.jobs.services.by_hand import by_hand
 from tests.jobs.services.shop import eventually, state
@@ -131,7 +131,7 @@ def test_a_database_that_is_away_does_not_empty_the_line(shop, monkeypatch):
     hands = by_hand(shop)
     for _ in range(3):
         hands.submit()
-    monkeypatch.setattr(claims, "Job", type("Job", (), {"objects": Gone()}))
+    monkeypatch.setattr(slot_loop, "Job", type("Job", (), {"objects": Gone()}))
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1
     assert hands.waiting() == 2
@@ -142,7 +142,7 @@ def test_a_claim_that_breaks_does_not_empty_the_line(shop, monkeypatch):
     hands = by_hand(shop)
     for _ in range(3):
         hands.submit()
-    monkeypatch.setattr(claims.fleet, "endpoint_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(slot_loop.fleet, "endpoint_for", lambda *_: 1 / 0)
     hands.leases.instead["release"] = without_rest
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1
@@ -155,7 +155,7 @@ def without_rest(real, *given, rest_seconds=None, **named):
 
 
 def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     back, tried = threading.Event(), threading.Event()
 
     def write_batch(batch):
@@ -164,7 +164,7 @@ def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
             raise OperationalError("gone")
         return [write.apply() for write in batch]
 
-    monkeypatch.setattr(commits, "write_batch", write_batch)
+    monkeypatch.setattr(group_commit, "write_batch", write_batch)
     worker = GpuWorker(make_ports())
     writer = worker.settlement.writer
     assert worker.may_claim()

@@ -12,11 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.db import connection
 
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.push_tokens import attempt_of_token
+from jobs.execution.pushed_results import accept_push
 from jobs.models import Attempt, Job
-from jobs.services.attempts import accept_push
-from jobs.services.operate import cancel_job
-from jobs.services.push_tokens import attempt_of_token
-from jobs.states import AttemptState, JobState
+from jobs.operations.jobs import cancel_job
 from tests.builders import make_model
 from tests.gpus.runners.cog_server import CogServer
 from tests.jobs.services.shop import Shop, eventually, open_shop, state

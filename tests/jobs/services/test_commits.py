@@ -11,9 +11,9 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from gpus.runners.large_answers import TURN
+from jobs.execution import group_commit
+from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
 from jobs.models import Tenant
-from jobs.services import commits
-from jobs.services.commits import GroupCommitWriter, Write, write_batch
 from tests.builders import make_tenant
 from tests.jobs.services.commit_cutter import cutting_commits
 from tests.jobs.services.shop import eventually
@@ -99,7 +99,7 @@ def test_outcomes_are_told_after_the_commit_and_in_order():
 @pytest.mark.parametrize("trouble", ["disk I/O error", "something at the end"])
 def test_a_write_whose_commit_fails_is_not_taken_for_written(monkeypatch, trouble):
     """The database goes on answering reads all the while."""
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     wrapper = connections["default"]
     real, failures = wrapper.commit, iter(range(3))
 
@@ -124,7 +124,7 @@ def test_a_write_whose_commit_fails_is_not_taken_for_written(monkeypatch, troubl
 def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
     """A full disk answers SELECT: the write must wait, however often it was tried."""
     write = Write(lambda: (_ for _ in ()).throw(OperationalError("database or disk is full")))
-    for _ in range(3 * commits.MAX_REFUSALS):
+    for _ in range(3 * group_commit.MAX_REFUSALS):
         with pytest.raises(OperationalError):
             write_batch([write])
     assert write.refusals == 0
@@ -135,10 +135,10 @@ def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
 )
 def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatch):
     """However often: the database answers the next connection, and the write finds itself."""
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     told: list[str] = []
     writer = GroupCommitWriter(told.extend)
-    with cutting_commits(4 * commits.MAX_REFUSALS) as cutter:
+    with cutting_commits(4 * group_commit.MAX_REFUSALS) as cutter:
         writes = [writer.submit(lambda name=name: make_tenant(name).name) for name in ("one", "two")]
         writer.start()
         assert [write.result(60) for write in writes] == ["one", "two"]
@@ -151,18 +151,18 @@ def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatc
 def test_an_error_without_a_code_of_postgresql_is_a_broken_connection():
     broken = OperationalError("server closed the connection unexpectedly")
     broken.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
-    assert not commits.is_about_the_write(broken)
+    assert not group_commit.is_about_the_write(broken)
 
 
 def test_a_statement_that_others_of_its_journey_were_refused_with_is_no_broken_connection():
     aborted = OperationalError("pipeline aborted")
     aborted.__cause__ = psycopg.errors.PipelineAborted("pipeline aborted")
-    assert commits.is_about_the_write(aborted)
+    assert group_commit.is_about_the_write(aborted)
 
 
 def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
-    real, failures = commits.write_batch, iter([OperationalError("gone"), OperationalError("gone")])
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    real, failures = group_commit.write_batch, iter([OperationalError("gone"), OperationalError("gone")])
     failed = threading.Event()
 
     def sometimes(batch):
@@ -172,7 +172,7 @@ def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
             raise error
         return real(batch)
 
-    monkeypatch.setattr(commits, "write_batch", sometimes)
+    monkeypatch.setattr(group_commit, "write_batch", sometimes)
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()
     future = writer.submit(lambda: create("late"))
@@ -238,15 +238,15 @@ def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_b
 
 def test_what_was_confirmed_lately_is_written_again_first_after_the_database_failed(monkeypatch):
     """Once: who answers next may be a standby that lacks it."""
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.001,))
-    real, failures, order = commits.write_batch, iter(range(3)), []
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    real, failures, order = group_commit.write_batch, iter(range(3)), []
 
     def fails_at_first(batch):
         if next(failures, None) is not None:
             raise OperationalError("server closed the connection unexpectedly")
         return real(batch)
 
-    monkeypatch.setattr(commits, "write_batch", fails_at_first)
+    monkeypatch.setattr(group_commit, "write_batch", fails_at_first)
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.again = lambda: [Write(lambda: order.append("confirmed"))]
     done = [writer.submit(lambda: order.append("next"))]

@@ -11,10 +11,10 @@ import pytest
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease
 from gpus.runners.base import Accepted
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.slot_loop import Claimed
 from jobs.models import Attempt, Job, WorkerSign
-from jobs.services import claims, dispatch
-from jobs.services.claims import Claimed
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import expired_leases, retention
 from tests.jobs.services.by_hand import OVER, Gpu, HandWorker, HandWriter
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, NoRedis, World, world
@@ -48,7 +48,7 @@ class Cut:
         self.seconds(7)
 
     def claim(self) -> Claimed:
-        claimed = claims.claim_next(self.worker, self.world.fleet, "m", None)
+        claimed = slot_loop.claim_next(self.worker, self.world.fleet, "m", None)
         assert claimed is not None
         return claimed
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from jobs.models import SweepRun
-from jobs.services.database_clock import database_time, last_told_time
+from jobs.reports.database_clock import database_time, last_told_time
 
 
 def in_a_thread(ask: Callable[[], float | None]) -> float | None:

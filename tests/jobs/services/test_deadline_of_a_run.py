@@ -9,7 +9,7 @@ import pytest
 
 from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.runners.base import Accepted
-from jobs.states import JobState
+from jobs.domain.states import JobState
 from tests.builders import WrongClocks
 from tests.jobs.services.by_hand import by_hand
 from tests.jobs.services.shop import Shop, state

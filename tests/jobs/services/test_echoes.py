@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.services import echoes as module
-from jobs.services import worker as worker_module
-from jobs.services.echoes import Echoes
-from jobs.services.worker import create_worker
+from jobs.execution import gpu_worker as worker_module
+from jobs.execution import self_notifications as module
+from jobs.execution.gpu_worker import create_worker
+from jobs.execution.self_notifications import Echoes
 from tests.builders import Told, make_ports
 
 

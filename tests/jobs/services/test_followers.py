@@ -9,11 +9,11 @@ import pytest
 from gpus.errors import ConnectFailed, ServerFailed
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
-from gpus.queries import forget
+from gpus.registry.queries import forget
 from gpus.runners.base import Accepted, Finished, RunRequest
+from jobs.execution import slot_loop
+from jobs.execution.prefetched import SHALLOW_SECONDS
 from jobs.models import Attempt, Job
-from jobs.services import claims
-from jobs.services.followers import SHALLOW_SECONDS
 from tests.jobs.services.ahead_by_hand import calls, hands, run_first, run_next, tries, untold, with_followers
 from tests.jobs.services.by_hand import OVER, Hands, by_hand
 from tests.jobs.services.shop import Shop, state
@@ -112,7 +112,7 @@ def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     hands.worker.drain()
     assert run_next(hands, claimed) is None
     assert calls(hands, "reserve") == []

@@ -12,10 +12,11 @@ from gpus.errors import LeasingUnavailable, ServerLost
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
+from jobs.domain.states import JobState
+from jobs.execution import after_commit, slot_loop
+from jobs.execution.slot_loop import Claimed
 from jobs.models import Job
-from jobs.services import claims, finish, operate
-from jobs.services.claims import Claimed
-from jobs.states import JobState
+from jobs.operations import jobs as operate
 from jobs.sweeps import reconcile
 from tests.jobs.services.ahead_by_hand import hands, run_first, run_next, tries, untold, with_followers
 from tests.jobs.services.by_hand import GOES_ON, OVER, Hands
@@ -110,7 +111,7 @@ def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Ha
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
         hands.worker.look()
         del hands.leases.instead["release"]
-        monkeypatch.setattr(finish, "push_waiting", away)
+        monkeypatch.setattr(after_commit, "push_waiting", away)
 
     hands.gpu.on_start = cut_off_for_a_moment
     run_first(hands)
@@ -272,14 +273,14 @@ def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
 
 def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
-    real = claims._read
+    real = slot_loop._read
 
     def broken(worker: object, fleet: str, leases: object, lease: Lease) -> Claimed | None:
         if lease.job_id == second.id:
             raise RuntimeError("a secret that can't be read")
         return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(claims, "_read", broken)
+    monkeypatch.setattr(slot_loop, "_read", broken)
     waiting = []
     hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
     run_first(hands)

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.laws import replayed
+from foundation.json_text import JsonText
 from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
-from gpus.json_text import JsonText
 from gpus.models import QuarantinedSlot
 from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.after_commit import push_tickets
+from jobs.execution.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.services.finish import push_tickets
-from jobs.services.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
-from jobs.services.operate import cancel_job
-from jobs.states import AttemptState, JobState
+from jobs.operations.jobs import cancel_job
 from tests.jobs.services.by_hand import Hands, by_hand
 from tests.jobs.services.shop import Shop
+from verification.laws import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -8,8 +8,8 @@ import pytest
 
 from gpus.errors import ServerLost
 from gpus.models import ModelConfig, QuarantinedSlot
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import reconcile
 from tests.jobs.services.by_hand import Hands, by_hand
 from tests.jobs.services.shop import Shop

@@ -11,11 +11,11 @@ from django.db import DataError
 from gpus.protocol import Lease
 from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
+from jobs.domain.states import AttemptState
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.run_inputs import make_run
+from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
 from jobs.models import Attempt
-from jobs.services import claims, dispatch
-from jobs.services.make_run import make_run
-from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
-from jobs.states import AttemptState
 from tests.jobs.services.by_hand import OVER, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -28,7 +28,7 @@ def accepted(shop):
     """A run whose server accepted it as r1; its start is durable, its id is not. Its worker drains."""
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     run = make_run(hands.worker, claimed)
     assert run.step() == Remote("r1")
     hands.writer.at_once = False
@@ -86,7 +86,7 @@ def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
 def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     hands.worker.drain()
     _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
     assert report.outcome == "handed_over"
@@ -96,7 +96,7 @@ def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
 def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     hands.worker.interrupt()
     _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
     assert report.outcome == "interrupted"
@@ -128,7 +128,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
     worker = hands.worker
-    claimed = claims.claim_next(worker, "main", "m", None)
+    claimed = slot_loop.claim_next(worker, "main", "m", None)
     run = make_run(worker, claimed)
     setattr(worker, flag, Meanwhile(getattr(worker, stop)))
     with worker.running(claimed.lease, run):
@@ -141,7 +141,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
 def test_a_run_that_is_over_gets_no_orders(shop):
     hands = by_hand(shop, Accepted("r1"), StillRunning())
     hands.submit()
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     run = make_run(hands.worker, claimed)
     with hands.worker.running(claimed.lease, run):
         assert hands.worker.busy() == 1

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpus.models import QuarantinedSlot
-from gpus.services.quarantine import close_quarantine
+from gpus.registry.quarantine import close_quarantine
+from jobs.domain.states import AttemptState
 from jobs.models import Attempt
-from jobs.states import AttemptState
 from tests.jobs.sweeps.conftest import World, world
 
 __all__ = ["world"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
+from foundation.ids import new_id
 from gpus.errors import ServerLost
 from gpus.models import QuarantinedSlot
 from gpus.protocol import ReleaseMode
 from gpus.runners.base import Accepted
 from jobs import transitions
-from jobs.ids import new_id
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import JobState
 from jobs.transitions import End, Start, StartOutcome
 from tests.builders import make_job, make_running
 from tests.jobs.services.by_hand import OLD, by_hand

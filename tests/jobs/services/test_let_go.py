@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Finished, RunRequest
-from jobs.services.latest_ends import LARGE_BYTES
-from jobs.services.read_ahead import FRESH_SECONDS
+from jobs.execution.latest_ends import LARGE_BYTES
+from jobs.execution.row_prefetch import FRESH_SECONDS
 from tests.jobs.services.ahead_by_hand import hands
 from tests.jobs.services.by_hand import Hands
 
@@ -38,7 +38,7 @@ def test_no_more_is_kept_than_what_runs_and_what_follows(
     hands: Hands, no_collector: None, ahead: bool
 ) -> None:
     hands.worker.followers.short_seconds *= ahead
-    # small ones are kept for a while (jobs/services/latest_ends.py)
+    # small ones are kept for a while (jobs/execution/latest_ends.py)
     results, runs = [Brought(n="1" * 2 * LARGE_BYTES) for _ in range(7)], set[weakref.ref[Any]]()
     brought = [weakref.ref(result) for result in results]
     hands.gpu.answers, hands.gpu.seconds = [Finished(result) for result in results], 0.1

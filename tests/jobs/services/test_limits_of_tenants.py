@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
-from jobs.services.tenant_rules import change_rules
-from jobs.states import JobState
+from jobs.operations.tenant_limits import change_rules
 from tests.jobs.services.shop import Shop, eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

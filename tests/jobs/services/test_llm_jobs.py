@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.services.operate import cancel_job
-from jobs.states import AttemptState, JobState
+from jobs.operations.jobs import cancel_job
 from tests.builders import make_model
 from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
 from tests.jobs.services.shop import Shop, eventually, open_shop, state

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpus.health.evidence import REFUSED_BEFORE
 from gpus.models import QuarantinedSlot, Server
-from gpus.services.evidence import REFUSED_BEFORE
 from jobs.sweeps import quarantine
 from tests.jobs.services.shop import Shop, eventually, plain_shop, state
 from tests.plain_server import PlainServer

@@ -6,16 +6,16 @@ import pytest
 
 from gpus.errors import BadInput, RunCancelled, ServerLost
 from jobs import transitions
-from jobs.errors import NotCancellable, NotDeadLetter
+from jobs.domain.errors import NotCancellable, NotDeadLetter
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.services.operate import (
+from jobs.operations.jobs import (
     CancelOutcome,
     cancel_job,
     dismiss_dead_letter,
     retry_dead_letter,
 )
-from jobs.states import JobState
 from jobs.transitions import End
 from tests.builders import START, Told, make_job, make_ports, make_running
 

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.ids import new_id
+from foundation.ids import new_id
+from jobs.execution.external_changes import Changes, changes_for
 from jobs.models import Job, PushedResult
-from jobs.services.outside import Changes, changes_for
 from tests.builders import make_job, make_model, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from gpus.foreign_schema import CHEAP_STEPS, Mismatch
-from gpus.schema_process import NoneFree, TooLong, TooMuchMemory
-from jobs.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
-from jobs.services import payload_schema
-from jobs.services.payload_schema import Checks, check_payload, comes_alone
+from foundation.foreign_schema import CHEAP_STEPS, Mismatch
+from foundation.schema_process import NoneFree, TooLong, TooMuchMemory
+from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
+from jobs.submission import payload_schema
+from jobs.submission.payload_schema import Checks, check_payload, comes_alone
 
 CHOICE = {"items": {"enum": list(range(1000))}}
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, LeasingUnavailable, ServerFailed
 from gpus.runners.base import Accepted, Finished
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt
-from jobs.states import AttemptState, JobState
 from tests.jobs.services.by_hand import by_hand
 from tests.jobs.services.shop import state
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from gpus.protocol import Ticket
-from jobs.models import Job
-from jobs.services import claims, read_ahead
-from jobs.services.read_ahead import (
+from jobs.domain.states import JobState
+from jobs.execution import row_prefetch, slot_loop
+from jobs.execution.row_prefetch import (
     FRESH_SECONDS,
     JUDGED_SECONDS,
     MOST,
@@ -19,7 +19,7 @@ from jobs.services.read_ahead import (
     SHORT_SECONDS,
     ReadAhead,
 )
-from jobs.states import JobState
+from jobs.models import Job
 from tests.builders import ManualClock, make_job, make_model, make_ports
 from tests.jobs.fake_leases import FakeLeases
 
@@ -117,13 +117,13 @@ def test_what_does_not_wait_is_left_to_the_claim(line: Line) -> None:
 
 def test_what_was_claimed_during_the_look_is_not_kept(line: Line, monkeypatch) -> None:
     first, second = line.jobs(2)
-    rows_among = read_ahead._rows_among
+    rows_among = row_prefetch._rows_among
 
     def meanwhile(ids: Sequence[str]) -> Any:
         assert line.take(first) == [False]
         return rows_among(ids)
 
-    monkeypatch.setattr(read_ahead, "_rows_among", meanwhile)
+    monkeypatch.setattr(row_prefetch, "_rows_among", meanwhile)
     line.look()
     assert line.take(first, second) == [False, True]
 
@@ -175,14 +175,14 @@ def test_a_redis_that_is_away_costs_a_rest_and_no_job(line: Line) -> None:
 def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     reads: list[str] = []
-    to_run = claims._to_run
+    to_run = slot_loop._to_run
 
     class Watched:
         def first(self, **values: Any) -> Any:
             reads.append(values["id"])
             return to_run.first(**values)
 
-    monkeypatch.setattr(claims, "_to_run", Watched())
+    monkeypatch.setattr(slot_loop, "_to_run", Watched())
     jobs = [shop.submit({"seconds": 0.1}) for _ in range(6)]
     thread = shop.work(shop.worker())
     eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))

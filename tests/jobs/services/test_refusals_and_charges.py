@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 
 from gpus.models import QuarantinedSlot
+from jobs.domain.states import JobState
 from jobs.models import Attempt
-from jobs.services.operate import CancelOutcome, cancel_job
-from jobs.states import JobState
+from jobs.operations.jobs import CancelOutcome, cancel_job
 from tests.builders import make_job, make_running
 from tests.jobs.services.shop import eventually, state
 from tests.jobs.services.test_worker_faults import LossyLeases

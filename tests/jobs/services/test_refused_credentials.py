@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from foundation.secrets import encrypt
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.errors import AccessForbidden, CredentialsRefused
 from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import CircuitRules
 from gpus.models import Server
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.runners.refusals import SET_ITS_HEADERS
-from gpus.services.secrets import encrypt
-from jobs.disclosure import shown_error
+from jobs.domain.disclosure import shown_error
+from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy, Standing, decide_end
-from jobs.states import AttemptState, JobState
 from tests.builders import make_model
 from tests.jobs.services.shop import Shop, eventually, open_shop, state
 
@@ -37,7 +37,7 @@ def kind(request) -> str:
 @pytest.fixture
 def shop(valkey, fleet, kind) -> Iterator[Shop]:
     """On a node with a token, registered without it; a single try per job."""
-    node = Node(NodeConfig(handler="gpus.node.simulator:run", slots=1, port=0, token=TOKEN))
+    node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0, token=TOKEN))
     node.start()
     model = make_model("m", model_type=kind, max_retries=0)
     shop = open_shop(valkey.url, fleet, model, f"{node.url}/generate", node=node)

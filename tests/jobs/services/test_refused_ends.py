@@ -6,8 +6,8 @@ import pytest
 from django.db import OperationalError, connection
 
 from gpus.protocol import LeaseRef
-from jobs import tallies
-from jobs.services.settlement import EndWritten, Settlement
+from jobs.execution.completion import EndWritten, Settlement
+from jobs.reports import counters
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, make_ports
 
@@ -21,7 +21,7 @@ def written(number: int, *, won: bool) -> EndWritten:
 def test_refused_results_are_counted_and_those_that_count_are_not() -> None:
     settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
     settlement._after_commit([written(1, won=True), written(2, won=False), written(3, won=False)])
-    assert tallies.read(tallies.Name.RESULTS_REFUSED) == [("", "", 2)]
+    assert counters.read(counters.Name.RESULTS_REFUSED) == [("", "", 2)]
 
 
 def test_the_writer_goes_on_when_counting_fails() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Accepted
+from jobs.execution import progress_events, slot_loop
+from jobs.execution.progress_events import RunNews
+from jobs.execution.run_inputs import make_run
 from jobs.models import Job
-from jobs.services import claims, run_news
-from jobs.services.make_run import make_run
-from jobs.services.run_news import RunNews
 from tests.builders import ManualClock
 from tests.jobs.services.by_hand import by_hand
 from tests.jobs.services.shop import Shop
@@ -87,7 +87,7 @@ def test_what_is_too_much_is_left_out_and_counted() -> None:
     assert data["left_out"] == 1
     assert data["output"] == ["x" * 40_000 + "z"]
     desk.say(*["w" * 60_000] * 30, every=1.0)
-    assert sum(len(piece) for piece in desk.output) <= run_news.MAX_TOLD_CHARS
+    assert sum(len(piece) for piece in desk.output) <= progress_events.MAX_TOLD_CHARS
 
 
 def test_what_an_attempt_may_tell_is_all_that_it_tells() -> None:
@@ -103,11 +103,11 @@ def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
     Job.objects.filter(id=job.id).update(attempts_made=3)
-    claimed = claims.claim_next(hands.worker, "main", "m", None)
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
     run = make_run(hands.worker, claimed)
     assert run.news is not None
-    assert run.news.allowance == run_news.MAX_TOLD_CHARS // 4
+    assert run.news.allowance == progress_events.MAX_TOLD_CHARS // 4
 
 
 @pytest.mark.parametrize("bad", ["nul\0", "half \ud800", {1, 2}, float("nan")])

@@ -19,8 +19,8 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
 from gpus.runners.sync_http import SyncHttpRunner
-from jobs.services.runs import run_seconds
-from jobs.services.steps import HandedOver, Order, Over, Remote, Wait
+from jobs.execution.attempt_run import run_seconds
+from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
 from tests.jobs.services.run_bench import Bench, ScriptedRunner
 
 

@@ -14,7 +14,7 @@ from gpus.errors import (
     StaleFence,
 )
 from gpus.runners.base import Accepted
-from jobs.services.worker import GpuWorker
+from jobs.execution.gpu_worker import GpuWorker
 from tests.builders import make_ports
 from tests.jobs.services.by_hand import by_hand
 

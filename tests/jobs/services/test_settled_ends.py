@@ -9,7 +9,7 @@ import pytest
 
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, LeaseRef
-from jobs.services.settlement import EndWritten, Settlement
+from jobs.execution.completion import EndWritten, Settlement
 from jobs.transitions import Ended
 from tests.builders import make_ports
 

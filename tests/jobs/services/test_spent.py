@@ -9,8 +9,8 @@ import pytest
 from django.db import connection, transaction
 
 from jobs import transitions
-from jobs.retry import Ending, RetryPolicy
-from jobs.services.spent import day_of, used_seconds
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.limits.gpu_usage import day_of, used_seconds
 from jobs.sweeps import rollups
 from tests.builders import START, ManualClock, make_job, make_ports, make_running, make_tenant
 from tests.jobs.lives import Lives

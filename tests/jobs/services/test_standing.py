@@ -9,12 +9,12 @@ import pytest
 from gpus.errors import LeasingUnavailable
 from gpus.models import AuditEntry, Server
 from gpus.protocol import PoolSpec, QueueAlgorithm
-from jobs.errors import NotWaiting
+from jobs.domain.errors import NotWaiting
+from jobs.domain.states import JobState
+from jobs.index_rebuild.waiting_jobs import waiting_tickets
 from jobs.models import Event, Job
-from jobs.services.operate import cancel_job
-from jobs.services.standing import change_priority, run_next
-from jobs.states import JobState
-from jobs.sweeps.line import waiting_tickets
+from jobs.operations.jobs import cancel_job
+from jobs.operations.queue_position import change_priority, run_next
 from tests.builders import AbsentLeases, Told, make_job, make_ports, make_running
 from tests.jobs.services.by_hand import by_hand, order_of
 from tests.jobs.services.shop import state

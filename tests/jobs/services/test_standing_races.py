@@ -8,13 +8,13 @@ from django.db import OperationalError, transaction
 from gpus.errors import LeasingUnavailable
 from gpus.models import AuditEntry, Server
 from jobs import transitions
-from jobs.errors import NotWaiting
+from jobs.domain.errors import NotWaiting
+from jobs.domain.states import JobState
+from jobs.execution.after_commit import push_tickets
 from jobs.models import Event, Job
-from jobs.services import standing
-from jobs.services.finish import push_tickets
-from jobs.services.operate import CancelOutcome, cancel_job
-from jobs.services.standing import change_priority
-from jobs.states import JobState
+from jobs.operations import queue_position
+from jobs.operations.jobs import CancelOutcome, cancel_job
+from jobs.operations.queue_position import change_priority
 from jobs.sweeps import reconcile
 from tests.builders import make_job
 from tests.jobs.services.by_hand import by_hand, order_of
@@ -36,7 +36,7 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
         claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
         return real(*given)
 
-    monkeypatch.setattr(standing.transitions, "change_standing", slowly)
+    monkeypatch.setattr(queue_position.transitions, "change_standing", slowly)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert claims == [None]
     assert order_of(hands) == [job.id]
@@ -55,7 +55,7 @@ def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
             push_tickets("main", "m", [Job.objects.get(id=job.id).ticket], hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(standing.transitions, "change_standing", late)
+    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert Job.objects.get(id=job.id).priority == 1
     assert hands.waiting() == 1
@@ -71,7 +71,7 @@ def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch
         cancel_job(job.id, ports=hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(standing.transitions, "change_standing", late)
+    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
     with pytest.raises(NotWaiting):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
@@ -84,7 +84,7 @@ def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monk
     def fail(*given):
         raise OperationalError("no")
 
-    monkeypatch.setattr(standing.transitions, "change_standing", fail)
+    monkeypatch.setattr(queue_position.transitions, "change_standing", fail)
     with pytest.raises(OperationalError):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
@@ -102,8 +102,8 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
         raise Died
 
     if after == "remove":
-        monkeypatch.setattr(standing.transitions, "change_standing", die)
-    monkeypatch.setattr(standing.finish, "push_waiting", die)
+        monkeypatch.setattr(queue_position.transitions, "change_standing", die)
+    monkeypatch.setattr(queue_position.finish, "push_waiting", die)
     monkeypatch.setattr(reconcile, "_went_to", {})
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)

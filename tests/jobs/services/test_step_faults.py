@@ -12,11 +12,11 @@ from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ModelType, ReleaseMode
 from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
-from jobs.services.commits import GroupCommitWriter
-from jobs.services.late_releases import Unreleased
-from jobs.services.runs import AttemptRun, run_seconds
-from jobs.services.settlement import EndWritten, Settlement
-from jobs.services.steps import Order, Over, Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.completion import EndWritten, Settlement
+from jobs.execution.group_commit import GroupCommitWriter
+from jobs.execution.release_retries import Unreleased
+from jobs.execution.run_steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, ManualClock, make_ports
 from tests.jobs.services.run_bench import ASYNC, Bench, ScriptedRunner
@@ -29,11 +29,11 @@ def away():
 def test_one_write_that_always_fails_does_not_stop_the_others(monkeypatch):
     from contextlib import nullcontext
 
-    from jobs.services import commits
+    from jobs.execution import group_commit
 
-    monkeypatch.setattr(commits.transaction, "atomic", nullcontext)
-    monkeypatch.setattr(commits, "_is_there", lambda: True)
-    monkeypatch.setattr(commits, "_RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr(group_commit.transaction, "atomic", nullcontext)
+    monkeypatch.setattr(group_commit, "_is_there", lambda: True)
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.01,))
     writer = GroupCommitWriter(lambda outcomes: None, gather_seconds=0.05)
 
     def poison():
@@ -192,8 +192,8 @@ def test_two_threads_settle_at_once():
 
 @pytest.mark.django_db
 def test_a_pushed_progress_does_not_hide_the_pushed_result():
+    from jobs.execution.pushed_results import accept_push
     from jobs.models import PushedResult
-    from jobs.services.attempts import accept_push
 
     ports = make_ports()
     accept_push("j", "A" * 26, {"status": "processing", "progress": 0.5}, 40, ports=ports)
@@ -202,8 +202,8 @@ def test_a_pushed_progress_does_not_hide_the_pushed_result():
 
 
 def test_an_await_for_a_writer_that_has_ended_ends_too():
-    from jobs.services.claims import _await_start
-    from jobs.services.worker import GpuWorker
+    from jobs.execution.gpu_worker import GpuWorker
+    from jobs.execution.slot_loop import _await_start
 
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()

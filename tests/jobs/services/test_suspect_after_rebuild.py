@@ -9,7 +9,7 @@ import redis
 
 from gpus.leasing.keys import prefix
 from gpus.models import QuarantinedSlot
-from jobs.sweeps.rebuild import Progress, Rebuild
+from jobs.index_rebuild.rebuild import Progress, Rebuild
 from tests.jobs.services.shop import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

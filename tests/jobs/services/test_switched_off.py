@@ -7,16 +7,16 @@ from unittest.mock import Mock, call
 
 import pytest
 
+from foundation.ids import new_id
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import DesiredState
-from gpus.services import controls
-from jobs.ids import new_id
+from gpus.registry import controls
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import gpu_worker as workers
+from jobs.execution.external_changes import changes_for
+from jobs.execution.run_steps import Order
+from jobs.execution.switched_off import interrupt_switched_off
 from jobs.models import Attempt, Job
-from jobs.services import worker as workers
-from jobs.services.outside import changes_for
-from jobs.services.steps import Order
-from jobs.services.switched_off import interrupt_switched_off
-from jobs.states import AttemptState, JobState
 from tests.builders import make_model, make_server
 from tests.jobs.services.shop import Shop, eventually, state
 from tests.scenarios.gates import open_gate

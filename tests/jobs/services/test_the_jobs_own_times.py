@@ -16,8 +16,8 @@ from gpus.leasing.values import CircuitRules
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, StillRunning
 from gpus.runners.json_body import Unreadable
+from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
-from jobs.services.steps import Order, Over, Wait
 from tests.builders import make_tenant
 from tests.jobs.services.run_bench import Bench, ScriptedRunner
 from tests.jobs.services.shop import Shop, eventually, plain_shop, state

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.services.turns import SHORT_TURNS, Turn, some_short_turns
+from jobs.execution.time_slice import SHORT_TURNS, Turn, some_short_turns
 from tests.jobs.services.by_hand import Hands, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -39,7 +39,7 @@ def test_threads_that_began_together_do_not_hand_back_together() -> None:
 @pytest.fixture
 def hands(shop, settings, monkeypatch) -> Hands:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=1.0, worker_threads=2)
-    monkeypatch.setattr("jobs.services.worker.some_short_turns", lambda: SHORT_TURNS)
+    monkeypatch.setattr("jobs.execution.gpu_worker.some_short_turns", lambda: SHORT_TURNS)
     hands = by_hand(shop)
     hands.gpu.seconds = 0.5
     for _ in range(60):

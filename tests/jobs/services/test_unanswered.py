@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.services.unanswered import HELD_BACK_SECONDS, MOST, Unanswered
+from jobs.execution.uncertain_claims import HELD_BACK_SECONDS, MOST, Unanswered
 
 
 def test_it_is_forgotten_when_nothing_was_granted_for_some_time() -> None:

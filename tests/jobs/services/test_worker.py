@@ -9,10 +9,10 @@ import pytest
 
 from gpus.models import QuarantinedSlot
 from gpus.runners.large_answers import SMALL_VALUES
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job
-from jobs.services.operate import cancel_job
-from jobs.services.worker import GpuWorker
-from jobs.states import AttemptState, JobState
+from jobs.operations.jobs import cancel_job
 from tests.builders import make_ports
 from tests.jobs.services.shop import eventually, state
 from tests.scenarios.gates import open_gate

@@ -11,11 +11,11 @@ from django.db import DataError, OperationalError, connection
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import dispatch, run_inputs, slot_loop
+from jobs.execution.completion import Settlement
+from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
-from jobs.services import claims, dispatch, make_run
-from jobs.services.settlement import Settlement
-from jobs.states import AttemptState, JobState
-from jobs.sweeps.rebuild import Progress, Rebuild
 from tests.jobs.services.by_hand import OVER
 from tests.jobs.services.shop import eventually, state
 
@@ -43,7 +43,7 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
         def first(self, **k):
             away()
 
-    monkeypatch.setattr(make_run, "pushed_body", Gone())
+    monkeypatch.setattr(run_inputs, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
     eventually(lambda: state(job) != JobState.RUNNING)
@@ -64,7 +64,7 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
         def filter(self, *a, **k):
             away()
 
-    monkeypatch.setattr(claims, "Job", type("J", (), {"objects": Gone()}))
+    monkeypatch.setattr(slot_loop, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
     eventually(lambda: second.settlement.keeper.held() == 0)  # else it is renewed for ever and nobody polls
@@ -138,7 +138,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
         pytest.skip("jsonb refuses such a text at the door already")
     import json
 
-    from jobs.services.attempts import accept_push
+    from jobs.execution.pushed_results import accept_push
 
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
@@ -248,7 +248,7 @@ def test_a_real_gpu_job_is_one_task(shop, settings):
 def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
     shop.submit({"seconds": 600})
     worker = shop.worker()
-    claimed = claims.claim_next(worker, "main", "m", None)
+    claimed = slot_loop.claim_next(worker, "main", "m", None)
     worker.interrupt()
     began = time.monotonic()
     dispatch.run_claimed(worker, claimed, OVER)

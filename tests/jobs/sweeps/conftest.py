@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from foundation.ids import new_id
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import Leases
@@ -19,9 +20,8 @@ from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
-from jobs.ids import new_id
 from jobs.models import Attempt, Job, Tenant
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps.mirror_registry import mirror_fleet
 from jobs.transitions import Start
 from tests.gpus.services.health_server import HealthServer

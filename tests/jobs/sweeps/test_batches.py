@@ -12,9 +12,9 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs import transitions
+from jobs.domain.states import JobState
 from jobs.models import Callback, Job
-from jobs.services import standing
-from jobs.states import JobState
+from jobs.operations import queue_position
 from jobs.sweeps import base, deadlines, due_retries
 from jobs.sweeps.base import Sweep, SweepCount
 from tests.jobs.sweeps.conftest import World
@@ -93,7 +93,7 @@ def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
 ) -> None:
     world.server()
     first, bad, last = (past_deadline(world).id for _ in range(3))
-    real = standing.take_out_of_line
+    real = queue_position.take_out_of_line
 
     def take(job: Job, *rest: Any) -> bool:
         if job.id == bad:

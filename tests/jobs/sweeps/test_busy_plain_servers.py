@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from gpus import queries
 from gpus.errors import ServerFailed
+from gpus.health.health import probe
 from gpus.models import Server
 from gpus.protocol import Lease, ReleaseMode
-from gpus.services.health import probe
+from gpus.registry import queries
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt
-from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import lock_sync
 from jobs.transitions import End
-from tests.dispatcher_project.terminal.doctor.patient import Patient, patient  # noqa: F401
+from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
 from tests.gpus.runners.raw_server import RawServer, Visit
 from tests.jobs.services.shop import Shop, eventually, plain_shop, state
 from tests.jobs.sweeps.conftest import World

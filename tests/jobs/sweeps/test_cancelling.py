@@ -6,9 +6,9 @@ import pytest
 
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.services.operate import CancelOutcome, cancel_job
-from jobs.states import AttemptState, JobState
+from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.sweeps import cancelling, deadlines, expired_leases
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 

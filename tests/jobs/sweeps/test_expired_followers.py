@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from foundation.ids import new_id
 from gpus.errors import ServerFailed
 from gpus.models import ModelConfig, Placement, QuarantinedSlot
 from gpus.protocol import Lease
-from jobs.ids import new_id
+from jobs.domain.retry import Ending
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt
-from jobs.retry import Ending
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import expired_leases, quarantine
 from jobs.sweeps.mirror_registry import mirror_fleet
 from tests.gpus.services.health_server import HealthServer

@@ -11,9 +11,9 @@ from gpus.errors import GpuBusy, RunTimedOut
 from gpus.models import QuarantinedSlot
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import expired_leases
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End

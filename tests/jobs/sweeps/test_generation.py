@@ -14,9 +14,9 @@ from gpus.leasing.store import RedisLeases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease, LeaseRef, ReleaseMode
 from jobs import transitions
-from jobs.retry import Ending, RetryPolicy
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.index_rebuild import rebuild as rebuilding
 from jobs.sweeps import generation
-from jobs.sweeps import rebuild as rebuilding
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_mirror_registry import rules_told

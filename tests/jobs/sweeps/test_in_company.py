@@ -8,9 +8,9 @@ import pytest
 from django.db.models.functions import Now
 
 from gpus.models import Process
-from gpus.services import processes
-from gpus.services.layouts import IndexState, Layouts
-from jobs.services.presence import Presence
+from gpus.registry import processes
+from gpus.registry.layouts import IndexState, Layouts
+from jobs.execution.presence import Presence
 from jobs.sweeps import in_company
 from jobs.sweeps.in_company import RECONCILE_EVERY, InCompany
 from tests.builders import ManualClock, make_ports

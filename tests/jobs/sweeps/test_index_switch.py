@@ -12,22 +12,22 @@ import pytest
 from django.db.models import F
 from django.db.models.functions import Now
 
-from dispatcher_project.embedded import EmbeddedValkey
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from foundation.ids import new_id
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.store import RedisLeases
 from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
-from gpus.services import processes
-from gpus.services.layouts import Layouts, read_index_states
-from jobs.ids import new_id
+from gpus.registry import processes
+from gpus.registry.layouts import Layouts, read_index_states
+from jobs.execution.presence import Presence
+from jobs.execution.written_starts import WrittenStarts
 from jobs.models import Attempt, Job
-from jobs.services import index_switch
-from jobs.services.index_switch import begin_switch, cancel_switch, go_on
-from jobs.services.ports import Ports
-from jobs.services.presence import Presence
-from jobs.services.written_starts import WrittenStarts
+from jobs.operations import index_switch
+from jobs.operations.index_switch import begin_switch, cancel_switch, go_on
+from jobs.ports import Ports
 from jobs.sweeps import expired_leases, generation
 from jobs.sweeps import index_switch as sweep
 from tests.builders import WrongClocks

@@ -9,8 +9,8 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs import transitions
+from jobs.domain.states import JobState
 from jobs.models import Event, Job
-from jobs.states import JobState
 from jobs.sweeps import base, deadlines, due_starts, reconcile
 from jobs.sweeps.base import SweepCount
 from tests.jobs.sweeps.conftest import World
@@ -69,7 +69,7 @@ def test_while_redis_is_away_it_is_queued_all_the_same(world: World) -> None:
 
 
 def test_one_that_was_cancelled_meanwhile_stays_cancelled(world: World) -> None:
-    from jobs.services.operate import cancel_job
+    from jobs.operations.jobs import cancel_job
 
     job = later(world, 5.0)
     cancel_job(job.id, ports=world.ports)

@@ -8,9 +8,9 @@ from gpus.errors import RunTimedOut
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import ExpiryVerdict, Lease, ReleaseMode
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import lock_sync
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End

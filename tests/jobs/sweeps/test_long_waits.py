@@ -11,12 +11,12 @@ import pytest
 from gpus.errors import RunFailed, ServerLost
 from gpus.models import ModelConfig
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
+from jobs.limits.queue_deadline import max_queued_seconds, queue_deadline
+from jobs.limits.tenant_limits import forget
 from jobs.models import Callback, Job, Tenant
-from jobs.retry import Ending, RetryPolicy
-from jobs.services import operate
-from jobs.services.limits import forget
-from jobs.services.queue_deadline import max_queued_seconds, queue_deadline
-from jobs.states import JobState
+from jobs.operations import jobs
 from jobs.sweeps import long_waits
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World, attempt_of
@@ -86,7 +86,7 @@ def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
     job = waiting(world)
     world.clock.advance(61)
     long_waits.sweep(world.ports)
-    operate.retry_dead_letter(job.id, ports=world.ports, by="ops")
+    jobs.retry_dead_letter(job.id, ports=world.ports, by="ops")
     job.refresh_from_db()
     assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
 

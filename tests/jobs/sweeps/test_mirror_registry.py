@@ -6,7 +6,7 @@ import pytest
 
 from gpus.models import Pause, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
-from gpus.services import controls
+from gpus.registry import controls
 from jobs.sweeps import mirror_registry
 from tests.jobs.sweeps.conftest import World, open_index
 

@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from gpus.models import ModelConfig, QuarantinedSlot, prepared
+from foundation.database import statements
+from foundation.ids import new_id
+from gpus.models import ModelConfig, QuarantinedSlot
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
-from jobs.ids import new_id
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import orphans
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
@@ -117,7 +118,7 @@ def test_the_oldest_jobs_are_looked_at_first(world: World, monkeypatch: pytest.M
         world.job(id=job_id)
         world.claim()
     monkeypatch.setattr(orphans, "LIMIT", 2)
-    monkeypatch.setattr(orphans, "_oldest", prepared.Read(orphans._running))
+    monkeypatch.setattr(orphans, "_oldest", statements.Read(orphans._running))
     looked_at = orphans._runs(world.clock.now() + timedelta(seconds=1))
     assert sorted(run.job.id for run in looked_at) == ids[:2]
 

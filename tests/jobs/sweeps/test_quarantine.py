@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import requests
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.errors import RunTimedOut
+from gpus.health.evidence import Health
 from gpus.models import Placement, QuarantinedSlot, Server
-from gpus.node.config import NodeConfig
-from gpus.node.server import Node
 from gpus.protocol import Lease, ReleaseMode
-from gpus.services.evidence import Health
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Job
-from jobs.retry import Ending, RetryPolicy
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
@@ -306,7 +306,7 @@ def test_a_server_that_tells_more_is_not_freed_by_a_refusal(
 
 
 def test_the_reference_node_gives_the_proofs(world: World) -> None:
-    with Node(NodeConfig(handler="gpus.node.simulator:run", slots=1, mode="async")) as node:
+    with Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, mode="async")) as node:
         world.server(url=f"{node.url}/run")
         world.job()
         lease = let_go(world, world.claim())

@@ -9,20 +9,20 @@ from datetime import timedelta
 
 import pytest
 
+from jobs.index_rebuild.rebuild import Progress, Rebuild
+from jobs.limits import gpu_quotas, tenant_limits
+from jobs.limits.gpu_usage import day_of
 from jobs.models import Rollup
-from jobs.services import limits, quotas
-from jobs.services.spent import day_of
 from jobs.sweeps import quotas as sweep
-from jobs.sweeps.rebuild import Progress, Rebuild
 from tests.jobs.sweeps.conftest import World
 
 
 @pytest.fixture(autouse=True)
 def nothing_told() -> Iterator[None]:
-    for room in (sweep, quotas, limits):
+    for room in (sweep, gpu_quotas, tenant_limits):
         room.forget()
     yield
-    for room in (sweep, quotas, limits):
+    for room in (sweep, gpu_quotas, tenant_limits):
         room.forget()
 
 

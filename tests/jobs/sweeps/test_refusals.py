@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher_project.laws import replayed
 from gpus.errors import GpuBusy, Interrupted
 from gpus.protocol import LeaseRef
 from jobs import transitions
-from jobs.closings import CURSOR
+from jobs.domain.retry import Ending, RetryPolicy
 from jobs.events import news
 from jobs.models import Event, Job, SweepRun
-from jobs.queries import ATTEMPTS_SHOWN
-from jobs.retry import Ending, RetryPolicy
-from jobs.services.ports import Ports
+from jobs.ports import Ports
+from jobs.reports.ended_events import CURSOR
+from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.sweeps import refusals
 from tests.builders import START, ManualClock, WrongClocks, make_job, make_ports, make_running
+from verification.laws import replayed
 
 pytestmark = pytest.mark.django_db
 KEPT_SECONDS = refusals.KEPT.total_seconds()

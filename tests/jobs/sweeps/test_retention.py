@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from foundation.ids import new_id
 from jobs import transitions
-from jobs.closings import CURSOR
-from jobs.ids import new_id
+from jobs.domain.states import JobState
 from jobs.models import (
     Callback,
     Event,
@@ -22,8 +22,8 @@ from jobs.models import (
     SweepRun,
     Tenant,
 )
-from jobs.services.ports import Ports
-from jobs.states import JobState
+from jobs.ports import Ports
+from jobs.reports.ended_events import CURSOR
 from jobs.sweeps import retention
 from tests.builders import START, WrongClocks
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock

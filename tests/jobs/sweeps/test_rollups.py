@@ -11,13 +11,13 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import Max
 
-from jobs import closings as reading
-from jobs import tallies
-from jobs.closings import CURSOR
 from jobs.models import Event, Rollup, SweepRun
-from jobs.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
+from jobs.reports import counters
+from jobs.reports import ended_events as reading
+from jobs.reports.ended_events import CURSOR
+from jobs.reports.event_horizon import Decided
+from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import ages, rollups
-from jobs.sweeps.decided import Decided
 from tests.builders import START, ManualClock, make_job, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.lives import Lives
@@ -61,7 +61,7 @@ def test_the_rows_are_what_brute_force_finds(monkeypatch: pytest.MonkeyPatch) ->
     assert sweep() == 0
     assert stored() == sum_up(lives.closed)
     assert stored(EVER) == sum_up(lives.closed, EVER)
-    told = {(model, code): number for model, code, number in tallies.read(tallies.Name.ATTEMPT_ENDS)}
+    told = {(model, code): number for model, code, number in counters.read(counters.Name.ATTEMPT_ENDS)}
     assert told == Counter((one.model, f"{one.attempt}/{one.then}") for one in lives.closed if one.attempt)
 
 

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.services.layouts import IndexState, Layouts
+from gpus.registry.layouts import IndexState, Layouts
 from jobs import sweeps as package
 from jobs.models import SweepRun
-from jobs.services.ports import Ports
+from jobs.ports import Ports
 from jobs.sweeps import ages
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, sweeps

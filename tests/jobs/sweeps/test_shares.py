@@ -6,11 +6,11 @@ from typing import Any
 
 from django.db import connection
 
+from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
-from jobs.ids import new_id
+from jobs.index_rebuild.recent_usage import debts, recent_shares
 from jobs.models import Attempt, Tenant
 from jobs.sweeps import generation
-from jobs.sweeps.shares import debts, recent_shares
 from tests.jobs.sweeps.conftest import World
 
 

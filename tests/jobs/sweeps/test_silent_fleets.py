@@ -11,15 +11,15 @@ from typing import Any, cast
 
 import pytest
 
-from dispatcher_project.embedded import EmbeddedValkey
-from gpus import queries as registry
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisLeases
 from gpus.models import Pool
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
-from jobs.services.ports import Ports, after_seconds
+from gpus.registry import queries as registry
+from jobs.ports import Ports, after_seconds
 from jobs.sweeps.registry import sweeps
 from jobs.sweeps.runner import Runner
 from jobs.sweeps.silent_fleets import past_silent_fleets

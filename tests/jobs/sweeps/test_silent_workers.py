@@ -8,10 +8,10 @@ import pytest
 from django.utils import timezone
 
 from gpus.errors import LeasingUnavailable
+from gpus.health.pinned_servers import beat_of, register_pinned
 from gpus.leasing.values import Beat
 from gpus.models import ModelConfig, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
-from gpus.services.pinned import beat_of, register_pinned
 from jobs.models import Attempt
 from jobs.sweeps import silent_workers
 from tests.builders import START, make_job, make_ports, make_running

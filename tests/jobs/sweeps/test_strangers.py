@@ -8,13 +8,14 @@ from unittest.mock import patch
 
 import pytest
 
+from gpus.health.pinned_servers import ask_all
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import Lease
-from gpus.services.pinned import ask_all
 from jobs import transitions
-from jobs.retry import Ending, RetryPolicy
-from jobs.sweeps import generation, lock_sync, quarantine, strangers
-from jobs.sweeps import rebuild as rebuilding
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.index_rebuild import rebuild as rebuilding
+from jobs.index_rebuild import unknown_runs
+from jobs.sweeps import generation, lock_sync, quarantine
 from jobs.transitions import End
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
@@ -32,7 +33,7 @@ def test_a_run_that_only_its_server_knows_of_keeps_a_slot_until_it_is_over(
     world.flush()
     rebuild(world)
     row = QuarantinedSlot.objects.get()
-    assert (row.attempt_id, row.job_id, row.reason) == (lost.attempt_id, lost.job_id, strangers.REASON)
+    assert (row.attempt_id, row.job_id, row.reason) == (lost.attempt_id, lost.job_id, unknown_runs.REASON)
     assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
     assert world.leases.claim("m", worker="w", attempt_id="again") is not None, "its job waits"
     world.clock.advance(3)

@@ -8,8 +8,8 @@ import pytest
 
 from gpus.models import QuarantinedSlot
 from gpus.protocol import Lease
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.states import AttemptState, JobState
 from jobs.sweeps import stray_attempts
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 

@@ -6,10 +6,10 @@ import pytest
 
 from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
-from gpus.services.registry import remove_server
+from gpus.registry.registry import remove_server
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
+from jobs.execution import unreachable
 from jobs.models import Attempt
-from jobs.services import unreachable
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.sweeps import expired_leases, generation, quarantine
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World

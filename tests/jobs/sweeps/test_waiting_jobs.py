@@ -12,10 +12,11 @@ from gpus.leasing.clock import FRESH_SECONDS, SharedClock
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import ReleaseMode
 from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import JobState
+from jobs.index_rebuild import waiting_jobs
 from jobs.models import Callback, Event, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import JobState
-from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, line, long_waits, reconcile
+from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, long_waits, reconcile
 from jobs.sweeps.base import Sweep
 from jobs.transitions import End
 from tests.builders import WrongClocks
@@ -248,8 +249,8 @@ def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
 
 
 def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "PAGE", 2)
-    monkeypatch.setattr(line._page, "_compiled", {})  # with that many rows
+    monkeypatch.setattr(waiting_jobs, "PAGE", 2)
+    monkeypatch.setattr(waiting_jobs._page, "_compiled", {})  # with that many rows
     monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
     world.server()
     place = int(world.clock.now().timestamp() * 1_000_000)

@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from foundation.ids import new_id
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, LeaseLost, ProcessDied, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from gpus.protocol import LeaseRef
 from jobs import transitions
-from jobs.ids import new_id
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import AttemptState, JobState
 from jobs.transitions import End, Start, StartOutcome
 from tests.builders import START, make_job, make_model, make_running, make_server
 

@@ -8,17 +8,17 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from foundation.ids import new_id
 from gpus.errors import GpuBusy, ServerLost
 from gpus.models import QuarantinedSlot
 from gpus.protocol import LeaseRef
 from jobs import transitions
-from jobs.ids import new_id
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.group_commit import Write, write_batch
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.services.commits import Write, write_batch
-from jobs.states import AttemptState, JobState
 from jobs.transitions import End, Start, StartOutcome, Touched
-from jobs.transitions.together import read_attempt
+from jobs.transitions.unit_of_work import read_attempt
 from tests.builders import START, make_job, make_model, make_server
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

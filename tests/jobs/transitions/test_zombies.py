@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from foundation.ids import new_id
 from gpus.errors import ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from jobs import transitions
-from jobs.ids import new_id
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.models import Attempt, Callback, Event, Job
-from jobs.retry import Ending, RetryPolicy
-from jobs.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.transitions import End
 from tests.builders import START, make_job, make_model, make_running, make_server
 

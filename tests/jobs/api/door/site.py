@@ -12,11 +12,11 @@ from typing import Any, cast
 from a2wsgi import WSGIMiddleware
 
 from admin_ui.security_headers import SecureAnswers
-from jobs.api.clerk import answer_together
-from jobs.api.door import SUBMIT, SubmitDoor
-from jobs.api.front import AsyncFront
-from jobs.api.overdue import SiteInTime, unless_given_up
-from jobs.api.request_headers import Utf8Handler
+from dispatcher_project.web.asgi_gateway import AsyncFront
+from dispatcher_project.web.batch_handler import answer_together
+from dispatcher_project.web.request_headers import Utf8Handler
+from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
+from dispatcher_project.web.submit_batcher import SUBMIT, SubmitDoor
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 _JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")

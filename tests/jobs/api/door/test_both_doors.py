@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import ApiKey, IdempotencyKey, Job
-from jobs.services import limits, quotas
-from jobs.services.keys import create_key
+from jobs.operations.api_keys import create_key
 from tests.jobs.api.conftest import Account, World, account
 from tests.jobs.api.test_limits import limit
 from tests.jobs.fake_leases import FakeLeases
@@ -103,8 +103,8 @@ _OF_INTEREST = ("request_started", "request_finished", "job_submitted")
 def begin_anew(world: World) -> None:
     Job.objects.all().delete()
     world.leases = FakeLeases()
-    limits.forget()
-    quotas.forget()
+    tenant_limits.forget()
+    gpu_quotas.forget()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

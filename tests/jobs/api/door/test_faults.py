@@ -11,15 +11,16 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
+from dispatcher_project.web import batch_handler as clerk_module
+from dispatcher_project.web import response_deadline
+from dispatcher_project.web import submit_batcher as door_module
 from gpus.errors import LeasingUnavailable
-from jobs.api import clerk as clerk_module
-from jobs.api import door as door_module
-from jobs.api import overdue
+from jobs.limits import queue_limits
 from jobs.models import IdempotencyKey, Job
-from jobs.services import placing, room, submit_together
-from jobs.services.submit import submit_job
-from jobs.services.submit_checks import checked_unless_known
-from jobs.services.submit_request import SubmitRequest, fingerprint
+from jobs.submission import enqueue, submit_batch
+from jobs.submission.checks import checked_unless_known
+from jobs.submission.request import SubmitRequest, fingerprint
+from jobs.submission.submit import submit_job
 from tests.jobs.api.conftest import Account, DoorTime, World
 from tests.jobs.api.test_limits import limit
 
@@ -41,7 +42,7 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
         SubmitRequest("zimg", JOB["payload"], idempotency_key="a"), tenant=acme.tenant, ports=world.ports
     )
     IdempotencyKey.objects.update(fingerprint=fingerprint(JOB))
-    monkeypatch.setattr(submit_together, "known_keys", lambda tenant, requests: {})
+    monkeypatch.setattr(submit_batch, "known_keys", lambda tenant, requests: {})
     told = door.ask(acme.key, job(), KEYED, job())
     assert statuses(told) == [202, 202, 202]
     assert dict(told[1].headers)[b"idempotency-replayed"] == b"true"
@@ -59,8 +60,8 @@ def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
             raise RuntimeError("a defect")
         return checked_unless_known(request, *rest)
 
-    monkeypatch.setattr("jobs.services.submit_together.checked_unless_known", check)
-    monkeypatch.setattr("jobs.services.submit.checked_unless_known", check)
+    monkeypatch.setattr("jobs.submission.submit_batch.checked_unless_known", check)
+    monkeypatch.setattr("jobs.submission.submit.checked_unless_known", check)
     told = door.ask(acme.key, job(), job(priority=9), job())
     assert statuses(told) == [202, 500, 202]
     assert Job.objects.count() == 2
@@ -72,7 +73,7 @@ def test_a_database_that_is_away_is_said_to_each_and_nobody_asks_it_again(
     def away(*_: Any) -> Any:
         raise OperationalError("connection refused")
 
-    monkeypatch.setattr(submit_together, "store", away)
+    monkeypatch.setattr(submit_batch, "store", away)
     told = door.ask(acme.key, job(), KEYED)
     assert statuses(told) == [503, 503]
     assert {one.json()["code"] for one in told} == {"database_unavailable"}
@@ -83,13 +84,13 @@ def test_a_database_that_is_away_is_said_to_each_and_nobody_asks_it_again(
 def test_a_commit_whose_answer_is_lost_is_not_made_again(
     acme: Account, door: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = submit_together.store
+    store = submit_batch.store
 
     def store_and_lose_the_answer(entries: Any) -> Any:
         store(entries)
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(submit_together, "store", store_and_lose_the_answer)
+    monkeypatch.setattr(submit_batch, "store", store_and_lose_the_answer)
     assert statuses(door.ask(acme.key, job(), job())) == [503, 503]
     assert Job.objects.count() == 2, "they are durable, and were not stored twice"
     assert door.viewed == 0
@@ -102,7 +103,7 @@ def test_what_breaks_after_the_commit_is_not_begun_anew(
     def breaks(*_: Any, **__: Any) -> Any:
         raise ValueError("a defect")
 
-    where: Any = submit_together if piece == "placed" else clerk_module
+    where: Any = submit_batch if piece == "placed" else clerk_module
     monkeypatch.setattr(where, piece, breaks)
     assert statuses(door.ask(acme.key, job(), job())) == [500, 500]
     assert Job.objects.count() == 2
@@ -114,7 +115,7 @@ def test_tickets_that_redis_did_not_take_are_pushed_later(
 ) -> None:
     late: list[str] = []
     monkeypatch.setattr(
-        placing, "push_later", lambda fleet, pool, tickets, ports: late.extend(t.job_id for t in tickets)
+        enqueue, "push_later", lambda fleet, pool, tickets, ports: late.extend(t.job_id for t in tickets)
     )
 
     def away(*_: Any) -> Any:
@@ -148,7 +149,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
     may_go, answer = threading.Event(), clerk_module.answer_together
 
     def wait(group: Any) -> Any:
-        monkeypatch.setattr(overdue, "time", time)
+        monkeypatch.setattr(response_deadline, "time", time)
         assert may_go.wait(60)
         return answer(group)
 
@@ -198,7 +199,7 @@ def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as holder:
 
         def take(name: str) -> Callable[[], None]:
-            holder.execute("SELECT pg_advisory_xact_lock(%s)", [room._Limit(name, 0, 0, {}).lock])
+            holder.execute("SELECT pg_advisory_xact_lock(%s)", [queue_limits._Limit(name, 0, 0, {}).lock])
             return holder.rollback
 
         yield take
@@ -239,7 +240,7 @@ def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_o
         pytest.skip("SQLite writes one transaction at a time")
     monkeypatch.setattr(door_module, "MOST", 2)
     # waits in a circle are broken by the database, all others only take as long as they take
-    monkeypatch.setattr(submit_together, "TURN_SECONDS", 50.0)
+    monkeypatch.setattr(submit_batch, "TURN_SECONDS", 50.0)
     for one in (acme, other):
         limit(one, max_queued=1000)
     site = Site()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.api.door import MOST
+from dispatcher_project.web.submit_batcher import MOST
 from jobs.models import Job, JobTag
 from tests.jobs.api.conftest import Account, World
 from tests.jobs.api.test_limits import limit

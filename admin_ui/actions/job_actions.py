@@ -1,0 +1,173 @@
+"""What operators do to jobs: each a service, never a write of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
+
+from admin_ui.actions.confirm_actions import asks_first
+from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
+from admin_ui.parts.typed_decorators import operation
+from jobs import ports
+from jobs.domain.states import JobState, is_final
+from jobs.models import Job
+from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
+from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY, change_priority, run_next
+from jobs.transitions import WAITING
+
+_STANDING = "_standing_of_jobs"
+
+
+class PriorityForm(BaseDialogForm):  # type: ignore[misc]
+    priority = forms.IntegerField(
+        min_value=FIRST_PRIORITY,
+        max_value=LAST_PRIORITY,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="1 is first. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
+    )
+
+
+class JobActions:
+    """For lists: on the ticked rows. For a job's own page: buttons that ask first."""
+
+    @operation("Cancel", permissions=["operate"])
+    @asks_first("Cancel these jobs?", "Running ones are stopped at their GPUs.", "Yes, cancel them")
+    def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        for_each(request, _ids(queryset), _cancel(request))
+
+    @operation("Retry (dead letters)", permissions=["operate"])
+    def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        for_each(request, _ids(queryset), _retry(request))
+
+    @operation("Dismiss (dead letters)", permissions=["operate"])
+    @asks_first(
+        "Dismiss these dead letters?", "The jobs stay, but off the dead letters.", "Yes, dismiss them"
+    )
+    def dismiss_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        for_each(request, _ids(queryset), _dismiss(request))
+
+    @operation(
+        "Run next",
+        permissions=["standing"],
+        icon="vertical_align_top",
+        confirm=(
+            "Run this job next?",
+            "It goes before everything else of its tenant, as urgent as can be.",
+            "Yes, run it next",
+        ),
+    )
+    def run_next_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        def act(job_id: str) -> str:
+            run_next(job_id, by=actor(request), ports=ports.production_ports())
+            return "moved to the head of the line"
+
+        return _done(request, object_id, act)
+
+    @operation(
+        "Priority",
+        permissions=["standing"],
+        icon="low_priority",
+        confirm=("Change the priority", "The job keeps its place among those of the new one.", "Change"),
+        form_class=PriorityForm,
+    )
+    def priority_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        def act(job_id: str) -> str:
+            priority = form.cleaned_data["priority"]
+            change_priority(job_id, priority, by=actor(request), ports=ports.production_ports())
+            return f"given priority {priority}"
+
+        return _done(request, object_id, act)
+
+    @operation(
+        "Cancel job",
+        permissions=["cancel"],
+        icon="block",
+        confirm=("Cancel this job?", "A running job is stopped at its GPU.", "Yes, cancel it"),
+    )
+    def cancel_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, _cancel(request))
+
+    @operation(
+        "Retry",
+        permissions=["retry"],
+        icon="replay",
+        confirm=("Retry this job?", "It goes back in line with a new budget of tries.", "Yes, retry it"),
+    )
+    def retry_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, _retry(request))
+
+    @operation(
+        "Dismiss",
+        permissions=["retry"],
+        icon="delete_sweep",
+        confirm=("Dismiss this dead letter?", "The job stays, but off the dead letters.", "Yes, dismiss it"),
+    )
+    def dismiss_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        return _done(request, object_id, _dismiss(request))
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return bool(request.user.has_perm("jobs.change_job"))
+
+    def has_cancel_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Also whether it makes sense: the button is only there while it does."""
+        job = self._operated(request, object_id)
+        return job is not None and not is_final(JobState(job.state))
+
+    def has_standing_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        job = self._operated(request, object_id)
+        return job is not None and job.state in WAITING and job.cancel_requested_at is None
+
+    def has_retry_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        job = self._operated(request, object_id)
+        return job is not None and job.state == JobState.FAILED and job.dismissed_at is None
+
+    def _operated(self, request: HttpRequest, object_id: str | None) -> Job | None:
+        """As far as buttons depend on it; None where there are none. Read once for all of them."""
+        if not self.has_operate_permission(request):
+            return None
+        known = request.__dict__.setdefault(_STANDING, {})
+        if object_id not in known:
+            rows = Job.objects.only("state", "cancel_requested_at", "dismissed_at")
+            known[object_id] = rows.filter(id=object_id).first()
+        found: Job | None = known[object_id]
+        return found
+
+
+def _cancel(request: HttpRequest) -> Callable[[str], str]:
+    def act(job_id: str) -> str:
+        outcome = cancel_job(job_id, by=actor(request), ports=ports.production_ports())
+        return str(outcome).replace("requested", "asked to stop")
+
+    return act
+
+
+def _retry(request: HttpRequest) -> Callable[[str], str]:
+    def act(job_id: str) -> str:
+        retry_dead_letter(job_id, by=actor(request), ports=ports.production_ports())
+        return "back in line"
+
+    return act
+
+
+def _dismiss(request: HttpRequest) -> Callable[[str], str]:
+    def act(job_id: str) -> str:
+        dismiss_dead_letter(job_id, by=actor(request), ports=ports.production_ports())
+        return "dismissed"
+
+    return act
+
+
+def _done(request: HttpRequest, job_id: str, act: Callable[[str], str]) -> HttpResponse:
+    for_each(request, [job_id], act)
+    return back_to(request, reverse("admin:jobs_job_change", args=[job_id]))
+
+
+def _ids(queryset: QuerySet[Job]) -> list[str]:
+    return list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_AT_ONCE + 1])

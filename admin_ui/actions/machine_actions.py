@@ -1,0 +1,76 @@
+"""Actions on the list of servers that mean all servers of the ticked ones' machines."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from admin_ui.actions.confirm_actions import Action, asks_first
+from admin_ui.actions.operations import LATER, actor
+from admin_ui.parts.typed_decorators import operation
+from gpus.models import Server
+from gpus.protocol import DesiredState
+from gpus.registry.machines import switch_machine
+from gpus.registry.model_fields import RegistryRefused
+from jobs import ports
+
+
+def of_whole_machines(method: Action) -> Action:
+    """The method, and the page that asks before, get every server of the machines of the ticked ones."""
+
+    @wraps(method)
+    def act(page: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        machines = _machines(queryset)
+        if not machines:
+            messages.warning(request, "None of these is part of a machine.")
+            return None
+        return method(page, request, Server.objects.filter(machine__in=machines).order_by("machine", "name"))
+
+    return act
+
+
+class MachineActions:
+    """A part of `server_pages.ServerPages`."""
+
+    @operation("Whole machine: switch on", permissions=["change"])
+    @of_whole_machines
+    def switch_machines_on(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        _switch(request, queryset, DesiredState.ON)
+
+    @operation("Whole machine: drain", permissions=["change"])
+    @of_whole_machines
+    def drain_machines(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        _switch(request, queryset, DesiredState.DRAINING)
+
+    @operation("Whole machine: switch off", permissions=["change"])
+    @of_whole_machines
+    @asks_first(
+        "Switch whole machines off?",
+        "These are all servers of the machines. What runs there is stopped and waits again.",
+        "Yes, switch off",
+    )
+    def switch_machines_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        _switch(request, queryset, DesiredState.OFF)
+
+
+def _switch(request: HttpRequest, servers: QuerySet[Server], desired: DesiredState) -> None:
+    real = ports.production_ports()
+    for machine in _machines(servers):
+        try:
+            done = switch_machine(machine, desired, by=actor(request), leases=real.leases)
+        except RegistryRefused as refusal:  # its last server is gone since the question
+            messages.error(request, str(refusal))
+            continue
+        real.send_wakes(done.wakes)
+        messages.success(request, f"{machine}: {', '.join(done.servers)} {desired.value}.")
+        if not done.mirrored:
+            messages.warning(request, LATER)
+
+
+def _machines(servers: QuerySet[Server]) -> list[str]:
+    found = servers.order_by().values_list("machine", flat=True)
+    return sorted({machine for machine in found if machine})

@@ -1,0 +1,52 @@
+"""Many rows, one service call each; what came of it is told in one message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+
+from gpus.errors import LeasingUnavailable
+from jobs.domain.errors import Refused
+from jobs.models import Job
+
+LATER = "Redis does not answer now: it takes effect once Redis is back."
+MOST_AT_ONCE = 1000
+"""Rows that one click moves: a request must end."""
+
+
+def actor(request: HttpRequest) -> str:
+    """Who acts, as the audit entries say it."""
+    return f"user:{request.user.get_username()}"
+
+
+def for_each(request: HttpRequest, ids: Iterable[str], act: Callable[[str], str]) -> None:
+    """act: calls one service and returns the word for what it did, as in ``3 cancelled``."""
+    counts: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for number, row_id in enumerate(ids):
+        if number == MOST_AT_ONCE:
+            messages.warning(request, f"Only the first {MOST_AT_ONCE}: run it again for the rest.")
+            break
+        try:
+            counts[act(row_id)] += 1
+        except Refused as refusal:
+            refused[str(refusal)] += 1
+        except LeasingUnavailable:
+            refused["Redis does not answer now; try again once it is back."] += 1
+        except Job.DoesNotExist:
+            refused["It is gone."] += 1
+    if counts:
+        messages.success(request, ", ".join(f"{count} {word}" for word, count in counts.items()) + ".")
+    for reason, count in refused.items():
+        messages.warning(request, f"{count} not: {reason}")
+
+
+def back_to(request: HttpRequest, page: str) -> HttpResponse:
+    """After a dialog: it sends by htmx, which has to be told to leave the page."""
+    if request.headers.get("HX-Request"):
+        return HttpResponse(headers={"HX-Redirect": page})
+    return redirect(page)

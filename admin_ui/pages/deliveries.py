@@ -1,0 +1,139 @@
+"""Callbacks: what was told to whom, every try, and sending one again by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+
+from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
+from admin_ui.pages.callback_sample import SamplePage
+from admin_ui.parts.filters import MessageCreatedFilter
+from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_block
+from admin_ui.parts.payloads import without_bodies
+from admin_ui.parts.read_only import HistoryAdmin, ReadOnlyInline
+from admin_ui.parts.typed_decorators import column, operation
+from jobs import ports
+from jobs.callbacks.deliver import replay
+from jobs.callbacks.report import delivery_report
+from jobs.models import Callback, CallbackTry, ReceiverCircuit
+
+
+class TriesOfCallback(ReadOnlyInline):
+    model = CallbackTry
+    fields = ("number", "at", "status_code", "error", "duration_ms")
+    verbose_name_plural = "delivery log"
+
+
+@admin.register(Callback)
+class CallbackPages(SamplePage):
+    list_display = ("id", "state_label", "job_page", "url", "tries", "next_at", "created_at", "delivered_at")
+    list_filter = (("state", ChoicesDropdownFilter), ("created_at", MessageCreatedFilter))
+    search_fields = ("id__exact", "job__id__exact")
+    search_help_text = "Exactly: a webhook-id or a job's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    heavy = ("body",)
+    actions = ("replay_callbacks",)
+    list_before_template = "admin_ui/callbacks/top.html"
+    actions_list = ("send_test",)
+    actions_detail = ("replay_one",)
+    inlines = (TriesOfCallback,)
+    fields = (
+        ("id", "state_label"),
+        ("job_page", "round"),
+        "url",
+        ("tries", "next_at"),
+        ("created_at", "delivered_at"),
+        "body_json",
+    )
+    readonly_fields = ("state_label", "job_page", "body_json")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.deliveries)
+        return [path("deliveries/", view, name="jobs_callback_deliveries"), *super().get_urls()]
+
+    def deliveries(self, request: HttpRequest) -> HttpResponse:
+        """How they stand, for the top of the list."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        report = delivery_report(ports.production_ports().clock.now())
+        return TemplateResponse(request, "admin_ui/callbacks/deliveries.html", {"deliveries": report})
+
+    @operation("Send a test", permissions=["operate"], icon="outgoing_mail")
+    def send_test(self, request: HttpRequest) -> HttpResponse:
+        return redirect(reverse("admin:jobs_callback_sample"))
+
+    @operation("Send again", permissions=["operate"])
+    def replay_callbacks(self, request: HttpRequest, queryset: QuerySet[Callback]) -> None:
+        _send_again(request, list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_AT_ONCE + 1]))
+
+    @operation(
+        "Send again",
+        permissions=["operate"],
+        icon="replay",
+        confirm=(
+            "Send this callback again?",
+            "Under the same webhook-id, the schedule from its start.",
+            "Send",
+        ),
+    )
+    def replay_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        _send_again(request, [object_id])
+        return back_to(request, reverse("admin:jobs_callback_change", args=[object_id]))
+
+    @column("state")
+    def state_label(self, callback: Callback) -> SafeString:
+        return badge(callback.state, CALLBACK_LABELS)
+
+    @column("job")
+    def job_page(self, callback: Callback) -> SafeString | str:
+        return job_link(callback.job_id)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return without_bodies(request, super().get_fields(request, obj))
+
+    @column("body")
+    def body_json(self, callback: Callback) -> SafeString | str:
+        return json_block(json.loads(callback.body))
+
+
+@admin.register(ReceiverCircuit)
+class ReceiverPages(HistoryAdmin):
+    """Receivers that did not answer, by tenant."""
+
+    list_display = ("receiver", "tenant", "failures", "failed_at", "resting_until", "last_error")
+    list_select_related = ("tenant",)
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(CallbackTry)
+class CallbackTryPages(HistoryAdmin):
+    plural = "delivery log"
+    list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
+    search_fields = ("callback__id__exact",)
+    search_help_text = "A webhook-id."
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+def _send_again(request: HttpRequest, ids: list[str]) -> None:
+    real = ports.production_ports()
+
+    def send(callback_id: str) -> str:
+        return (
+            "due again" if replay(callback_id, now=real.clock.now(), by=actor(request)) else "gone meanwhile"
+        )
+
+    for_each(request, ids, send)
+    real.wake_callbacks(ids[:MOST_AT_ONCE])

@@ -1,0 +1,260 @@
+"""What happened: attempts, events, and the small tables behind the API. All read-only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+
+from admin_ui.parts.filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
+from admin_ui.parts.formatting import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
+from admin_ui.parts.payloads import sees_payloads, without_bodies
+from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
+from admin_ui.parts.typed_decorators import column
+from foundation.ids import ID_LENGTH
+from gpus.models import FleetIndex, Process
+from gpus.protocol import FIRST_LAYOUT
+from gpus.registry.layouts import read_index_states
+from gpus.registry.queries import fleets
+from jobs.events.news import shown_data
+from jobs.models import (
+    Attempt,
+    Event,
+    IdempotencyKey,
+    JobTag,
+    PurgeLedger,
+    PushedResult,
+    Rollup,
+    SweepRun,
+    Tally,
+    WorkerSign,
+)
+
+RECENT = 50_000
+"""Attempts among which a server's own id of a run is looked for."""
+
+
+@admin.register(Attempt)
+class AttemptPages(IndexedSearch, HistoryAdmin):
+    list_display = (
+        "id",
+        "job_page",
+        "state_label",
+        "where",
+        "model",
+        "error_code",
+        "started_at",
+        "ran",
+    )
+    list_filter = (("state", ChoicesDropdownFilter), ServerFilter, ModelFilter, ErrorCodeFilter)
+    search_fields = ("id__exact",)
+    search_help_text = "Exactly: an attempt's id, a job's id, the server's own id of a recent run."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (
+        ("id", "state_label"),
+        ("job_page", "number"),
+        ("round", "epoch"),
+        ("where", "model"),
+        ("worker", "remote_id"),
+        "usage",
+        ("started_at", "finished_at"),
+        ("ran", "gpu_time"),
+        ("error_code", "error_message"),
+        ("counted", "slot_freed"),
+        "evidence",
+    )
+    readonly_fields = ("job_page", "state_label", "where", "ran", "gpu_time")
+
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """Ids by their index; the servers' own have none, and are looked for among the latest attempts."""
+        ours = Q(id=term.upper()) | Q(job_id=term.upper())
+        if len(term) == ID_LENGTH and Attempt.objects.filter(ours).exists():
+            return rows.filter(ours)
+        ids = Attempt.objects.order_by("-id").values_list("id", flat=True)
+        oldest = ids[RECENT : RECENT + 1].first() or ""
+        return rows.filter(remote_id=term, id__gt=oldest)
+
+    @column("state")
+    def state_label(self, attempt: Attempt) -> SafeString:
+        return badge(attempt.state, ATTEMPT_LABELS)
+
+    @column("job")
+    def job_page(self, attempt: Attempt) -> SafeString | str:
+        return job_link(attempt.job_id)
+
+    @column("slot")
+    def where(self, attempt: Attempt) -> str:
+        return f"{attempt.server}/{attempt.slot}"
+
+    @column("ran")
+    def ran(self, attempt: Attempt) -> str:
+        return span(attempt.started_at, attempt.finished_at)
+
+    @column("GPU time")
+    def gpu_time(self, attempt: Attempt) -> str:
+        return seconds(attempt.gpu_seconds)
+
+
+@admin.register(Event)
+class EventPages(HistoryAdmin):
+    heavy = ("data",)
+    list_display = ("id", "job_page", "seq", "type", "at")
+    list_filter = (EventTypeFilter,)
+    search_fields = ("job__id__exact",)
+    search_help_text = "A job's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = (("job_page", "seq"), ("type", "at"), "data_json")
+    readonly_fields = ("job_page", "data_json", "data_without_output")
+
+    @column("job")
+    def job_page(self, event: Event) -> SafeString | str:
+        return job_link(event.job_id)
+
+    @column("data")
+    def data_json(self, event: Event) -> SafeString | str:
+        return json_block(event.data)
+
+    @column("data")
+    def data_without_output(self, event: Event) -> SafeString | str:
+        return json_block(shown_data(event.type, event.data, with_output=False))
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        fields = super().get_fields(request, obj)
+        if sees_payloads(request):
+            return fields
+        return ["data_without_output" if name == "data_json" else name for name in fields]
+
+
+@admin.register(IdempotencyKey)
+class IdempotencyKeyPages(HistoryAdmin):
+    heavy = ("batch",)
+    list_display = ("key", "tenant", "job_page")
+    list_select_related = ("tenant",)
+    search_fields = ("key__exact", "job__id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("key", "tenant", "job_page", "fingerprint", "batch_json")
+    readonly_fields = ("job_page", "batch_json")
+
+    @column("job")
+    def job_page(self, key: IdempotencyKey) -> SafeString | str:
+        return job_link(key.job_id)
+
+    @column("batch")
+    def batch_json(self, key: IdempotencyKey) -> SafeString | str:
+        return json_block(key.batch)
+
+
+@admin.register(PushedResult)
+class PushedResultPages(HistoryAdmin):
+    heavy = ("body",)
+    list_display = ("attempt_id", "job_page", "received_at")
+    search_fields = ("attempt_id__exact", "job_id__exact")
+    ordering = ("-attempt_id",)
+    sortable_by = ()
+    fields = ("attempt_id", "job_page", "received_at", "body_json")
+    readonly_fields = ("job_page", "body_json")
+
+    @column("job")
+    def job_page(self, pushed: PushedResult) -> SafeString | str:
+        return job_link(pushed.job_id)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return without_bodies(request, super().get_fields(request, obj))
+
+    @column("body")
+    def body_json(self, pushed: PushedResult) -> SafeString | str:
+        return json_block(pushed.body)
+
+
+@admin.register(JobTag)
+class JobTagPages(HistoryAdmin):
+    list_display = ("tag", "job_page")
+    search_fields = ("tag__exact", "job__id__exact")
+    ordering = ("-id",)
+    sortable_by = ()
+    fields = ("tag", "job_page")
+    readonly_fields = ("job_page",)
+
+    @column("job")
+    def job_page(self, tag: JobTag) -> SafeString | str:
+        return job_link(tag.job_id)
+
+
+@admin.register(PurgeLedger)
+class PurgeLedgerPages(ReadOnlyAdmin):
+    list_display = ("tenant", "state", "count")
+    list_select_related = ("tenant",)
+    search_fields = ("tenant__name__exact",)
+    ordering = ("tenant_id", "state")
+
+
+@admin.register(Rollup)
+class RollupPages(HistoryAdmin):
+    list_display = (
+        "at",
+        "span_seconds",
+        "model",
+        "tenant",
+        "completed",
+        "failed",
+        "cancelled",
+        "gpu_seconds",
+    )
+    list_select_related = ("tenant",)
+    list_filter = (ModelFilter,)
+    search_fields = ("model__exact", "tenant__name__exact")
+    search_help_text = "Exactly: a model or a tenant."
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(Tally)
+class TallyPages(ReadOnlyAdmin):
+    plural = "tallies"
+    list_display = ("name", "model", "code", "count")
+    search_fields = ("name", "model__exact", "code__exact")
+    ordering = ("name", "model", "code")
+
+
+@admin.register(SweepRun)
+class SweepRunPages(ReadOnlyAdmin):
+    list_display = ("name", "at", "looked", "repaired", "note")
+    ordering = ("name",)
+    sortable_by = ("name", "at")
+
+
+@admin.register(WorkerSign)
+class WorkerSignPages(ReadOnlyAdmin):
+    list_display = ("worker", "at", "cut_off")
+    ordering = ("worker",)
+    sortable_by = ("worker", "at")
+
+
+@admin.register(Process)
+class ProcessPages(ReadOnlyAdmin):
+    plural = "processes"
+    list_display = ("name", "kind", "layout", "started_at", "beat_at")
+    ordering = ("name",)
+    sortable_by = ("name", "beat_at")
+
+
+@admin.register(FleetIndex)
+class FleetIndexPages(ReadOnlyAdmin):
+    plural = "index layouts"
+    list_display = ("fleet", "layout", "next_layout", "changed_at")
+    ordering = ("fleet",)
+    sortable_by = ()
+    list_before_template = "admin_ui/index_layouts_top.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        without_row = sorted(set(fleets()) - set(read_index_states()))
+        told = {"without_row": without_row, "first_layout": FIRST_LAYOUT}
+        page: HttpResponse = super().changelist_view(request, (extra_context or {}) | told)
+        return page

@@ -1,0 +1,105 @@
+"""Jobs: found by id, tag, model or tenant; moved only by services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter
+
+from admin_ui.actions.bulk_form import query_of_list
+from admin_ui.actions.job_actions import JobActions
+from admin_ui.pages.bulk import BULK_WORDS, BulkPage
+from admin_ui.pages.job import JobDetail
+from admin_ui.parts.filters import CreatedFilter, JobErrorFilter, ModelFilter, PoolFilter
+from admin_ui.parts.formatting import JOB_LABELS, badge, span
+from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch
+from admin_ui.parts.typed_decorators import column
+from foundation.ids import ID_LENGTH
+from jobs.models import Job, JobTag, Tenant
+from jobs.operations.bulk import Deed
+
+
+class JobRows(JobActions, IndexedSearch, HistoryAdmin):
+    list_select_related = ("tenant",)
+    search_help_text = "A job's id, or exactly: a tag, a model, a tenant."
+    search_fields = ("id",)
+    sortable_by = ("created",)
+    list_before_template = "admin_ui/job/list_top.html"
+    bulk_deeds: tuple[Deed, ...] = ()
+    heavy = ("payload", "result", "metadata", "error_message")
+
+    @column("state")
+    def state_label(self, job: Job) -> SafeString:
+        return badge(job.state, JOB_LABELS)
+
+    @column("created", ordering="id")  # ids sort by time, and they have the index
+    def created(self, job: Job) -> Any:
+        return job.created_at
+
+    @column("waited")
+    def waited(self, job: Job) -> str:
+        return span(job.created_at, job.started_at)
+
+    @column("took")
+    def took(self, job: Job) -> str:
+        return span(job.started_at, job.finished_at)
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """With links to work on all that the list shows."""
+        context = dict(extra_context or {})
+        if self.has_operate_permission(request):
+            filters = request.GET.dict()
+            context["bulk_links"] = [
+                (BULK_WORDS[deed][0], query)
+                for deed in self.bulk_deeds
+                if (query := query_of_list(filters, deed)) is not None
+            ]
+        answer: HttpResponse = super().changelist_view(request, context)
+        return answer
+
+    def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        if len(term) == ID_LENGTH:
+            found = rows.filter(id=term.upper())
+            if found.exists():
+                return found
+        # only what there is: together they would have no index, and read every job
+        meant = Q()
+        if Job.objects.filter(model=term).exists():
+            meant |= Q(model=term)
+        if tenant := Tenant.objects.filter(name=term).first():
+            meant |= Q(tenant=tenant)
+        if JobTag.objects.filter(tag=term).exists():
+            meant |= Q(id__in=JobTag.objects.filter(tag=term).values("job_id"))
+        return rows.filter(meant) if meant else rows.none()
+
+
+@admin.register(Job)
+class JobPages(JobRows, JobDetail, BulkPage):
+    actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one")
+    bulk_deeds = (Deed.CANCEL,)
+    list_display = (
+        "id",
+        "state_label",
+        "model",
+        "tenant",
+        "priority",
+        "attempts_made",
+        "error_code",
+        "created",
+        "waited",
+        "took",
+    )
+    list_filter = (
+        ("state", ChoicesDropdownFilter),
+        ModelFilter,
+        PoolFilter,
+        JobErrorFilter,
+        ("tenant", AutocompleteSelectFilter),
+        ("created_at", CreatedFilter),
+    )
+    ordering = ("-id",)
+    actions = ("cancel_jobs",)

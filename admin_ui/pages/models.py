@@ -1,0 +1,181 @@
+"""Models, pools, placements, and the evidence of quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+
+from admin_ui.actions.confirm_actions import asks_first
+from admin_ui.actions.operations import actor, for_each
+from admin_ui.parts.circuit_column import circuit_text, close_circuits
+from admin_ui.parts.filters import OpenQuarantineFilter
+from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
+from admin_ui.parts.formatting import job_link
+from admin_ui.parts.live_admin import LiveAdmin
+from admin_ui.parts.read_only import ReadOnlyAdmin
+from admin_ui.parts.typed_decorators import column, operation
+from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
+from gpus.protocol import CircuitKind, slot_name
+from gpus.registry.config_history import fields_before, models_before, note_change, note_changes
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.quarantine import free_slot
+from jobs import ports
+
+
+@admin.register(ModelConfig)
+class ModelConfigPages(LiveAdmin):
+    form = ModelConfigForm
+    fixed = ("name", "pool")
+    audit_kind = "model"
+    change_form_outer_after_template = "admin_ui/model_history.html"
+    list_display = ("name", "pool", "model_type", "servers", "max_retries", "at_most_once", "updated_at")
+    list_filter = (("model_type", ChoicesDropdownFilter), ("pool", RelatedDropdownFilter))
+    list_select_related = ("pool",)
+    search_fields = ("name",)
+    actions = ("close_circuit",)
+    readonly_fields = ("circuit",)
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    ("name", "pool"),
+                    ("model_type", "max_retries"),
+                    ("at_most_once", "max_queued", "max_queued_seconds"),
+                    "circuit",
+                )
+            },
+        ),
+        (
+            "Protocol",
+            {
+                "fields": (
+                    ("poll_endpoint_template", "id_field"),
+                    ("poll_interval", "max_poll_time"),
+                    ("max_run_seconds", "min_run_seconds"),
+                    ("cancel_endpoint_template", "max_response_bytes"),
+                    ("health_path", "keep_alive_seconds"),
+                    "remote_model",
+                )
+            },
+        ),
+        ("Input", {"fields": ("payload_schema",)}),
+    )
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        before = fields_before(obj.name) if change else None
+        super().save_model(request, obj, form, change)
+        note_change(obj, obj.pool, before=before, by=actor(request))
+
+    @operation("Close the circuit: it is mended", permissions=["change"])
+    def close_circuit(self, request: HttpRequest, queryset: QuerySet[ModelConfig]) -> None:
+        close_circuits(request, CircuitKind.MODEL, queryset.order_by("name").values_list("name", flat=True))
+
+    @column("circuit")
+    def circuit(self, config: ModelConfig) -> str:
+        return circuit_text(CircuitKind.MODEL, config.name, config.pool_id) if config.pk else "–"
+
+    @column("servers")
+    def servers(self, config: Any) -> int:
+        return int(config.server_count)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelConfig]:
+        rows: QuerySet[ModelConfig] = super().get_queryset(request)
+        return rows.annotate(server_count=Count("placements"))
+
+
+@admin.register(Pool)
+class PoolPages(LiveAdmin):
+    form = PoolForm
+    fixed = ("name", "fleet")
+    audit_values = ("algorithm", "affinity_patience_seconds")
+    list_display = ("name", "fleet", "algorithm", "affinity_patience_seconds", "model_count", "server_count")
+    list_filter = (("algorithm", ChoicesDropdownFilter),)
+    search_fields = ("name",)
+    fields = (("name", "fleet"), ("algorithm", "affinity_patience_seconds"))
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        models = models_before(Pool.objects.select_for_update().get(pk=obj.pk)) if change else []
+        super().save_model(request, obj, form, change)
+        note_changes(models, obj, by=actor(request))
+
+    @column("models")
+    def model_count(self, pool: Any) -> int:
+        return int(pool.model_count)
+
+    @column("servers")
+    def server_count(self, pool: Any) -> int:
+        return int(pool.server_count)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Pool]:
+        rows: QuerySet[Pool] = super().get_queryset(request)
+        return rows.annotate(
+            model_count=Count("models", distinct=True), server_count=Count("servers", distinct=True)
+        )
+
+
+@admin.register(Placement)
+class PlacementPages(LiveAdmin):
+    form = PlacementForm
+    fixed = ("server", "model")
+    audit_values = ("endpoint",)
+    list_display = ("server", "model", "endpoint")
+    list_display_links = ("endpoint",)
+    list_select_related = ("server", "model")
+    search_fields = ("server__name", "model__name", "endpoint")
+
+
+@admin.register(QuarantinedSlot)
+class QuarantinedSlotPages(ReadOnlyAdmin):
+    list_display = (
+        "where",
+        "reason",
+        "job_page",
+        "model",
+        "since",
+        "until",
+        "probed_at",
+        "freed_at",
+        "evidence",
+    )
+    list_filter = (OpenQuarantineFilter,)
+    search_fields = ("server__name__exact", "job_id__exact", "attempt_id__exact")
+    search_help_text = "Exactly: a server's name, a job's id, an attempt's id."
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = ("free",)
+
+    def has_free_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm("gpus.change_server")  # type: ignore[no-any-return]
+
+    @operation("It is free: nothing runs there", permissions=["free"])
+    @asks_first(
+        "Are these slots free?",
+        "Their GPUs may still be busy with lost runs; then two runs would share one.",
+        "Yes, nothing runs there",
+    )
+    def free(self, request: HttpRequest, queryset: QuerySet[QuarantinedSlot]) -> None:
+        real = ports.production_ports()
+        by, at = actor(request), real.clock.now()
+
+        def free(slot: str) -> str:
+            try:
+                done = free_slot(slot, by=by, leases=real.leases, at=at)
+            except RegistryRefused:
+                return "free already"
+            real.send_wakes(done.wakes)
+            return "free"
+
+        for_each(request, [slot_name(row.server_id, row.slot) for row in queryset], free)
+
+    @column("slot")
+    def where(self, row: QuarantinedSlot) -> str:
+        return f"{row.server_id}/{row.slot}"
+
+    @column("job")
+    def job_page(self, row: QuarantinedSlot) -> Any:
+        return job_link(row.job_id)

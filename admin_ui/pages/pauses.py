@@ -1,0 +1,55 @@
+"""What is paused now. A pause begins where its model, its tenant or the fleet is shown; here it may end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from admin_ui.actions.operations import LATER, actor
+from admin_ui.parts.read_only import ReadOnlyAdmin
+from admin_ui.parts.typed_decorators import column, operation
+from gpus.models import Pause
+from gpus.registry.controls import resume
+from jobs import ports
+from jobs.models import Tenant
+from jobs.operations.tenants import resume_tenant
+
+
+@admin.register(Pause)
+class PausePages(ReadOnlyAdmin):
+    list_display = ("kind", "what", "since", "actor", "reason")
+    actions = ("resume_chosen",)
+    sortable_by = ()
+    fields = (("kind", "what"), ("since", "actor"), "reason")
+    readonly_fields = ("what",)
+
+    @operation("Resume", permissions=["resume"])
+    def resume_chosen(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
+        real, by = ports.production_ports(), actor(request)
+        done = []
+        for pause in queryset:
+            tenant = _tenant(pause)
+            if tenant is not None:
+                done.append(resume_tenant(tenant, by=by, ports=real))
+            else:
+                done.append(resume(Pause.Kind(pause.kind), pause.name, by=by, leases=real.leases))
+        real.send_wakes([wake for one in done for wake in one.wakes])
+        messages.success(request, f"{len(done)} resumed.")
+        if not all(one.mirrored for one in done):
+            messages.warning(request, LATER)
+
+    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return bool(request.user.has_perm("gpus.delete_pause"))
+
+    @column("what")
+    def what(self, pause: Pause) -> str:
+        return str(_tenant(pause) or pause.name or "everything")
+
+
+def _tenant(pause: Pause) -> Tenant | None:
+    """Of a tenant's pause: the lease layer knows tenants by number."""
+    is_tenants = pause.kind == Pause.Kind.TENANT and pause.name.isdecimal()
+    return Tenant.objects.filter(pk=pause.name).first() if is_tenants else None

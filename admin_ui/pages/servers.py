@@ -1,0 +1,183 @@
+"""Servers: what they run, how they are, and switching them on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils.safestring import SafeString
+from unfold.admin import TabularInline
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+
+from admin_ui.actions.confirm_actions import asks_first
+from admin_ui.actions.machine_actions import MachineActions
+from admin_ui.actions.operations import LATER, actor
+from admin_ui.parts.circuit_column import circuit_text, close_circuits
+from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
+from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
+from admin_ui.parts.live_admin import LiveAdmin
+from admin_ui.parts.read_only import ReadOnlyInline
+from admin_ui.parts.typed_decorators import column, operation
+from gpus.models import Placement, QuarantinedSlot, Server
+from gpus.protocol import CircuitKind, DesiredState
+from gpus.registry.controls import switch_server
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import remove_server
+from jobs import ports
+
+_WRITTEN_BY_OTHERS = ("slots", "desired", "boot_id", "healthy", "checked_at", "last_error")
+
+
+class PlacementsOfServer(TabularInline):  # type: ignore[misc]
+    model = Placement
+    form = PlacementForm
+    extra = 0
+    verbose_name = "model"
+    verbose_name_plural = "models on this server"
+    hide_title = True
+
+
+class OpenQuarantine(ReadOnlyInline):
+    model = QuarantinedSlot
+    fields = ("slot", "reason", "job_id", "since", "until", "probed_at")
+    verbose_name_plural = "slots in quarantine"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[QuarantinedSlot]:
+        rows: QuerySet[QuarantinedSlot] = super().get_queryset(request)
+        return rows.filter(freed_at=None)
+
+
+@admin.register(Server)
+class ServerPages(MachineActions, LiveAdmin):
+    form = ServerForm
+    fixed = ("name", "pool", "slots", "desired")
+    audit_values = ("host", "machine")
+    list_display = (
+        "name",
+        "desired_label",
+        "health",
+        "pool",
+        "slots",
+        "quarantine",
+        "runs",
+        "machine",
+        "host",
+        "checked_at",
+    )
+    list_filter = (("desired", ChoicesDropdownFilter), "healthy", ("pool", RelatedDropdownFilter))
+    search_fields = ("name", "machine", "host")
+    actions = (
+        "switch_on",
+        "drain",
+        "switch_off",
+        "switch_machines_on",
+        "drain_machines",
+        "switch_machines_off",
+        "close_circuit",
+    )
+    inlines = (PlacementsOfServer, OpenQuarantine)
+    readonly_fields = ("health", "circuit", "boot_id", "checked_at", "last_error")
+    fieldsets = (
+        (None, {"fields": (("name", "pool"), ("slots", "desired"), ("machine", "host"))}),
+        ("Health", {"fields": (("health", "checked_at"), ("boot_id", "last_error"), "circuit")}),
+        ("Access", {"fields": ("request_headers", "ca_pem")}),
+    )
+
+    @operation("Switch on", permissions=["change"])
+    def switch_on(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.ON)
+
+    @operation("Drain: finish what runs, start nothing", permissions=["change"])
+    def drain(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.DRAINING)
+
+    @operation("Switch off: what runs stops and waits again", permissions=["change"])
+    @asks_first("Switch these servers off?", "What runs there is stopped and waits again.", "Yes, switch off")
+    def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        self._switch(request, queryset, DesiredState.OFF)
+
+    @operation("Close the circuit: it is mended", permissions=["change"])
+    def close_circuit(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        close_circuits(request, CircuitKind.SERVER, queryset.order_by("name").values_list("name", flat=True))
+
+    @column("circuit")
+    def circuit(self, server: Server) -> str:
+        return circuit_text(CircuitKind.SERVER, server.name, server.pool_id) if server.pk else "–"
+
+    @column("wanted")
+    def desired_label(self, server: Server) -> SafeString:
+        return badge(server.desired, DESIRED_LABELS)
+
+    @column("health")
+    def health(self, server: Server) -> SafeString:
+        if server.healthy is None:
+            return badge("unknown", HEALTH_LABELS)
+        if server.healthy and server.tells_health is False:
+            return badge("no health endpoint", HEALTH_LABELS)
+        return badge("up" if server.healthy else "down", HEALTH_LABELS)
+
+    @column("in quarantine")
+    def quarantine(self, server: Any) -> str:
+        return str(server.open_quarantine or "–")
+
+    @column("models")
+    def runs(self, server: Server) -> str:
+        return ", ".join(sorted(placement.model_id for placement in server.placements.all())) or "–"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
+        still = Count("quarantined", filter=Q(quarantined__freed_at=None))
+        rows: QuerySet[Server] = super().get_queryset(request).select_related("pool")
+        return rows.annotate(open_quarantine=still).prefetch_related("placements")
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        if change:  # switches and probes may have written since it was read
+            obj.refresh_from_db(fields=_WRITTEN_BY_OTHERS, from_queryset=Server.objects.select_for_update())
+        super().save_model(request, obj, form, change)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """What is in quarantine protects its server."""
+        told, counts, missing, protected = super().get_deleted_objects(objs, request)
+        suspect = QuarantinedSlot.objects.filter(server__in=objs, freed_at=None).order_by("server", "slot")
+        return told, counts, missing, [*protected, *(f"slot in quarantine: {row}" for row in suspect)]
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        view = super().delete_view
+        answer: HttpResponse = _or_said(request, lambda: view(request, object_id, extra_context))
+        return answer
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Server]) -> HttpResponse | None:
+        act = super().response_action
+        answer: HttpResponse | None = _or_said(request, lambda: act(request, queryset))
+        return answer
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        remove_server(obj.name, by=actor(request), leases=ports.production_ports().leases)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        for name in list(queryset.values_list("name", flat=True)):
+            remove_server(name, by=actor(request), leases=ports.production_ports().leases)
+
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Server], desired: DesiredState) -> None:
+        real = ports.production_ports()
+        changed = [
+            switch_server(name, desired, by=actor(request), leases=real.leases)
+            for name in queryset.order_by("name").values_list("name", flat=True)
+        ]
+        done = [one for one in changed if one is not None]
+        real.send_wakes([wake for one in done for wake in one.wakes])
+        messages.success(request, f"{len(done)} {desired.value}.")
+        if not all(one.mirrored for one in done):
+            messages.warning(request, LATER)
+
+
+def _or_said(request: HttpRequest, act: Callable[[], Any]) -> Any:
+    """What the registry refuses, because it changed after the question, is said on the page asked from."""
+    try:
+        return act()
+    except RegistryRefused as refusal:
+        messages.error(request, str(refusal))
+        return redirect(request.get_full_path())

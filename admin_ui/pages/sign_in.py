@@ -1,0 +1,73 @@
+"""The sign-in of the admin, with its limits in front (docs/security.md, "Sign-in, sessions and keys")."""
+
+from __future__ import annotations
+
+import structlog
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
+
+from foundation.client_network import network_of
+from jobs.api.errors import answer, refusal_problem
+from jobs.domain.errors import Refused
+from jobs.operations import sign_in as limits
+from jobs.operations.passwords import PasswordsBusy
+
+log = structlog.get_logger()
+
+
+@never_cache
+@sensitive_post_parameters("password")
+@csrf_protect
+def sign_in(request: HttpRequest) -> HttpResponseBase:
+    """429 or 503 where a limit is reached; otherwise Django's own page."""
+    account = request.POST.get("username", "")
+    if request.method != "POST" or not account:
+        return admin.site.login(request)
+    address = network_of(request.META.get("REMOTE_ADDR") or "")
+    try:
+        with limits.at_once.one_of(address):
+            return _try(request, address, account)
+    except Refused as refused:
+        limits.note_refusal(refused)
+        log.warning("sign_in_refused", address=address, user=_known(account), why=str(refused))
+        return refused_page(request, refused)
+
+
+def _try(request: HttpRequest, address: str, account: str) -> HttpResponse:
+    """Raises Refused."""
+    limits.count_try(address, account, timezone.now())
+    try:
+        page = admin.site.login(request)
+    except PasswordsBusy:
+        limits.forget_try(address, account)
+        raise
+    if page.status_code == 302:
+        limits.forget_failures(address, account)
+        log.info("signed_in", address=address, user=_known(account))
+    else:
+        log.warning("sign_in_failed", address=address, user=_known(account))
+    return page
+
+
+def refused_page(request: HttpRequest, refused: Refused) -> HttpResponse:
+    """For browsers; problem+json for everybody else."""
+    problem = refusal_problem(refused)
+    if "text/html" not in request.headers.get("Accept", ""):
+        return answer(problem)
+    context = {**admin.site.each_context(request), "title": "Sign-in refused", "why": str(refused)}
+    page = render(request, "admin_ui/sign_in_refused.html", context, status=problem.status)
+    for name, value in problem.headers.items():
+        page[name] = value
+    return page
+
+
+def _known(account: str) -> str | None:
+    """Only an account that exists is written to the log: people type passwords into the wrong field."""
+    users = get_user_model().objects.filter(username=account[:150])
+    return account if users.exists() else None

@@ -1,0 +1,137 @@
+"""Filters whose choices cost nothing to find: from the registry and from our own tables of words, never by a
+DISTINCT over millions of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter
+from unfold.utils import parse_datetime_str
+
+from foundation.ids import lowest_id
+from gpus.errors import ERRORS_BY_CODE
+from gpus.models import ModelConfig, Pool, Server
+from jobs.domain import errors
+from jobs.domain.states import JOB_MOVES, JobState
+
+_MOST_CHOICES = 500
+_CLOCKS_DIFFER_SECONDS = 3600.0
+"""An id's time is that of the process that made it; `created_at` decides, the id only bounds what is read."""
+
+
+class _ExactFilter(DropdownFilter):  # type: ignore[misc]
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset.filter(**{str(self.parameter_name): value}) if value else queryset
+
+
+class ModelFilter(_ExactFilter):
+    title = "model"
+    parameter_name = "model"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return _names(ModelConfig.objects.values_list("name", flat=True))
+
+
+class PoolFilter(_ExactFilter):
+    title = "pool"
+    parameter_name = "pool"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return _names(Pool.objects.values_list("name", flat=True))
+
+
+class ServerFilter(_ExactFilter):
+    title = "server"
+    parameter_name = "server"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return _names(Server.objects.values_list("name", flat=True))
+
+
+class ErrorCodeFilter(_ExactFilter):
+    title = "error"
+    parameter_name = "error_code"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        own = (
+            errors.DEADLINE_EXCEEDED,
+            errors.START_DEADLINE_EXCEEDED,
+            errors.STOPPED_BY_DEADLINE,
+            errors.MAX_QUEUED_EXCEEDED,
+            errors.POISON,
+            errors.CANCELLED,
+            errors.CANCELLED_BY_OPERATOR,
+            errors.LOST_AT_MOST_ONCE,
+        )
+        return [(code, code) for code in sorted({*own, *ERRORS_BY_CODE})]
+
+
+class JobErrorFilter(ErrorCodeFilter):
+    """Of jobs: what completed has no error, and that is nearly all of them."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        rows = super().queryset(request, queryset)
+        failing = [state.value for state in JobState if state is not JobState.COMPLETED]
+        return rows.filter(state__in=failing) if self.value() else rows
+
+
+class CreatedFilter(RangeDateTimeFilter):  # type: ignore[misc]
+    """By time, read by id: ids begin with the time and have the index. prefix: what stands before it."""
+
+    prefix = ""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        rows: QuerySet[Any] | None = super().queryset(request, queryset)
+        given = self.used_parameters
+        for end, lookup, margin in (
+            ("from", "gte", -_CLOCKS_DIFFER_SECONDS),
+            ("to", "lt", _CLOCKS_DIFFER_SECONDS),
+        ):
+            day, time = (given.get(f"{self.parameter_name}_{end}_{part}") for part in (0, 1))
+            moment = parse_datetime_str(f"{day} {time}") if day and time else None
+            if rows is not None and moment is not None:
+                bound = self.prefix + lowest_id(max(moment.timestamp() + margin, 0.0))
+                rows = rows.filter(**{f"id__{lookup}": bound})
+        return rows
+
+
+class MessageCreatedFilter(CreatedFilter):
+    prefix = "msg_"
+
+
+class FingerprintFilter(_ExactFilter):
+    """Reached by links from the groups of dead letters: there is no list of all kinds to choose from."""
+
+    title = "kind of failure"
+    parameter_name = "error_fingerprint"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        given = request.GET.get("error_fingerprint", "")
+        return [(given, given)] if given else []
+
+
+class EventTypeFilter(_ExactFilter):
+    title = "type"
+    parameter_name = "type"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(event, event) for event in sorted({move.event for move in JOB_MOVES} | {"submitted"})]
+
+
+class OpenQuarantineFilter(DropdownFilter):  # type: ignore[misc]
+    title = "state"
+    parameter_name = "open"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("1", "in quarantine"), ("0", "freed")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset.filter(freed_at__isnull=value == "1") if value in ("0", "1") else queryset
+
+
+def _names(rows: Any) -> list[tuple[str, str]]:
+    return [(name, name) for name in rows[:_MOST_CHOICES]]

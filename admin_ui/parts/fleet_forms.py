@@ -1,0 +1,176 @@
+"""What operators may write into the registry, checked by the registry's own rules."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from django.core.exceptions import ValidationError
+from unfold.widgets import UnfoldAdminTextareaWidget
+
+from foundation import foreign_json
+from foundation.secrets import encrypt
+from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused, check_fields
+from gpus.registry.registry import check_slots, would_move_secrets
+from gpus.runners.answers import ID_FIELDS
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
+
+
+class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
+    request_headers = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": '{"Authorization": "Bearer …"}'}),
+        help_text="Secret headers of every request to this server, as a JSON object. "
+        "Stored encrypted, never shown. Empty: as they are. {}: none.",
+    )
+
+    class Meta:
+        model = Server
+        fields = ("name", "pool", "slots", "desired", "machine", "host", "ca_pem")
+        labels = {"ca_pem": "CA certificate"}
+
+    def clean_slots(self) -> int:
+        slots: int = self.cleaned_data["slots"]
+        try:
+            check_slots(slots)
+        except RegistryRefused as refusal:
+            raise ValidationError(str(refusal)) from None
+        return slots
+
+    def clean_request_headers(self) -> dict[str, str] | None:
+        text = self.cleaned_data["request_headers"].strip()
+        if not text:
+            return None
+        try:
+            headers = foreign_json.read(text.encode())
+        except ValueError as error:
+            raise ValidationError(f"Not JSON: {error}") from None
+        if not isinstance(headers, dict):
+            raise ValidationError("Write a JSON object of names and values.")
+        for name, value in headers.items():
+            if (
+                not _HEADER_NAME.fullmatch(name)
+                or not isinstance(value, str)
+                or not _HEADER_VALUE.fullmatch(value)
+            ):
+                raise ValidationError(f"{name!r} is not a header with a text value.")
+        return headers
+
+    def clean_ca_pem(self) -> str:
+        pem: str = self.cleaned_data["ca_pem"].strip()
+        if pem:
+            try:
+                ssl.create_default_context(cadata=pem)
+            except (ssl.SSLError, ValueError):
+                raise ValidationError("Not a certificate in PEM form.") from None
+        return pem
+
+    def save(self, commit: bool = True) -> Any:
+        headers = self.cleaned_data.get("request_headers")
+        if headers is not None:
+            self.instance.headers_encrypted = encrypt(json.dumps(headers)) if headers else ""
+        return super().save(commit)
+
+
+class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Placement
+        fields = ("server", "model", "endpoint")
+        help_texts = {"endpoint": "Where payloads are sent by POST: http://gpu-1:9101/generate."}
+
+    def clean_endpoint(self) -> str:
+        endpoint: str = self.cleaned_data["endpoint"]
+        try:
+            parts = urlsplit(endpoint)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid or any(character.isspace() for character in endpoint):
+            raise ValidationError("The endpoint is an http:// or https:// URL with a host.")
+        return endpoint
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean()
+        server, config = self.cleaned_data.get("server"), self.cleaned_data.get("model")
+        if server is not None and config is not None and server.pool_id and server.pool_id != config.pool_id:
+            raise ValidationError(
+                f"{config} belongs to pool {config.pool_id}, the server to {server.pool_id}."
+            )
+        server, endpoint = server or self._server(), self.cleaned_data.get("endpoint")
+        if server is not None and endpoint and _moves_secrets(server, endpoint):
+            self.add_error(
+                "endpoint",
+                "The server has secret headers, and this endpoint is at another origin: give the headers "
+                "that are to get there, or {}, on the server's page with the same click.",
+            )
+        return cleaned
+
+    def _server(self) -> Server | None:
+        """Check an inline row with the headers that are saved in the same form."""
+        return self.instance.server if self.instance.server_id else None
+
+
+def _moves_secrets(server: Server, endpoint: str) -> bool:
+    """Return True if the form sends new headers, which may go to the new origin."""
+    stored = Server.objects.filter(pk=server.pk).first()
+    return (
+        stored is not None
+        and server.headers_encrypted == stored.headers_encrypted
+        and would_move_secrets(stored, endpoint)
+    )
+
+
+class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = ModelConfig
+        fields = ("name", "pool", *MODEL_FIELDS)
+        help_texts = {
+            "name": "What clients write as `model`; it can't be changed later.",
+            "pool": "Whose servers' slots it shares; it can't be changed later.",
+            "model_type": "sync: the answer to the POST is the result. async: it names a run to poll. "
+            "openai, ollama, cog: such servers' own protocol; the endpoint is the server's address.",
+            "poll_endpoint_template": "Where a run is polled; {id} is the server's id of it: /status/{id}.",
+            "id_field": "The field of the first answer with that id; empty: " + ", ".join(ID_FIELDS) + ".",
+            "payload_schema": "JSON Schema (2020-12) that payloads must match; empty: any payload.",
+            "cancel_endpoint_template": "Where a run is stopped; {job_id} is our id, {id} the server's. "
+            "Empty: /cancel/{job_id}.",
+            "max_response_bytes": "A longer answer fails the run.",
+        }
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean() or {}
+        for name in ("poll_interval", "max_poll_time", "max_run_seconds"):
+            if cleaned.get(name) is not None and cleaned[name] <= 0:
+                self.add_error(name, "More than 0 seconds.")
+        for name in ("poll_endpoint_template", "id_field", "cancel_endpoint_template", "remote_model"):
+            if name in cleaned:
+                cleaned[name] = cleaned[name] or None
+        return cleaned
+
+    def _post_clean(self) -> None:
+        stored = self.instance.payload_schema
+        super()._post_clean()  # type: ignore[misc]
+        try:
+            check_fields(self.instance, stored_schema=stored)
+        except RegistryRefused as refusal:
+            field = refusal.pointer.split("/")[1]
+            self.add_error(field if field in self.fields else None, str(refusal))
+
+
+class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Pool
+        fields = ("name", "fleet", "algorithm", "affinity_patience_seconds")
+
+    def clean_affinity_patience_seconds(self) -> float:
+        patience: float = self.cleaned_data["affinity_patience_seconds"]
+        if patience < 0:
+            raise ValidationError("0 seconds or more.")
+        return patience

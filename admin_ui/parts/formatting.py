@@ -1,0 +1,97 @@
+"""How values look: states as coloured labels, JSON as text that can be read, spans in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from gpus.protocol import DesiredState
+from jobs.domain.states import AttemptState, JobState
+from jobs.models import Callback
+
+JSON_SHOWN = 20_000
+"""Characters of a JSON value that a page shows: results may be megabytes."""
+
+JOB_LABELS = {
+    JobState.RUNNING.value: "info",
+    JobState.RETRYING.value: "warning",
+    JobState.CANCELLING.value: "warning",
+    JobState.COMPLETED.value: "success",
+    JobState.FAILED.value: "danger",
+}
+ATTEMPT_LABELS = {
+    AttemptState.SENT.value: "info",
+    AttemptState.WAITING.value: "info",
+    AttemptState.COMPLETED.value: "success",
+    AttemptState.FAILED.value: "danger",
+    AttemptState.LOST.value: "danger",
+    AttemptState.REFUSED.value: "warning",
+}
+CALLBACK_LABELS = {
+    Callback.State.PENDING.value: "info",
+    Callback.State.DELIVERED.value: "success",
+    Callback.State.GAVE_UP.value: "danger",
+    Callback.State.GONE.value: "warning",
+}
+DESIRED_LABELS = {
+    DesiredState.ON.value: "success",
+    DesiredState.DRAINING.value: "warning",
+    DesiredState.OFF.value: "danger",
+}
+HEALTH_LABELS = {"up": "success", "down": "danger"}
+
+
+def badge(value: str, colours: Mapping[str, str]) -> SafeString:
+    """A coloured label; a value without a colour is grey."""
+    return _label(value.replace("_", " "), colours.get(value))
+
+
+@lru_cache(maxsize=256)
+def _label(text: str, colour: str | None) -> SafeString:
+    """Kept: a list shows the same few fifty times."""
+    return render_to_string("unfold/helpers/label.html", {"text": text, "type": colour})
+
+
+def json_block(value: Any) -> SafeString | str:
+    """Indented and escaped; long values are cut, and say so."""
+    if value is None:
+        return "–"
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
+    if len(text) > JSON_SHOWN:
+        text = f"{text[:JSON_SHOWN]}\n… {len(text) - JSON_SHOWN:,} more characters"
+    return format_html('<pre class="json-block">{}</pre>', text)
+
+
+def span(begin: datetime | None, end: datetime | None) -> str:
+    """``1:02:03`` between two moments; a dash while one is open."""
+    if begin is None or end is None:
+        return "–"
+    return seconds((end - begin).total_seconds())
+
+
+def seconds(value: float | None) -> str:
+    """``420 ms``, ``4.20 s``, ``12.3 s``, ``0:05:07``"""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    return str(timedelta(seconds=round(value)))
+
+
+def job_link(job_id: str) -> SafeString | str:
+    """To the job's page; by id, so that it costs no query."""
+    if not job_id:
+        return "–"
+    return format_html(
+        '<a href="{}" class="mono">{}</a>', reverse("admin:jobs_job_change", args=[job_id]), job_id
+    )

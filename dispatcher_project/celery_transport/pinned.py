@@ -1,0 +1,238 @@
+"""A GPU worker that runs models by itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
+
+It joins the fleet as a server that only this process drives. This process loads no model: that is its child's
+part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
+from foundation.names import NAME_PATTERN
+from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.errors import ContractError
+from gpu_host.llm_servers import declared as cotenants
+from gpu_host.llm_servers.declared import read_file
+from gpu_host.llm_servers.units import UnitProcesses
+from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
+from gpu_host.local.device import Device, NoSuchDevice, choose_device, is_uuid
+from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.knobs import GPU_LIBRARY_MB, Knobs
+from gpu_host.local.memory import Gauge, machine_gauge
+from gpu_host.local.nvml import Nvml, NvmlError
+from gpu_host.local.orders import Order
+from gpu_host.local.output import folder_for_runs, make_own_folder
+from gpu_host.local.runner import LocalRunner
+from gpu_host.local.vram import VramGauge
+from gpus.errors import GpuError
+from gpus.health.pinned_servers import register_pinned, sign_off
+from gpus.models import Pool
+from gpus.registry.model_fields import RegistryRefused
+from jobs.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+COULD_NOT_START = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: of the server; empty:
+    made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
+    models run at once. servers: LLM servers that may run here, see `gpu_host.llm_servers.declared`. machine: what
+    the server is part of, to be switched with; empty: the host's name. model_user: that models run as; empty:
+    as the settings say."""
+
+    gpu: str
+    models: Sequence[str]
+    name: str = ""
+    pool: str = ""
+    fleet: str | None = None
+    slots: int | None = None
+    budget_mb: float | None = None
+    ready_file: Path | None = None
+    health_port: str = ""
+    servers: Path | None = None
+    machine: str = ""
+    model_user: str = ""
+
+
+def run_pinned_worker(wishes: Wishes) -> int:
+    """Blocks until it was told to stop; returns its exit status."""
+    from dispatcher_project.celery_transport.run import run_gpu_worker
+    from jobs.ports import production_ports
+
+    ports = production_ports()
+    output_root: Path | None = None
+    gpu: LocalGpu | None = None
+    server = host = ""
+    hide_process()
+    try:
+        confinement = confinement_of(wishes)
+        device, nvml = find_device(wishes.gpu)
+        server = wishes.name or f"{_plain(socket.gethostname())}-{device.label}"
+        output_root = make_own_folder(f"dispatcher-runs-{server}")
+        gpu = make_gpu(device, nvml, wishes, folder_for_runs(output_root, confinement), confinement)
+        models = gpu.start()
+        host = process_host(server)
+        slots = wishes.slots or max(model.at_once for model in models.values())
+        home = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
+        watch = PinnedWatch(
+            gpu, server=server, host=host, fleet=home.fleet, device=device, nvml=nvml, ports=ports
+        )
+        watch.start()
+        try:
+            return run_gpu_worker(
+                pools=[home.name],
+                host=host,
+                concurrency=slots,
+                name=server,
+                ready_file=wishes.ready_file,
+                runners=lambda spec: LocalRunner(gpu),
+                warm=gpu.ready,
+                hand_over=False,
+                health_port=wishes.health_port,
+            )
+        finally:
+            watch.stop()
+    except (NoSuchUser, NoSuchDevice, NvmlError, RegistryRefused, GpuError, ContractError) as error:
+        sys.stderr.write(f"gpu_worker: {error}\n")
+        return COULD_NOT_START
+    finally:
+        if gpu is not None:
+            gpu.stop()
+        if host:
+            _sign_off(server, host, ports)
+        if output_root is not None:
+            shutil.rmtree(output_root, ignore_errors=True)
+
+
+def process_host(server: str) -> str:
+    """A worker's identity: its process. Its queue is known by this form (`dispatcher_project.celery_transport.broker`)."""
+    return f"{server}.{uuid.uuid4().hex[:8]}"
+
+
+def find_device(said: str) -> tuple[Device, Nvml | None]:
+    """Raises NoSuchDevice, NvmlError."""
+    if said == "none":
+        return choose_device(said, []), None
+    nvml = Nvml()
+    if is_uuid(said) and nvml.knows(said):  # whatever the other cards are like
+        return choose_device(said, [said]), nvml
+    return choose_device(said, nvml.uuids()), nvml
+
+
+def confinement_of(wishes: Wishes) -> Confinement:
+    """Raises NoSuchUser."""
+    limits, name = settings.DISPATCHER, wishes.model_user or settings.DISPATCHER.model_user
+    user = find_user(name) if name else None
+    if user is None and os.geteuid() == 0:
+        log.warning("models_run_as_root", instead="--model-user, or DISPATCHER_MODEL_USER")
+    return Confinement(
+        user=user,
+        open_files=limits.model_open_files,
+        processes=limits.model_processes,
+        file_bytes=limits.model_file_bytes,
+        memory_mb=limits.model_memory_mb,
+        environment=limits.model_environment,
+    )
+
+
+def make_gpu(
+    device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path, confinement: Confinement = DEFAULT
+) -> LocalGpu:
+    paths, environment, units = list(wishes.models), device.environment(), list[str]()
+    if wishes.servers is not None:
+        units = [one.unit for one in read_file(wishes.servers) if one.unit]
+        paths.append(cotenants.MODULE)
+        environment = {**environment, cotenants.FILE_VARIABLE: str(wishes.servers.resolve())}
+    ours = UnitProcesses(units)
+    gauge: Gauge = machine_gauge(ours) if nvml is None else VramGauge(nvml, device.uuid, ours)
+    return LocalGpu(
+        paths,
+        gauge=gauge,
+        environment=environment,
+        is_gpu=device.is_gpu,
+        output_root=output_root,
+        confinement=confinement,
+        knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
+        hear=_hear,
+        output=lambda line: log.info("model_output", line=line),
+        happened=log.info,
+    )
+
+
+def _register(
+    wishes: Wishes, *, server: str, host: str, slots: int, models: Mapping[str, Declared], ports: Ports
+) -> Pool:
+    found = register_pinned(
+        server=server,
+        host=host,
+        slots=slots,
+        models={name: _fields(model) for name, model in models.items()},
+        pool=wishes.pool or _pool_for(models, wishes),
+        fleet=wishes.fleet,
+        machine=wishes.machine or _plain(socket.gethostname(), 64),
+        by=f"worker:{server}",
+        leases=ports.leases,
+        at=ports.clock.now(),
+    )
+    ports.send_wakes(found.wakes)
+    log.info(
+        "pinned_server_registered", server=server, host=host, pool=found.server.pool_id, models=list(models)
+    )
+    return found.server.pool
+
+
+def _fields(model: Declared) -> dict[str, Any]:
+    return {} if model.max_run_seconds is None else {"max_run_seconds": model.max_run_seconds}
+
+
+def _pool_for(models: Mapping[str, Declared], wishes: Wishes) -> str:
+    """One model is its own pool; several of one module (or file of servers) share one that is named after it,
+    on every machine."""
+    if len(models) == 1:
+        return next(iter(models))
+    if not wishes.models:
+        assert wishes.servers is not None
+        return _plain(wishes.servers.stem)
+    module = wishes.models[0].rpartition("=")[2].partition(":")[0]
+    return _plain(module)
+
+
+def _plain(name: str, longest: int = 40) -> str:
+    """As a name of ours may be."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:longest] or "machine"
+    assert re.fullmatch(NAME_PATTERN, plain)
+    return plain
+
+
+def _hear(order: Order, kind: str, value: Any) -> None:
+    if kind == "log":
+        log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
+    else:
+        order.tell(kind, value)
+
+
+def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": said["text"], "fields": said["fields"]}
+
+
+def _sign_off(server: str, host: str, ports: Ports) -> None:
+    try:
+        sign_off(server, host, leases=ports.leases)
+    except Exception as error:  # the database is away: the sweep sees that it is silent
+        log.warning("not_signed_off", server=server, error=str(error).strip(), pid=os.getpid())

@@ -1,0 +1,122 @@
+"""Which queues a GPU worker consumes: one per pool, followed live as pools come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import structlog
+from celery import bootsteps
+from django.db import close_old_connections, connection
+
+from gpus.models import Pool
+from jobs.wakes import queue_of
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+FOLLOW_SECONDS = 0.1
+"""A new pool that is announced is consumed after this; one whose announcement was lost after both."""
+
+
+class PoolWatch:
+    """Looks into the database for pools from a thread of its own. While the database is away it goes on
+    with what it knows.
+
+    pools: only these (whether they exist yet or not); None: all there are. host: of a pinned driver.
+    """
+
+    def __init__(self, pools: Collection[str] | None, *, host: str | None = None) -> None:
+        self._only = None if pools is None else frozenset(pools)
+        self._host = host
+        self._known: frozenset[str] = self._only or frozenset()
+        self._stopping, self._nudged = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def queues(self) -> frozenset[str]:
+        return frozenset(queue_of(pool, self._host) for pool in self._known)
+
+    def look(self) -> None:
+        """One step."""
+        if self._only is not None:
+            return
+        try:
+            self._known = frozenset(Pool.objects.values_list("name", flat=True))
+        except Exception as error:  # whatever ails the database, the known pools go on being served
+            log.warning("pools_not_read", error=str(error).strip())
+            close_old_connections()
+
+    def start(self) -> None:
+        self.look()
+        if self._only is None:
+            self._thread = threading.Thread(target=self._keep_looking, name="pool-watch", daemon=True)
+            self._thread.start()
+
+    def nudge(self) -> None:
+        """The registry changed: look now. From any thread."""
+        self._nudged.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._nudged.set()
+
+    def _keep_looking(self) -> None:
+        while True:
+            self._nudged.wait(LOOK_SECONDS)
+            self._nudged.clear()
+            if self._stopping.is_set():
+                break
+            self.look()
+        connection.close()
+
+
+class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Adds and cancels consumers from the consumer's own thread, which is the only one that may."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(
+        self, consumer: Any, pool_queues: Callable[[], frozenset[str]] | None = None, **options: Any
+    ) -> None:
+        self._queues = pool_queues
+        self._timer: Any = None
+        super().__init__(consumer, **options)
+
+    def include_if(self, consumer: Any) -> bool:
+        return self._queues is not None
+
+    def start(self, consumer: Any) -> None:
+        # what RabbitMQ delivers before the loop runs finds nobody to take it: the loop itself consumes these
+        for queue in sorted(self._missing(consumer)):
+            queues = consumer.app.amqp.queues
+            consumer.task_consumer.add_queue(queues.select_add(queues[queue]))
+        self._timer = consumer.timer.call_repeatedly(FOLLOW_SECONDS, self.follow, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        if self._timer is not None:
+            consumer.timer.cancel(self._timer)
+            self._timer = None
+
+    def follow(self, consumer: Any) -> None:
+        """One step."""
+        if consumer.task_consumer is None or self._queues is None:
+            return
+        unwanted = _consumed(consumer) - self._queues() - {consumer.app.conf.task_default_queue}
+        missing = sorted(self._missing(consumer))
+        for queue in missing:
+            consumer.add_task_queue(queue)
+        if missing:
+            end_wait = getattr(getattr(consumer.task_consumer, "channel", None), "end_wait", None)
+            if end_wait is not None:  # Redis; RabbitMQ delivers at once
+                end_wait()
+        for queue in sorted(unwanted):
+            consumer.cancel_task_queue(queue)
+
+    def _missing(self, consumer: Any) -> frozenset[str]:
+        return (self._queues() if self._queues else frozenset()) - _consumed(consumer)
+
+
+def _consumed(consumer: Any) -> frozenset[str]:
+    return frozenset(queue.name for queue in consumer.task_consumer.queues)

@@ -1,0 +1,248 @@
+"""Runs a Celery worker inside this process, for `manage.py gpu_worker` and `manage.py queue_worker`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from celery import platforms, signals
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from django.conf import settings
+from django.db import close_old_connections
+
+from dispatcher_project.celery import app
+from dispatcher_project.celery_transport import stop_signals
+from dispatcher_project.celery_transport.broker import PromptConnection
+from dispatcher_project.celery_transport.events import HEARTBEAT_SECONDS
+from dispatcher_project.celery_transport.gc_tuning import keep_what_is_loaded
+from dispatcher_project.celery_transport.health import Fleets, Health, HealthPort, Loop, Question, TicksOfLoop
+from dispatcher_project.celery_transport.ordered_stop import OrderedStop
+from dispatcher_project.celery_transport.pool_queues import PoolQueues, PoolWatch
+from dispatcher_project.celery_transport.shown import ShownRuns, show_run
+from dispatcher_project.celery_transport.successor import Predecessor, can_have_successor
+from gpus.protocol import ModelSpec
+from gpus.runners.base import Runner
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE
+
+if TYPE_CHECKING:
+    from jobs.callbacks.delivery_worker import DeliveryWorker
+    from jobs.execution.presence import Presence
+
+log = structlog.get_logger(__name__)
+
+QUEUE_WORKER_GRACE_SECONDS = 20.0
+SWITCH_SECONDS = 0.0005
+
+
+def run_gpu_worker(
+    *,
+    pools: Collection[str] | None = None,
+    host: str | None = None,
+    concurrency: int | None = None,
+    name: str = "",
+    ready_file: Path | None = None,
+    runners: Callable[[ModelSpec], Runner] | None = None,
+    warm: Callable[[], Sequence[str] | None] = lambda: None,
+    hand_over: bool = True,
+    health_port: str = "",
+) -> int:
+    """Blocks until the worker was told to stop; returns its exit status.
+
+    pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
+    runners: how a model is run; None: over the network. warm: see `GpuWorker`. hand_over: SIGHUP starts the
+    next process beside this one; never where both would need the same GPU's memory.
+    """
+    from jobs.execution.gpu_worker import create_worker
+    from jobs.ports import production_ports
+
+    # dozens of threads that wait for the network beside one writer that never rests: with Python's 5 ms
+    # each of their many short steps would wait a whole slice for the interpreter
+    sys.setswitchinterval(SWITCH_SECONDS)
+    watch = PoolWatch(pools, host=host)
+    fleets = Fleets(lambda fleet: production_ports().leases(fleet))
+    threads = concurrency or settings.DISPATCHER.worker_threads
+    worker = create_worker(production_ports(), runners=runners, threads=threads)
+    worker.show_run, worker.warm, worker.on_registry = show_run, warm, watch.nudge
+    stop = OrderedStop(
+        grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
+        drain=worker.drain,
+        busy=worker.busy,
+        interrupt=worker.interrupt,
+    )
+    if worker.presence is not None:
+        worker.presence.queues = lambda: watch.queues
+    app.steps["consumer"].update({PoolQueues, ShownRuns})
+    watch.start()
+    worker.start()
+    try:
+        return _run_celery(
+            name or f"gpu-{os.getpid()}",
+            queues=[app.conf.task_default_queue],
+            concurrency=threads,
+            ready_file=ready_file,
+            stop=stop,
+            pool_queues=lambda: watch.queues if worker.takes_wakes() else frozenset(),
+            hand_over=hand_over,
+            health_port=health_port,
+            needs={"database": fleets.database},
+            any_of=fleets.redis,
+        )
+    finally:
+        watch.stop()
+        worker.stop()
+        stop.ended()
+
+
+def run_queue_worker(
+    queues: Collection[str],
+    *,
+    concurrency: int,
+    name: str = "",
+    ready_file: Path | None = None,
+    health_port: str = "",
+) -> int:
+    """A worker without GPUs: sweeps, callbacks. Blocks; returns its exit status."""
+    from jobs.ports import production_ports
+
+    keep_connections()
+    fleets = Fleets(lambda fleet: production_ports().leases(fleet))
+    callbacks: DeliveryWorker | None = None
+    stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
+    if CALLBACKS_QUEUE in queues:
+        from jobs.operations.callback_delivery import current_delivery_worker
+
+        callbacks = current_delivery_worker()
+        stop = OrderedStop(
+            grace_seconds=QUEUE_WORKER_GRACE_SECONDS, drain=callbacks.drain, busy=callbacks.busy
+        )
+    presence = presence_of(queues)
+    presence.queues = lambda: queues
+    presence.start()
+    try:
+        return _run_celery(
+            name or f"{'-'.join(queues)}-{os.getpid()}",
+            queues=list(queues),
+            concurrency=concurrency,
+            ready_file=ready_file,
+            stop=stop,
+            health_port=health_port,
+            needs={"database": fleets.database},
+            any_of=fleets.redis if SWEEPS_QUEUE in queues else dict,
+        )
+    finally:
+        if callbacks is not None:
+            callbacks.stop(QUEUE_WORKER_GRACE_SECONDS)
+        presence.stop()
+        stop.ended()
+
+
+def presence_of(queues: Collection[str]) -> Presence:
+    """It says that this process lives, and of which kind it is."""
+    from gpus.models import Process
+    from jobs.execution.presence import Presence
+    from jobs.ports import production_ports
+    from jobs.sweeps.in_company import InCompany
+
+    if SWEEPS_QUEUE not in queues:
+        return Presence(production_ports(), Process.Kind.CALLBACKS)
+    return Presence(production_ports(), Process.Kind.SWEEPS, in_company=InCompany().step)
+
+
+def keep_connections() -> None:
+    """As between two requests: a thread's database connection is looked at before a task, and kept as long as
+    CONN_MAX_AGE says. Celery closes it before and after each, and PostgreSQL takes 15 ms for a new one."""
+    app.conf.CELERY_DB_REUSE_MAX = sys.maxsize  # tasks
+    signals.task_prerun.connect(close_old_connections)
+
+
+def _run_celery(
+    name: str,
+    *,
+    queues: list[str],
+    concurrency: int,
+    ready_file: Path | None,
+    stop: OrderedStop,
+    pool_queues: Callable[[], frozenset[str]] | None = None,
+    hand_over: bool = True,
+    health_port: str = "",
+    needs: Mapping[str, Question] = MappingProxyType({}),
+    any_of: Callable[[], Mapping[str, Question]] = dict,
+) -> int:
+    loop = TicksOfLoop.loop = Loop()
+    PromptConnection.on_failed_try = staticmethod(loop.turn)
+    needs = {"broker": lambda: "" if loop.consumes else "no connection", **needs}
+    health = Health(loop, draining=lambda: stop.draining, needs=needs, any_of=any_of)
+    port = HealthPort(health, health_port or settings.DISPATCHER.health_port)
+    stop.on_replaced = port.stop
+    port.start()
+    app.steps["consumer"].add(TicksOfLoop)
+    predecessor = Predecessor()
+    if predecessor:  # both are there for a while, and a node's name is of one process
+        name = f"{name}.{os.getpid()}"
+    node = name if "@" in name else f"{name}@{socket.gethostname()}"
+    stop.install()
+    if ready_file is not None:
+        signals.worker_ready.connect(lambda **_: _write_ready(ready_file), weak=False)
+    signals.worker_ready.connect(_keep_what_is_loaded)
+    # we decided on what is announced, and unpickle nothing that root could regret
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
+    warnings.simplefilter("ignore", SecurityWarning)
+    platforms.set_process_title("dispatcher", info=node)
+    signals.worker_ready.connect(lambda **_: predecessor.tell_ready(), weak=False)
+    worker = _worker_class(hand_over=hand_over and can_have_successor())(
+        hostname=node,
+        queues=queues,
+        concurrency=concurrency,
+        pool_cls="threads",
+        quiet=True,
+        without_mingle=True,  # there is nothing to learn from the others
+        without_gossip=True,  # everybody's heartbeats to everybody
+        heartbeat_interval=HEARTBEAT_SECONDS,
+        optimization="fair",
+        pool_queues=pool_queues,
+    )
+    log.info("worker_starting", node=node, queues=queues, concurrency=concurrency)
+    try:
+        worker.start()
+    finally:
+        if ready_file is not None:
+            _remove_ready(ready_file)
+        port.stop()
+    app.events.publisher.flush(1.0)  # that it goes offline
+    log.info("worker_stopped", node=node)
+    return int(worker.exitcode or 0)
+
+
+def _worker_class(*, hand_over: bool) -> Any:
+    class ThreadedWorker(app.Worker):  # type: ignore[misc, name-defined]
+        def install_platform_tweaks(self, worker: Any) -> None:
+            super().install_platform_tweaks(worker)
+            stop_signals.install(hand_over=hand_over)
+
+    return ThreadedWorker
+
+
+def _keep_what_is_loaded(**_: object) -> None:
+    keep_what_is_loaded()
+
+
+def _remove_ready(ready_file: Path) -> None:
+    """Not the next process' file."""
+    with suppress(OSError):
+        if ready_file.read_text().strip() == str(os.getpid()):
+            ready_file.unlink()
+
+
+def _write_ready(ready_file: Path) -> None:
+    """In one step: who waits for the file never reads half of it."""
+    fresh = ready_file.with_suffix(".new")
+    fresh.write_text(f"{os.getpid()}\n")
+    fresh.replace(ready_file)

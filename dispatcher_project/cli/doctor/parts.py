@@ -1,0 +1,232 @@
+"""Database, migrations, Redis, clocks, disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from dispatcher_project.cli.command import about_redis
+from dispatcher_project.cli.doctor.finding import Finding, Level, View
+from dispatcher_project.cli.paint import age
+from foundation.plurals import counted
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.leasing.clock import SharedClock
+from gpus.leasing.scripts import FAILURES
+from gpus.registry import queries as registry
+from jobs.reports.database_clock import database_time
+from jobs.reports.index_layouts import index_report
+
+OLDEST_REDIS = (7, 0)
+SKEW_SECONDS = 1.0
+LOW_DISK_BYTES, NO_DISK_BYTES = 2 * 1024**3, 256 * 1024**2
+MEMORY_SHARE = 0.8
+MOST_NAMED = 6
+
+
+def database(view: View) -> Iterator[Finding]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    missing = _unapplied()
+    if missing:
+        yield Finding(
+            Level.ERROR,
+            "migrations",
+            f"{len(missing)} to apply: {', '.join(missing[:4])}",
+            "The code expects tables or columns that the database does not have.",
+            "run `python3 manage.py migrate`, then restart the processes",
+        )
+    else:
+        yield Finding(Level.OK, "database", f"{connection.vendor} answers, all migrations are applied")
+
+
+def _unapplied() -> list[str]:
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+def redis(view: View) -> Iterator[Finding]:
+    try:
+        facts = view.redis_facts()
+    except FAILURES as error:
+        yield Finding(
+            Level.ERROR,
+            "redis",
+            about_redis(error),
+            "Jobs are accepted and none is started; what runs goes on and is written at its end.",
+            "start it again; the index is rebuilt from the database by itself",
+        )
+        return
+    name, version = _version(facts)
+    yield Finding(Level.OK, "redis", f"{name} {version} answers")
+    if _numbers(version) < OLDEST_REDIS:
+        yield Finding(
+            Level.WARNING,
+            "redis version",
+            f"{name} {version}",
+            "The scripts were never tried on one that old.",
+            f"use Redis {OLDEST_REDIS[0]}.{OLDEST_REDIS[1]} or newer, or Valkey",
+        )
+    yield from _memory(facts)
+    if not facts.get("aof_enabled"):
+        yield Finding(
+            Level.WARNING,
+            "redis persistence",
+            "no append-only file",
+            "After each restart of Redis the line is rebuilt from the database; nothing starts meanwhile.",
+            "set `appendonly yes` and `appendfsync everysec`",
+        )
+    elif facts.get("aof_last_write_status", "ok") != "ok":
+        yield Finding(
+            Level.ERROR,
+            "redis persistence",
+            "its last write to the append-only file failed",
+            "Redis refuses writes as long as this lasts.",
+            "look at Redis' log and its disk",
+        )
+
+
+def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    policy, limit = str(facts.get("maxmemory_policy", "noeviction")), int(facts.get("maxmemory", 0) or 0)
+    if policy != "noeviction":
+        yield Finding(
+            Level.ERROR,
+            "redis eviction",
+            f"maxmemory-policy is {policy}",
+            "When memory is short Redis would throw away tickets and leases; jobs would wait unseen.",
+            "set `maxmemory-policy noeviction`",
+        )
+    used = int(facts.get("used_memory", 0) or 0)
+    if limit and used > limit * MEMORY_SHARE:
+        yield Finding(
+            Level.WARNING,
+            "redis memory",
+            f"{used / limit:.0%} of maxmemory are used",
+            "Once it is full new jobs are accepted, but stand in no line until others have left it.",
+            "raise maxmemory; about 1 kB per waiting job is needed",
+        )
+
+
+def _version(facts: Mapping[str, Any]) -> tuple[str, str]:
+    if "valkey_version" in facts:
+        return "Valkey", str(facts["valkey_version"])
+    return "Redis", str(facts.get("redis_version", "0"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def layouts(view: View) -> Iterator[Finding]:
+    """Which layout each fleet's index has, and who knows another one."""
+    report = index_report()
+    for fleet, state in report.states.items():
+        check, others = f"layout {fleet}", report.others(state)
+        knowing = counted(len(others), "process knows", "processes know")
+        named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MOST_NAMED])
+        if state.next_layout is not None:
+            yield Finding(
+                Level.WARNING,
+                check,
+                f"being switched from {state.layout} to {state.next_layout}",
+                "Nothing is started until it is done; what runs, runs on.",
+                "`manage.py index switch` shows what it waits for; `manage.py index cancel` takes it back",
+            )
+        elif others:
+            yield Finding(
+                Level.WARNING,
+                check,
+                f"{state.layout} is in use; {knowing} another one: {named}",
+                "They run nothing new and repair nothing; what they run comes to its end.",
+                "restart the hosts of the other version: the index follows the last one by itself, or before"
+                " that by `manage.py index switch`",
+            )
+        elif report.processes:
+            yield Finding(Level.OK, check, f"{state.layout} is in use, all processes know it")
+
+
+def index(view: View) -> Iterator[Finding]:
+    """One of each fleet."""
+    for fleet in registry.fleets():
+        try:
+            whole = view.ports.leases(fleet).generation()
+        except LayoutNotInUse as error:
+            yield Finding(Level.WARNING, f"index {fleet}", str(error), "It can't be looked at from here.", "")
+            continue
+        except LeasingUnavailable as error:
+            yield Finding(Level.ERROR, f"index {fleet}", str(error), "Nothing is started.", "see redis above")
+            continue
+        if whole is None:
+            yield Finding(
+                Level.ERROR,
+                f"index {fleet}",
+                "it is not whole: Redis was flushed, is new, or failed over",
+                "Nothing is started until the sweeps worker has rebuilt it from the database.",
+                "wait for some seconds; if it stays, see that beat and `queue_worker --queues sweeps` run",
+            )
+        else:
+            yield Finding(Level.OK, f"index {fleet}", "whole")
+
+
+def clocks(view: View) -> Iterator[Finding]:
+    """This host's, Redis' and the database's: of three, the one that stands alone is wrong."""
+    tolerated = settings.DISPATCHER.clock_tolerance_seconds
+    watch = SharedClock(
+        _HostClock(view.wall_clock),
+        lambda: _redis_time(view),
+        database_time,
+        tolerance_seconds=min(SKEW_SECONDS, tolerated),
+    )
+    report = watch.compared()
+    for name, seconds in report.off.items():
+        stands_still = abs(seconds) > tolerated
+        yield Finding(
+            Level.ERROR if stands_still else Level.WARNING,
+            "clocks",
+            f"{name} is {age(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'} the others",
+            "No deadline passes and retention removes nothing until they agree again."
+            if stands_still
+            else f"From {tolerated:g} s on deadlines and retention stand still.",
+            "keep all hosts' clocks by NTP (`timedatectl` says whether one is)",
+        )
+    if report.agree:
+        yield Finding(Level.OK, "clocks", f"agree within {age(SKEW_SECONDS)}")
+
+
+class _HostClock:
+    def __init__(self, wall_clock: Callable[[], float]) -> None:
+        self._wall_clock = wall_clock
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall_clock(), UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def _redis_time(view: View) -> float:
+    return float(view.redis_facts()["time"])
+
+
+def disk(view: View) -> Iterator[Finding]:
+    if not view.data_folder.exists():
+        return
+    free = view.free_bytes(view.data_folder)
+    level = Level.ERROR if free < NO_DISK_BYTES else Level.WARNING if free < LOW_DISK_BYTES else Level.OK
+    what = f"{free / 1024**3:.1f} GiB free under {view.data_folder}"
+    if level is Level.OK:
+        yield Finding(level, "disk", what)
+    else:
+        yield Finding(
+            level,
+            "disk",
+            what,
+            "A full disk stops the database and Redis: no job is accepted then.",
+            "make room; DISPATCHER_RETENTION_DAYS says how long finished jobs are kept",
+        )

@@ -1,0 +1,192 @@
+"""States that repair should have ended: what the laws (verification/laws.py) forbid, if it lasts.
+
+Each looks at the oldest so many only: what is stuck is old.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from dispatcher_project.cli.doctor.finding import Finding, Level, View
+from dispatcher_project.cli.paint import age, plain
+from gpus.errors import LeasingUnavailable
+from jobs.callbacks.report import delivery_report, open_circuits
+from jobs.domain.states import JobState
+from jobs.models import DEAD_LETTER, Attempt, Job
+
+LOOKED_AT = 500
+OVERDUE = timedelta(minutes=1)
+LONG_CANCEL = timedelta(minutes=10)
+_NAMED = 3
+
+
+def leaseless(view: View) -> Iterator[Finding]:
+    """RUNNING for more than three lease times, and no lease for it."""
+    patience = timedelta(seconds=3 * settings.DISPATCHER.lease_seconds)
+    running = Job.objects.filter(state=JobState.RUNNING.value, started_at__lt=view.now - patience)
+    live = set(
+        Attempt.objects.filter(state__in=Attempt.LIVE, started_at__lt=view.now - patience)
+        .order_by("started_at")
+        .values_list("id", flat=True)[:LOOKED_AT]
+    )
+    jobs = [job for job in _oldest(running) if job.live_attempt in live]
+    yield from _told(
+        _without_ticket(jobs, view),
+        "running jobs",
+        "run for long and hold no lease",
+        "Nobody drives them; the sweep `orphans` ends or adopts such within a minute.",
+        "if they stay, see the sweep's age above and the log of the sweeps worker",
+    )
+
+
+def unreachable(view: View) -> Iterator[Finding]:
+    """QUEUED for longer than two runs of the reconciler, and not in the line."""
+    before = view.now - timedelta(seconds=2 * settings.DISPATCHER.reconcile_seconds + 10)
+    queued = Job.objects.filter(state=JobState.QUEUED.value, place_us__lt=int(before.timestamp() * 1_000_000))
+    yield from _told(
+        _without_ticket(_oldest(queued), view),
+        "waiting jobs",
+        "wait and have no ticket in the line",
+        "No worker can find them; the sweep `reconcile` pushes such tickets.",
+        "if they stay, see the sweep's age above and the log of the sweeps worker",
+    )
+
+
+def overdue(view: View) -> Iterator[Finding]:
+    before = view.now - OVERDUE
+    retrying = Job.objects.filter(state=JobState.RETRYING.value, due_at__lt=before)
+    yield from _told(
+        _ids(retrying),
+        "retries",
+        "are due and were not put back into the line",
+        "The sweep `due_retries` does that every second.",
+        "see beat and the sweeps above",
+    )
+    scheduled = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before)
+    yield from _told(
+        _ids(scheduled),
+        "later starts",
+        "were asked for by now and the jobs are not in the line",
+        "The sweep `due_starts` puts them there every second.",
+        "see beat and the sweeps above",
+    )
+    late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(
+        state__in=[JobState.RUNNING.value, JobState.CANCELLING.value]
+    )
+    yield from _told(
+        _ids(late),
+        "deadlines",
+        "have passed and the jobs still wait",
+        "The sweep `deadlines` fails them every second.",
+        "see beat and the sweeps above",
+    )
+    cancelled = Job.objects.filter(
+        state=JobState.RUNNING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
+    )
+    yield from _told(
+        _ids(cancelled),
+        "cancels",
+        "were asked for long ago and the jobs still run",
+        "Their GPU does not stop, or cannot be asked to; they end with the run at the latest.",
+        "give the model a cancel_endpoint_template, or restart its server",
+        level=Level.WARNING,
+    )
+    cancelling = Job.objects.filter(
+        state=JobState.CANCELLING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
+    )
+    yield from _told(
+        _ids(cancelling),
+        "cancelling jobs",
+        "were cancelled long ago, and nothing proves that their GPU is free",
+        "Their slots are in quarantine; a restart of the GPU server or the model's run limit is the proof.",
+        "see the quarantined slots above; free one by hand if you know that nothing runs there",
+        level=Level.WARNING,
+    )
+
+
+def callbacks(view: View) -> Iterator[Finding]:
+    report = delivery_report(view.now)
+    figures = f"{report.in_flight} in flight, {report.due} due, {report.held} held by open circuits"
+    if report.oldest_due_seconds > OVERDUE.total_seconds():
+        yield Finding(
+            Level.ERROR,
+            "callbacks",
+            f"the first that is due was not sent for {age(report.oldest_due_seconds)} ({figures})",
+            "Clients are not told that their jobs are over.",
+            "see that `manage.py queue_worker --queues callbacks` runs and keeps up",
+        )
+    circuits = open_circuits().order_by("-failed_at").select_related("tenant")
+    for one in circuits[:_NAMED]:
+        yield Finding(
+            Level.WARNING,
+            f"callbacks to {plain(one.receiver, 80)} of {plain(one.tenant.name)}",
+            f"no answer {one.failures} times, its circuit is open ({plain(one.last_error, 80)}; {figures})",
+            "One message at a time is tried; the others stay due. Other receivers lose nothing by it.",
+            "tell the tenant; the first answer closes the circuit",
+        )
+    if report.open_circuits > _NAMED:
+        yield Finding(
+            Level.WARNING,
+            "callback circuits",
+            f"{report.open_circuits} receivers did not answer and have an open circuit",
+            "One message at a time is tried of each; the others stay due.",
+            "see Records, Receivers in the admin",
+        )
+
+
+def dead_letters(view: View) -> Iterator[Finding]:
+    letters = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
+    yield from _told(
+        _ids(letters),
+        "dead letters",
+        "failed for good and wait for a decision",
+        "They are kept for three times the retention, then they are gone.",
+        "`python3 manage.py dlq groups` says why they failed; `dlq retry` and `dlq dismiss` decide",
+        level=Level.WARNING,
+    )
+
+
+def _oldest(jobs: QuerySet[Job]) -> list[Job]:
+    return list(jobs.defer("payload", "result").order_by("id")[:LOOKED_AT])
+
+
+def _ids(rows: QuerySet[Any]) -> list[str]:
+    return list(rows.values_list("id", flat=True)[: LOOKED_AT + 1])
+
+
+def _without_ticket(jobs: Sequence[Job], view: View) -> list[str]:
+    """Neither in line nor leased nor settling. A fleet whose Redis is away is left out."""
+    lines: dict[tuple[str, str], list[Job]] = defaultdict(list)
+    for job in jobs:
+        lines[job.fleet, job.pool].append(job)
+    missing = []
+    for (fleet, pool), waiting in lines.items():
+        try:
+            found = view.ports.leases(fleet).has_tickets(pool, [job.ticket for job in waiting])
+        except LeasingUnavailable:
+            continue
+        missing += [job for job, has in zip(waiting, found, strict=True) if not has]
+    return _still_so(missing)
+
+
+def _still_so(jobs: Sequence[Job]) -> list[str]:
+    """One that moved while we looked was not stuck."""
+    now = {pk: (state, live) for pk, state, live in Job.objects.filter(
+        id__in=[job.id for job in jobs]).values_list("id", "state", "live_attempt")}  # fmt: skip
+    return [job.id for job in jobs if now.get(job.id) == (job.state, job.live_attempt)]
+
+
+def _told(
+    ids: Sequence[str], check: str, what: str, means: str, todo: str, *, level: Level = Level.ERROR
+) -> Iterator[Finding]:
+    if not ids:
+        return
+    number = f"more than {LOOKED_AT}" if len(ids) > LOOKED_AT else str(len(ids))
+    named = ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
+    yield Finding(level, check, f"{number} {what} ({named})", means, todo)

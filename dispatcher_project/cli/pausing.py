@@ -1,0 +1,63 @@
+"""`pause` and `resume` of the system, a model, a tenant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.cli.command import TerminalCommand
+from gpus.models import Pause
+from gpus.registry.audit import cli_actor
+from gpus.registry.controls import Changed, pause, resume
+from jobs import ports as wiring
+from jobs.models import Tenant
+from jobs.operations.tenants import pause_tenant, resume_tenant
+
+
+class PauseCommand(TerminalCommand):
+    """pauses: or resumes."""
+
+    pauses: bool
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("kind", choices=[kind.value for kind in Pause.Kind])
+        parser.add_argument("name", nargs="?", default="", help="the model's or tenant's; none for system")
+        if self.pauses:
+            parser.add_argument("--reason", default="", help="shown wherever the pause is")
+            self.add_yes(parser)
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        kind, name = Pause.Kind(options["kind"]), options["name"]
+        if (kind is Pause.Kind.SYSTEM) == bool(name):
+            raise CommandError("a model and a tenant have a name, the system has none")
+        if self.pauses and kind is Pause.Kind.SYSTEM:
+            self.ask("start nothing any more, on no server?", options)
+        changed = self._change(kind, name, options.get("reason", ""))
+        what = f"{kind.value} {name}".strip()
+        if self.as_json:
+            self.tell({"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
+                       "mirrored": changed.mirrored})  # fmt: skip
+            return None
+        now = "is paused" if self.pauses else "goes on"
+        self.say(f"{what} {now}" if changed.changed else f"{what} {now} already: nothing changed")
+        if not changed.mirrored:
+            self.say("Redis is away: it takes effect once it is back")
+        return None
+
+    def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:
+        ports, by = wiring.production_ports(), cli_actor()
+        if kind is Pause.Kind.TENANT:
+            tenant = Tenant.objects.filter(name=name).first()
+            if tenant is None:
+                raise CommandError(f"no tenant is named {name}")
+            if self.pauses:
+                changed = pause_tenant(tenant, by=by, ports=ports, reason=reason)
+            else:
+                changed = resume_tenant(tenant, by=by, ports=ports)
+        elif self.pauses:
+            changed = pause(kind, name, by=by, reason=reason, leases=ports.leases)
+        else:
+            changed = resume(kind, name, by=by, leases=ports.leases)
+        ports.send_wakes(changed.wakes)
+        return changed

@@ -1,0 +1,87 @@
+"""`submit`: from the command line to the same service, through the same checks as the API's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from dispatcher_project.cli.paint import plain
+from foundation.http_api.json_body import check, compiled, read_json
+from foundation.http_api.problems import Problem
+from jobs import ports as wiring
+from jobs.api import schemas
+from jobs.domain.states import JobState, is_final
+from jobs.models import Job, Tenant
+from jobs.submission.outcomes import Submitted
+from jobs.submission.request import read_request, read_time
+from jobs.submission.submit import submit_job
+
+OPERATORS = "operator"
+"""The tenant that `up` makes for whoever runs it."""
+_LOOK_FIRST_SECONDS, _LOOK_CAP_SECONDS = 0.1, 1.0
+
+
+def read_payload(text: str) -> Any:
+    """JSON as it stands, ``-`` for stdin, ``@file`` for a file's. Raises CommandError."""
+    try:
+        if text == "-":
+            raw = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            raw = Path(text[1:]).read_bytes()
+        else:
+            raw = os.fsencode(text)
+    except OSError as error:
+        raise CommandError(f"cannot read the payload: {error}") from None
+    try:
+        return read_json(raw)
+    except Problem as problem:
+        raise CommandError(f"the payload: {_told(problem)}") from None
+
+
+def tenant_named(name: str | None) -> Tenant:
+    """Without a name: the operators' own, or the only one. Raises CommandError."""
+    known = {tenant.name: tenant for tenant in Tenant.objects.all()}
+    if name is None:
+        name = OPERATORS if OPERATORS in known else next(iter(known), "") if len(known) == 1 else None
+    if name is None or not known:
+        raise CommandError(
+            f"say for which --tenant: {', '.join(known)}"
+            if known
+            else "there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one"
+        )
+    if name not in known:
+        raise CommandError(f"no tenant is named {name}; there are {', '.join(known)}")
+    return known[name]
+
+
+def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
+    """body: as of POST /queue/submit; None means not given. Raises CommandError and Refused."""
+    given = {name: value for name, value in body.items() if value is not None}
+    if errors := check(given, compiled(schemas.batch_item())):
+        raise CommandError("; ".join(f"{error.pointer[1:]}: {plain(error.detail)}" for error in errors))
+    if "run_at" in given and read_time(given["run_at"]) is None:
+        raise CommandError("run_at: a time with a zone, as in 2026-02-01T12:00:00Z")
+    return submit_job(read_request(given), tenant=tenant, ports=wiring.production_ports())
+
+
+def wait_for_end(job_id: str, seconds: float | None) -> Job:
+    """The job once it is over, or as it stands when the time is. Its row is asked, first often, then each
+    second: what the database says is true, whatever Redis does."""
+    until = None if seconds is None else time.monotonic() + seconds
+    pause = _LOOK_FIRST_SECONDS
+    while True:
+        job = Job.objects.defer("payload").get(id=job_id)
+        if is_final(JobState(job.state)) or (until is not None and time.monotonic() >= until):
+            return job
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LOOK_CAP_SECONDS)
+
+
+def _told(problem: Problem) -> str:
+    details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
+    return plain("; ".join(details) or problem.detail)

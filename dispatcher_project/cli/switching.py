@@ -1,0 +1,148 @@
+"""`drain`, `on` and `off`: which servers are meant, what they are to be, and what still runs on them."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from dispatcher_project.cli.command import TerminalCommand, positive_seconds
+from dispatcher_project.cli.paint import age, table
+from gpus.models import Server
+from gpus.protocol import DesiredState
+from gpus.registry.audit import cli_actor
+from gpus.registry.controls import switch_server
+from gpus.registry.machines import switch_machine
+from jobs import ports as wiring
+from jobs.models import Attempt
+
+LOOK_SECONDS = 1.0
+STILL_BUSY = 3
+"""Exit status when --timeout passed and something still runs."""
+
+
+class SwitchCommand(TerminalCommand):
+    """desired: what the servers are to be. waits: whether --wait makes sense."""
+
+    desired: DesiredState
+    waits = True
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("servers", nargs="*", metavar="SERVER")
+        parser.add_argument("--machine", help="every server of this machine, all or none")
+        parser.add_argument("--all", action="store_true", help="every server")
+        if self.desired is DesiredState.OFF:
+            self.add_yes(parser)
+        if self.waits:
+            parser.add_argument(
+                "--wait", action="store_true", help="show what still runs, until nothing does"
+            )
+            parser.add_argument(
+                "--timeout", type=positive_seconds, metavar="SECONDS", help="of --wait; then exit status 3"
+            )
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        names = named_servers(options["servers"], machine=options["machine"], everything=options["all"])
+        if self.desired is DesiredState.OFF and options["all"]:
+            count = f"{len(names)} server{'' if len(names) == 1 else 's'}"
+            self.ask(f"switch off {count}, stop what runs there?", options)
+        if options["machine"] is None:
+            mirrored = all([self._switch(name) for name in names])
+        else:
+            names, mirrored = self._switch_machine(options["machine"])
+        busy: list[dict[str, Any]] = running_on(names)
+        if self.waits and options["wait"]:
+            busy = self._wait(names, options["timeout"])
+        if self.as_json:
+            self.tell(
+                {"servers": names, "desired": self.desired.value, "mirrored": mirrored, "running": busy}
+            )
+        elif busy and self.waits and not options["wait"]:
+            self.say(f"{len(busy)} still run there; --wait shows them")
+        return STILL_BUSY if busy and self.waits and options["wait"] else None
+
+    def _switch(self, name: str) -> bool:
+        """Whether it is live."""
+        ports = wiring.production_ports()
+        switched = switch_server(name, self.desired, by=cli_actor(), leases=ports.leases)
+        if switched is None:
+            raise CommandError(f"server {name} is gone")
+        ports.send_wakes(switched.wakes)
+        self._say_switched(name, is_live=switched.mirrored)
+        return switched.mirrored
+
+    def _switch_machine(self, machine: str) -> tuple[list[str], bool]:
+        """Its servers, and whether it is live for all of them."""
+        ports = wiring.production_ports()
+        switched = switch_machine(machine, self.desired, by=cli_actor(), leases=ports.leases)
+        ports.send_wakes(switched.wakes)
+        for name in switched.servers:
+            self._say_switched(name, is_live=switched.mirrored)
+        return list(switched.servers), switched.mirrored
+
+    def _say_switched(self, name: str, *, is_live: bool) -> None:
+        if not self.as_json:
+            later = "" if is_live else "  (Redis is away: takes effect once it is back)"
+            self.say(f"{name} is to be {self.desired.value}{later}")
+
+    def _wait(self, names: Sequence[str], timeout: float | None) -> list[dict[str, Any]]:
+        until = None if timeout is None else time.monotonic() + timeout
+        shown: list[str] = []
+        while busy := running_on(names):
+            if sorted(run["job_id"] for run in busy) != shown:
+                shown = sorted(run["job_id"] for run in busy)
+                if not self.as_json:
+                    self.say(*table(_HEAD, [_row(run) for run in busy], self.paint), "")
+            if until is not None and time.monotonic() >= until:
+                return busy
+            time.sleep(LOOK_SECONDS)
+        if not self.as_json:
+            self.say("nothing runs there any more")
+        return []
+
+
+_HEAD = ("slot", "job", "model", "state", "since")
+
+
+def _row(run: dict[str, Any]) -> tuple[str, ...]:
+    return run["slot"], run["job_id"], run["model"], run["state"], age(run["seconds"])
+
+
+def named_servers(names: Sequence[str], *, machine: str | None, everything: bool) -> list[str]:
+    """names: also patterns, as in ``flux-*``. Raises CommandError for none, and for what is no server or
+    machine."""
+    known = dict(Server.objects.values_list("name", "machine"))
+    if [bool(names), machine is not None, everything].count(True) != 1:
+        raise CommandError("name servers, or say --machine or --all: one of these")
+    if everything:
+        if not known:
+            raise CommandError("no server is registered")
+        return list(known)
+    if machine is not None:
+        if there := [name for name, of in known.items() if of == machine]:
+            return there
+        others = ", ".join(sorted({of for of in known.values() if of})) or "none"
+        raise CommandError(f"no server is part of a machine {machine}; there are {others}")
+    found = {name: fnmatch.filter(known, name) if "*" in name else [name] for name in names}
+    if unknown := sorted(name for name, meant in found.items() if not meant or set(meant) - set(known)):
+        raise CommandError(f"no server is named {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
+    return list(dict.fromkeys(name for meant in found.values() for name in meant))
+
+
+def running_on(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Live attempts there, as the database knows them, the oldest first."""
+    now = wiring.production_ports().clock.now()
+    attempts = Attempt.objects.filter(server__in=names, state__in=Attempt.LIVE).order_by("started_at")
+    return [
+        {
+            "slot": f"{attempt.server}/{attempt.slot}",
+            "job_id": attempt.job_id,
+            "model": attempt.model,
+            "state": attempt.state,
+            "seconds": round((now - attempt.started_at).total_seconds(), 3),
+        }
+        for attempt in attempts
+    ]

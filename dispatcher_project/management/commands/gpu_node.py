@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from gpu_host.node.arguments import add_arguments, config_from
+from gpu_host.node.config import ConfigError
+from gpu_host.node.process import StopSignal, stop_after_runs
+from gpu_host.node.server import Node
+
+
+class Command(BaseCommand):
+    help = "Serves Python functions as a GPU server (docs/gpu_protocol.md). Ctrl-C lets the runs end first."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_arguments(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stopped = StopSignal()
+        try:
+            node = Node(config_from(options))
+            node.start()
+        except ConfigError as error:
+            raise CommandError(str(error)) from error
+        except OSError as error:
+            raise CommandError(f"{error}: choose another --port or --host") from error
+        self._say(f"{node.url} serves {node.config.slots} slots")
+        stopped.wait()
+        stop_after_runs(node, options["grace"], self._say)
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()

@@ -1,0 +1,180 @@
+"""Makes the virtual environment that everything else runs in. Standard library only.
+
+constraints.txt is the one lock (docs/adr/0002, 0040): uv and pip install what it pins, with the hashes it
+names, wheels only. A stamp in the environment says what was installed; while it matches, nothing is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+OFF_SWITCH = "DISPATCHER_NO_BOOTSTRAP"
+LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+"""Options of pip and uv: only files whose hashes the lock names, and no package runs code to be built."""
+_STAMP = "dispatcher-stamp.json"
+_SHOWN_LINES = 12
+_WRONG_HASH = re.compile(r"(?:DO NOT MATCH THE HASHES|Hash mismatch for)[^=]*?([\w.-]+==[\w.+!-]+)")
+
+
+class BootstrapError(Exception):
+    """The environment could not be made; the message says what to do."""
+
+
+def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Path | None:
+    """The Python to go on with, made and filled where needed; None: the running one is right.
+
+    manage.py does not ask under DISPATCHER_NO_BOOTSTRAP=1: the running Python then has what is needed.
+    """
+    folder = root / ".venv"
+    python = folder / "bin" / "python"
+    try:
+        if not is_current(folder, extras=extras, root=root):
+            with _alone(root):
+                if not is_current(folder, extras=extras, root=root):  # another one may have done it meanwhile
+                    _fill(folder, extras=extras, root=root)
+    except OSError as error:
+        raise BootstrapError(f"cannot use {folder}: {error}") from None
+    return None if Path(sys.prefix).resolve() == folder.resolve() else python
+
+
+def keep_bytecode(root: Path = ROOT) -> None:
+    """Of this process and its children. Who forbids bytecode beside the sources gets it in the environment:
+    with none at all every process compiles all it imports, which costs a second or more each."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(root / ".venv" / "bytecode"))
+        sys.dont_write_bytecode = False
+
+
+def locked(text: str, extras: tuple[str, ...]) -> str:
+    """The lock with the packages of these extras; installers skip what a marker keeps for an extra."""
+    for extra in extras:
+        text = text.replace(f"extra == '{extra}'", "python_version >= '3'")
+    return text
+
+
+def is_current(folder: Path, *, extras: tuple[str, ...], root: Path) -> bool:
+    """Whether the environment holds what is pinned now, with at least these extras."""
+    stamp = _read_stamp(folder)
+    return (
+        (folder / "bin" / "python").exists()
+        and bool(_minor_version(folder))
+        and stamp.get("fingerprint") == fingerprint(root)
+        and set(extras) <= set(stamp.get("extras", []))
+    )
+
+
+def fingerprint(root: Path) -> str:
+    """Changes with what is asked for, with the pins and with the minor version of Python."""
+    digest = hashlib.sha256(f"{sys.implementation.name} {sys.version_info[:2]}".encode())
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        wanted = [project["dependencies"], project.get("optional-dependencies", {})]
+        digest.update(json.dumps(wanted, sort_keys=True).encode())
+        digest.update((root / "constraints.txt").read_bytes())
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise BootstrapError(f"pyproject.toml or constraints.txt cannot be read: {error}") from None
+    return digest.hexdigest()
+
+
+def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
+    stamp = _read_stamp(folder)
+    extras = tuple(sorted({*extras, *stamp.get("extras", [])}))  # what was there once stays useful
+    python = folder / "bin" / "python"
+    _say(f"preparing {folder} (once)")
+    if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
+        venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
+    (folder / _STAMP).unlink(missing_ok=True)
+    wanted = folder / "locked.txt"
+    wanted.write_text(locked((root / "constraints.txt").read_text(), extras))
+    command = [*_installer(python), *LOCKED, "-r", str(wanted)]
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise BootstrapError(_advice(done.stdout))
+    text = json.dumps({"fingerprint": fingerprint(root), "extras": list(extras)})
+    (folder / _STAMP).write_text(text)
+
+
+def _advice(output: str) -> str:
+    if wrong := _WRONG_HASH.search(output):
+        return (
+            f"{wrong[1]} is not the file that constraints.txt names (another sha256) and was not installed. "
+            "Check what your package index serves (PIP_INDEX_URL, UV_INDEX_URL); after a change of pins by "
+            "hand, run `manage.py supply lock`."
+        )
+    lines = [line for line in output.splitlines() if not line.startswith("WARNING")]
+    tail = "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])
+    return (
+        f"installing the packages failed:\n{tail}\n"
+        "  Check that this machine reaches its package index (PIP_INDEX_URL, UV_INDEX_URL), try again;\n"
+        "  constraints.txt pins wheels for Python 3.11 to 3.14 on Linux (glibc 2.28, x86-64 and arm64) and\n"
+        "  macOS (arm64); elsewhere install the packages yourself (pip install -r constraints.txt) and set\n"
+        f"  {OFF_SWITCH}=1."
+    )
+
+
+def _installer(python: Path) -> list[str]:
+    """The command that installs into that environment: uv, this Python's pip, or a pip of its own."""
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--quiet", "--python", str(python)]
+    options = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"]
+    # The pip that is there already, at work on the other environment, saves the 3 s of making another one.
+    with_ours = [sys.executable, "-m", "pip", "--python", str(python)]
+    if _works([*with_ours, "--version"]):
+        return [*with_ours, *options]
+    own = [str(python), "-m", "pip"]
+    if not _works([*own, "--version"]) and not _works([str(python), "-m", "ensurepip", "--upgrade"]):
+        raise BootstrapError(
+            f"{sys.executable} has neither pip nor ensurepip: install uv, or the packages python3-pip and "
+            "python3-venv of your system"
+        )
+    return [*own, *options]
+
+
+def _works(command: list[str]) -> bool:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _minor_version(folder: Path) -> tuple[int, ...]:
+    """From pyvenv.cfg; () if it is not there or unreadable."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / "pyvenv.cfg").read_text().splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() in ("version", "version_info"):
+                return tuple(int(part) for part in value.strip().split(".")[:2])
+    return ()
+
+
+def _read_stamp(folder: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads((folder / _STAMP).read_text()))
+    return {}
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """One at a time per checkout; the second waits."""
+    with (root / ".venv.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another one prepares the environment: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"manage.py: {text}\n")

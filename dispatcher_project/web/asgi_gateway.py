@@ -1,0 +1,370 @@
+"""The async layer in front of Django: it lets the site answer in a thread and does the waiting itself.
+
+A view that wants waiting done says so in a header of its answer (`jobs.events.handover`); the answer is then
+held back, and the client gets an event stream, or the job as it stands once it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+from django.conf import settings
+
+from dispatcher_project.web.body_budget import BodyBudget
+from dispatcher_project.web.request_bodies import (
+    MAX_UNDECLARED_BYTES,
+    BodyTooLong,
+    BodyTooSlow,
+    ClientGone,
+    NoRoomForBody,
+    RequestBody,
+)
+from dispatcher_project.web.response_deadline import send_problem
+from dispatcher_project.web.tenant_shares import HOLDER_KEY, InFlight, TooManyInFlight, holder_of
+from foundation.http_api.late_body import GO_ON, LATER_KEY
+from foundation.http_api.problems import Problem
+from jobs.api.errors import API_PREFIX
+from jobs.api.parameters import PREFER_WAIT
+from jobs.api.representations import job_url
+from jobs.domain.states import JobState, is_final
+from jobs.events.handover import (
+    FOLLOW_HEADER,
+    LATE_ANSWER_KEY,
+    PULSE_HEADER,
+    SCOPE_KEY,
+    WAIT_HEADER,
+    Follow,
+    WaitFor,
+)
+from jobs.events.hub import EventHub
+from jobs.events.pulse import stream_pulse
+from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
+from jobs.submission.outcomes import Outcome, outcome_in
+
+Scope = dict[str, Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+LIVEZ = "/livez"
+"""Answered without a thread: when all wait for the database, the process lives all the same."""
+_NOT_REPEATED = (
+    b"content-length",
+    b"content-type",
+    b"transfer-encoding",
+    b"expect",
+    b"prefer",
+    b"idempotency-key",
+)
+
+_ONCE = {
+    b"authorization": b"Authorization",
+    b"idempotency-key": b"Idempotency-Key",
+    b"idempotency_key": b"Idempotency-Key",
+}
+"""Headers that a request has once, by the names that WSGI takes for them."""
+
+
+class AsyncFront:
+    """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
+    when the server starts; what it returns, when it stops. streams_per_reader: event streams that one key or
+    user may have open at once. body_bytes: of bodies in memory that are still arriving."""
+
+    def __init__(
+        self,
+        site: Application,
+        make_hub: Callable[[], EventHub],
+        begin: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        streams_per_reader: int = 256,
+        body_bytes: int = 96 * 1024 * 1024,
+    ) -> None:
+        self._site = site
+        self._make_hub = make_hub
+        self._begin = begin
+        self._hub: EventHub | None = None
+        self._streams_per_reader = streams_per_reader
+        self._budget = BodyBudget(body_bytes)
+        limits = settings.DISPATCHER
+        self._requests = InFlight("requests", limits.web_requests_per_tenant)
+        self._bodies = InFlight("bytes of requests", limits.web_body_bytes_per_tenant)
+        self._waits = InFlight("requests that wait for a job", limits.web_waits_per_tenant)
+        self._streams: Counter[str] = Counter()
+        """Open ones, by reader."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and scope["path"] == LIVEZ:
+            await _say_alive(send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    @property
+    def hub(self) -> EventHub:
+        if self._hub is None:
+            self._hub = self._make_hub()
+        return self._hub
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        end: Callable[[], None] | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                end = self._begin()
+                await send({"type": "lifespan.startup.complete"})
+                continue
+            if self._hub is not None:
+                await self._hub.close()
+            if end is not None:
+                await asyncio.to_thread(end)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = RequestBody(receive, scope["headers"], self._budget)
+        scope = {**scope, SCOPE_KEY: True, "query_string": _ascii(scope["query_string"])}
+        holder = scope[HOLDER_KEY] = holder_of(scope)
+        try:
+            _refuse_repeated(scope["headers"])
+            with self._requests.of(holder), self._bodies.of(holder, body.most_bytes):
+                answer = await self._answer(scope, body, send)
+            if answer.follow is not None:
+                await self._follow(scope, answer.follow, body, send)
+            elif answer.pulse:
+                await stream_pulse(self.hub, body.receive, send)
+            elif answer.wait is not None:
+                await self._wait(scope, answer, body, send)
+        except (TooManyInFlight, RepeatedHeader) as refused:
+            await send_problem(_ends_after(body, send), refused)
+        except BodyTooLong:
+            problem = Problem(413, "payload_too_large", _TOO_LONG, headers=_CLOSE)
+            await send_problem(_ends_after(body, send), problem)
+        except BodyTooSlow:
+            await send_problem(send, Problem(408, "upload_too_slow", _TOO_SLOW, headers=_CLOSE))
+        except NoRoomForBody:
+            problem = Problem(
+                503, "no_room_for_body", _NO_ROOM, headers=_CLOSE, retry_after_seconds=NO_ROOM_SECONDS
+            )
+            await send_problem(_ends_after(body, send), problem)
+        except ClientGone:
+            pass
+        finally:
+            body.close()
+
+    async def _answer(self, scope: Scope, body: RequestBody, send: Send) -> _Answer:
+        """What the site says once it has the body, or without it. Raises what `RequestBody.take_in` does."""
+        answer = _Answer(send)
+        if body.is_long and scope["path"].startswith(API_PREFIX):
+            refused = _Answer(None)
+            await self._site({**scope, LATER_KEY: True}, _nothing, refused.take)
+            if refused.status != GO_ON:
+                if not refused.is_handed_over:
+                    await refused.send_to(_ends_after(body, send))
+                return refused
+            await body.take_in()
+        else:
+            length = await body.take_in(at_most=MAX_UNDECLARED_BYTES)
+            if body.chunked and length is not None:  # WSGI knows no body without a length
+                others = [header for header in scope["headers"] if header[0] != b"content-length"]
+                scope["headers"] = [*others, (b"content-length", str(length).encode())]
+        await self._site(scope, body.receive, answer.take)
+        return answer
+
+    async def _follow(self, scope: Scope, follow: Follow, body: RequestBody, send: Send) -> None:
+        async def may_follow() -> bool:
+            """Asked as the first time. What can't be answered now changes nothing."""
+            answer = _Answer(None)
+            await self._site(scope, _nothing, answer.take)
+            return answer.status not in (401, 403, 404)
+
+        if self._streams[follow.reader] >= self._streams_per_reader:
+            most = (
+                f"{self._streams_per_reader} event streams are open for this key or user, the most at once."
+            )
+            await send_problem(send, Problem(429, "too_many_streams", most, retry_after_seconds=5.0))
+            return
+        self._streams[follow.reader] += 1
+        try:
+            await stream_events(self.hub, follow, body.receive, send, may_follow=may_follow)
+        finally:
+            self._streams[follow.reader] -= 1
+            self._streams += Counter()  # readers without a stream are forgotten
+
+    async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
+        try:
+            with self._waits.of(scope[HOLDER_KEY]):
+                await self._wait_for(scope, answer, body, send)
+        except TooManyInFlight:
+            if scope["method"] != "POST":
+                raise
+            await answer.send_to(send)  # the job is accepted, whatever its client prefers
+
+    async def _wait_for(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
+        assert answer.wait is not None
+        over = asyncio.ensure_future(self.hub.wait_until_over(answer.wait.job_id, answer.wait.seconds))
+        leaves = asyncio.ensure_future(until_disconnect(body.receive))
+        try:
+            await asyncio.wait({over, leaves}, return_when=asyncio.FIRST_COMPLETED)
+            if not over.done():
+                return
+        finally:
+            over.cancel()
+            leaves.cancel()
+        submitted = scope["method"] == "POST"
+        now = await self._ask(scope, answer.wait.job_id)
+        if now.status == 200:
+            if not submitted:
+                answer = now
+            else:
+                answer = answer.finished_by(now) if over.result() else answer.standing_by(now)
+        if submitted:
+            answer.headers.append((b"preference-applied", f"wait={_seconds(scope)}".encode()))
+        await answer.send_to(send)
+
+    async def _ask(self, scope: Scope, job_id: str) -> _Answer:
+        """The job once more, as whoever asked first."""
+        path = scope.get("root_path", "") + job_url(job_id)
+        headers = [header for header in scope["headers"] if header[0].lower() not in _NOT_REPEATED]
+        again: Scope = {
+            **scope,
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+            LATE_ANSWER_KEY: scope["method"] == "POST",
+        }
+        answer = _Answer(None)
+        await self._site(again, _nothing, answer.take)
+        return answer
+
+
+class RepeatedHeader(Problem):
+    """WSGI would join the two values to one that the client never sent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(400, "repeated_header", f"The request has more than one {name} header.")
+
+
+def _refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises RepeatedHeader. A name with an underscore is the same header under WSGI."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in _ONCE:
+            if _ONCE[name] in seen:
+                raise RepeatedHeader(_ONCE[name].decode())
+            seen.add(_ONCE[name])
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What the site answers: passed on as it comes, or held back if it hands the request over.
+
+    to: None holds everything back.
+    """
+
+    to: Send | None
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    content: bytearray = field(default_factory=bytearray)
+    wait: WaitFor | None = None
+    follow: Follow | None = None
+    pulse: bool = False
+
+    @property
+    def is_handed_over(self) -> bool:
+        return self.wait is not None or self.follow is not None or self.pulse
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            named = {name.decode("latin1"): value.decode("latin1") for name, value in message["headers"]}
+            if (text := named.get(WAIT_HEADER)) is not None:
+                self.wait = WaitFor.from_header(text)
+            if (text := named.get(FOLLOW_HEADER)) is not None:
+                self.follow = Follow.from_header(text)
+            self.pulse = PULSE_HEADER in named
+            if self.wait is not None:
+                message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
+            self.headers = list(message["headers"])
+        if self.to is None or self.is_handed_over or self.status == GO_ON:
+            self.content += message.get("body", b"")
+            return
+        await self.to(message)
+
+    def finished_by(self, job: _Answer) -> _Answer:
+        """A submit's answer once its job is over. The result may be megabytes: it is not parsed again."""
+        outcome = (
+            f',"outcome":"{Outcome.FINISHED.value}","position":null,"wait_reason":null,"starts_in":null}}'
+        )
+        content = job.content.rstrip().removesuffix(b"}") + outcome.encode()
+        headers = [header for header in self.headers if header[0] != b"content-length"]
+        headers.append((b"content-length", str(len(content)).encode()))
+        return _Answer(None, 200, headers, content)
+
+    def standing_by(self, job: _Answer) -> _Answer:
+        """A submit's answer while its job is not over: as the job stands now. What was foretold of its start
+        holds as long as nothing happened to it."""
+        told, now = json.loads(self.content), json.loads(job.content)
+        state = JobState(now["status"])
+        if is_final(state):
+            return self.finished_by(job)
+        foretold = ("position", "wait_reason", "starts_in")
+        is_same = (state, now["attempts"]) == (told["status"], told["attempts"])
+        kept = {name: told[name] if is_same else None for name in foretold}
+        said = {**told, **now, **kept, "outcome": told["outcome"] if is_same else outcome_in(state).value}
+        content = json.dumps(said, separators=(",", ":")).encode()
+        headers = [header for header in self.headers if header[0] != b"content-length"]
+        headers.append((b"content-length", str(len(content)).encode()))
+        return _Answer(None, self.status, headers, bytearray(content))
+
+    async def send_to(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": bytes(self.content), "more_body": False})
+
+
+_TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
+_TOO_SLOW = "The body did not arrive in time."
+_NO_ROOM = "The server has no room on its disk for a body of this length. Small requests go on."
+NO_ROOM_SECONDS = 10.0
+_CLOSE = {"Connection": "close"}
+
+
+def _ends_after(body: RequestBody, send: Send) -> Send:
+    """The answer is sent at once, and the exchange ends only when the body was dropped."""
+
+    async def sends(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body", False):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        await body.drop()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return sends
+
+
+async def _say_alive(send: Send) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"status": "alive"}', "more_body": False})
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _ascii(query: bytes) -> bytes:
+    """Raw bytes in a query string, percent-encoded: WSGI takes ASCII only."""
+    return query if query.isascii() else quote_from_bytes(query, safe="!$&'()*+,;=:@/?%-._~").encode()
+
+
+def _seconds(scope: Scope) -> str:
+    prefer = next((v.decode("latin1") for n, v in scope["headers"] if n.lower() == b"prefer"), "")
+    found = PREFER_WAIT.search(prefer)
+    return found[1] if found else "0"

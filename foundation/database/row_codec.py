@@ -1,0 +1,175 @@
+"""Values on their way into columns, and out of them into rows.
+
+What Django's fields say, by a shorter way where that is certain: SQLite takes most values as they are, and
+the way through a field's five methods costs as much as the statement that carries the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, models
+from django.db.models.base import ModelState
+from django.db.models.query import get_related_populators
+from django.db.models.signals import post_init, pre_init
+
+from foundation.json_text import JsonText
+
+_AS_IT_IS: dict[type[Any], type] = {
+    models.AutoField: int,
+    models.BigAutoField: int,
+    models.BigIntegerField: int,
+    models.BooleanField: bool,
+    models.CharField: str,
+    models.FloatField: float,
+    models.PositiveBigIntegerField: int,
+    models.PositiveIntegerField: int,
+    models.PositiveSmallIntegerField: int,
+    models.TextField: str,
+}
+"""By field, the type whose values SQLite takes. PostgreSQL takes texts so; of numbers its driver is told how
+wide they are."""
+
+Convert = Callable[[Any, Any, Any], Any]
+Row = TypeVar("Row", bound=models.Model)
+
+
+def saved(field: Any, value: Any, database: Any) -> Any:
+    """As `field.get_db_prep_save` says it."""
+    kind = type(field)
+    plain = _AS_IT_IS.get(kind)
+    if plain is str and type(value) is str:
+        return value
+    if database.vendor == "sqlite":
+        if value is None or type(value) is plain:
+            return value
+        if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
+            return value.replace(tzinfo=None).isoformat(" ")
+        if kind is models.ForeignKey:
+            return saved(field.target_field, value, database)
+    if type(value) is JsonText:
+        return _json_saved(value, database)
+    return field.get_db_prep_save(value, database)
+
+
+def _json_saved(value: JsonText, database: Any) -> Any:
+    if database.vendor == "sqlite":
+        return value.text
+    return database.Database.types.json.Jsonb(value, dumps=attrgetter("text"))
+
+
+def converter(convert: Convert, database: Any) -> Convert:
+    """What does the same as this one, of a column of this database."""
+    if database.vendor == "sqlite" and convert == database.ops.convert_datetimefield_value:
+        return _moment
+    return convert
+
+
+def _moment(value: Any, _expression: Any, _database: Any) -> datetime | None:
+    """The driver has read those of columns already, and those of expressions not yet."""
+    if value is None:
+        return None
+    naive = datetime.fromisoformat(value) if type(value) is str else value
+    return naive.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+
+
+def builder(rows: models.QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
+    """Makes of a row's columns what the queryset would give."""
+    names = [*rows.query.values_select, *rows.query.annotation_select]
+    match rows._iterable_class.__name__:  # type: ignore[attr-defined]
+        case "ModelIterable":
+            return _rows_builder(rows.model, compiler)
+        case "ValuesIterable":
+            return lambda columns: dict(zip(names, columns, strict=True))
+        case "ValuesListIterable":
+            return tuple
+        case "FlatValuesListIterable":
+            return lambda columns: columns[0]
+        case other:
+            raise TypeError(f"no statement is made of {other}")
+
+
+def _rows_builder(model: type[models.Model], compiler: Any) -> Callable[[list[Any]], Any]:
+    """A row, and those that `select_related` reads with it, as the ORM's own iterator makes them."""
+    own = len(compiler.klass_info["select_fields"])
+    names = [column[0].target.attname for column in compiler.select[:own]]
+    populators: Any = get_related_populators  # its stubs are of a later Django
+    related = populators(compiler.klass_info, compiler.select, DEFAULT_DB_ALIAS)
+    make = _read_row(model, names)
+    if not related:
+        return make
+
+    def build(columns: list[Any]) -> models.Model:
+        row = make(columns[:own])
+        for other in related:
+            other.populate(columns, row)
+        return row
+
+    return build
+
+
+def _read_row(model: type[models.Model], names: Sequence[str]) -> Callable[[Sequence[Any]], models.Model]:
+    """As `model.from_db` makes a row of these columns. What is missing is deferred."""
+    if not _is_plain(model):
+        return lambda columns: model.from_db(DEFAULT_DB_ALIAS, names, columns)
+
+    def make(columns: Sequence[Any]) -> models.Model:
+        row = model.__new__(model)
+        state = row._state = ModelState()
+        state.adding, state.db = False, DEFAULT_DB_ALIAS
+        vars(row).update(zip(names, columns, strict=True))
+        return row
+
+    return make
+
+
+def new_row(model: type[Row], /, **values: Any) -> Row:
+    """As `model(**values)` makes it, whose constructor asks Django about each field. values: by the names of
+    columns (``job_id``, not ``job``). Raises TypeError for a name that is none."""
+    constants, made, fields = _blank(model)
+    row = model.__new__(model)
+    row._state = ModelState()
+    own = vars(row)
+    own.update(constants)
+    for name, make in made:
+        if name not in values:
+            own[name] = make()
+    own.update(values)
+    if len(own) != fields:
+        raise TypeError(f"{model.__name__} has no {', '.join(values.keys() - _names(model))}")
+    return row
+
+
+@cache
+def _blank(
+    model: type[models.Model],
+) -> tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], int]:
+    """Defaults that are always the same, those that are made for each row, and how many names a row has."""
+    if not _is_plain(model):
+        raise TypeError(f"{model.__name__} has its own way to make a row")
+    constants: dict[str, Any] = {}
+    made: list[tuple[str, Callable[[], Any]]] = []
+    for field in model._meta.concrete_fields:
+        if field.has_default() and callable(field.default):
+            made.append((field.attname, field.get_default))
+        else:
+            constants[field.attname] = field.get_default()
+    return constants, tuple(made), len(constants) + len(made) + len(("_state",))
+
+
+def _names(model: type[models.Model]) -> set[str]:
+    return {field.attname for field in model._meta.concrete_fields}
+
+
+def _is_plain(model: type[models.Model]) -> bool:
+    """Whether nobody but Django has a say in how its rows are made."""
+    return (
+        model.__init__ is models.Model.__init__
+        and model.from_db.__func__ is models.Model.from_db.__func__  # type: ignore[attr-defined]
+        and not pre_init.has_listeners(model)
+        and not post_init.has_listeners(model)
+    )

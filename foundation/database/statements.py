@@ -1,0 +1,306 @@
+"""Statements of the hot path: written with the ORM, compiled once per database, then only executed.
+
+Building and compiling a queryset costs ten times what SQLite needs to answer it, and PostgreSQL parses a text
+that holds its values anew each time. Columns, converters and locks stay Django's: a statement here says what
+the same queryset would say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache, partial
+from itertools import repeat
+from operator import attrgetter, is_
+from typing import Any, cast
+
+from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
+from django.db.backends.signals import connection_created
+from django.db.models import AutoField, Expression, Field, Model, QuerySet
+from django.db.models.constants import OnConflict
+from django.db.models.sql import InsertQuery, UpdateQuery
+
+from foundation.database.row_codec import builder, converter, saved
+
+
+class Value(Expression):
+    """Stands in a queryset for a value that comes with each execution."""
+
+    def __init__(self, name: str, field: Field[Any, Any]) -> None:
+        super().__init__(output_field=field)
+        self.name = name
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
+        return "%s", [self]
+
+    def prepared(self, value: Any, database: Any) -> Any:
+        return saved(self.output_field, value, database)
+
+
+def value(model: type[Model], field: str, name: str = "") -> Value:
+    """A place for a value of this field, called `name` (or as the field)."""
+    return Value(name or field, cast("Field[Any, Any]", model._meta.get_field(field)))
+
+
+def summed(rows: QuerySet[Any, Any], /, **sums: Any) -> QuerySet[Any, Any]:
+    """What `aggregate` would answer, as a queryset: one dict."""
+    one: QuerySet[Any, Any] = rows.order_by().annotate(**sums).values(*sums)
+    one.query.group_by = None
+    return one
+
+
+class Read:
+    """rows: makes the queryset, with `Value` where values go; called once per kind of database."""
+
+    def __init__(self, rows: Callable[[], QuerySet[Any, Any]]) -> None:
+        self._rows = rows
+        self._compiled: dict[str, tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]] = {}
+
+    def __call__(self, **values: Any) -> list[Any]:
+        """What the queryset would give: model instances, dicts, tuples or flat values."""
+        database = this_database()
+        compiled = self._compiled.get(database.vendor)
+        if compiled is None:
+            compiled = self._compiled[database.vendor] = self._compile(database)
+        sql, places, converters, build = compiled
+        rows = [list(row) for row in _fetch(database, sql, fill(places, values, database))]
+        for row in rows:
+            for at, expression, convert in converters:
+                row[at] = convert(row[at], expression, database)
+        return [build(row) for row in rows]
+
+    def first(self, **values: Any) -> Any:
+        """The first row, or None."""
+        return next(iter(self(**values)), None)
+
+    def _compile(self, database: Any) -> tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]:
+        rows = self._rows()
+        compiler = rows.query.get_compiler(connection=database)
+        sql, places = _with_constants(database, *compiler.as_sql())
+        converters = [
+            (at, expression, converter(convert, database))
+            for at, (converts, expression) in compiler.get_converters(
+                [column[0] for column in compiler.select[: compiler.col_count]]
+            ).items()
+            for convert in converts
+        ]
+        return sql, places, converters, builder(rows, compiler)
+
+
+class ReadAmong:
+    """A `Read` for some of many, of one field or of several: rows is given for each field as many places as
+    there may be values."""
+
+    def __init__(self, *fields: tuple[type[Model], str], rows: Callable[..., QuerySet[Any, Any]]) -> None:
+        self._fields, self._rows = fields, rows
+        self._reads: dict[int, Read] = {}
+
+    def __call__(self, *among: Sequence[Any], **values: Any) -> list[Any]:
+        """Nothing for nothing; else of each field at least one. Places are made by powers of two: the last
+        value fills what is left."""
+        most = max(map(len, among))
+        if not most:
+            return []
+        size = 1 << (most - 1).bit_length()
+        read = self._reads.get(size)
+        if read is None:
+            read = self._reads[size] = Read(partial(self._of_size, size))
+        for at, some in enumerate(among):
+            filled = [*some, *[some[-1]] * (size - len(some))]
+            values |= {f"{at} {place}": one for place, one in enumerate(filled)}
+        return read(**values)
+
+    def _of_size(self, size: int) -> QuerySet[Any, Any]:
+        return self._rows(
+            *(
+                [value(model, field, f"{at} {place}") for place in range(size)]
+                for at, (model, field) in enumerate(self._fields)
+            )
+        )
+
+
+def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
+    """Whether the row was inserted. A key that the database makes is not read back."""
+    database = this_database()
+    sql, fields = insert_sql(database.vendor, type(row), ignore_conflicts)
+    return bool(execute(database, sql, columns(row, fields, database)))
+
+
+def update(row: Model, fields: Sequence[str]) -> bool:
+    """Writes these fields (no relations) of a row that was read; whether it is still there."""
+    return change(type(row), {name: getattr(row, name) for name in fields}, pk=row.pk)
+
+
+def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
+    """Sets these fields of the row (or rows) whose fields have the values in `of`; whether there was one. In
+    one trip with others (`foundation.database.pipeline`) nobody knows that yet."""
+    database = this_database()
+    sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of))
+    values = {**{f"to {name}": value for name, value in fields.items()}, **of}
+    return bool(execute(database, sql, fill(places, values, database)))
+
+
+_lent = threading.local()
+
+
+def this_database() -> Any:
+    """What was lent to this thread, else its own; itself: each look through Django's proxy costs as much as a
+    value of a statement."""
+    lend = getattr(_lent, "lend", None)
+    return connections[DEFAULT_DB_ALIAS] if lend is None else lend()
+
+
+@contextmanager
+def over(lend: Callable[[], Any]) -> Iterator[None]:
+    """The block's statements of this module go over the connection that this gives for the first of them."""
+    before, _lent.lend = getattr(_lent, "lend", None), lend
+    try:
+        yield
+    finally:
+        _lent.lend = before
+
+
+def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
+    """How many rows it touched."""
+    cursor = _executed(database, sql, values)
+    try:
+        return int(cursor.rowcount)
+    finally:
+        cursor.close()
+
+
+def execute_all(database: Any, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Once for each row."""
+    _executed(database, sql, rows, many=True).close()
+
+
+def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
+    cursor = _executed(database, sql, values)
+    try:
+        with database.wrap_database_errors:  # SQLite looks for a row when it is fetched
+            return list(cursor.fetchall())
+    finally:
+        cursor.close()
+
+
+def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = False) -> Any:
+    """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
+    text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
+    the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
+    not know the text of what the server has prepared. SQLite's is the driver's own as well: Django's
+    looks for the places in the text at each execution."""
+    if database.queries_logged:
+        cursor = asked = database.cursor()
+    else:
+        database.close_if_health_check_failed()
+        if database.connection is None:
+            database.ensure_connection()
+        with database.wrap_database_errors:
+            cursor = database.Database.Cursor(database.connection)
+        asked = database.make_cursor(cursor) if database.execute_wrappers else None
+        if database.vendor == "sqlite":
+            sql = _with_marks(sql)
+    try:
+        if asked is not None:
+            (asked.executemany if many else asked.execute)(sql, values)
+        else:
+            database.validate_no_broken_transaction()
+            with database.wrap_database_errors:
+                (cursor.executemany if many else cursor.execute)(sql, values)
+    except BaseException as error:
+        with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
+            cursor.close()
+        if isinstance(error, NotSupportedError) and not database.in_atomic_block:
+            # a column's type changed under a kept statement; a rollback would make psycopg forget it
+            database.close()
+        raise
+    return cursor
+
+
+@lru_cache(maxsize=4096)
+def _with_marks(sql: str) -> str:
+    """As Django's own cursor of SQLite turns it."""
+    return sql.replace("%%", "\0").replace("%s", "?").replace("\0", "%")
+
+
+def _plan_each_time(connection: Any, **_: Any) -> None:
+    """What PostgreSQL keeps of a statement is its parsed text, never its plan: one made while a table was
+    small reads all of it, and would stay, until the next look of autovacuum, while the table grows."""
+    if connection.vendor == "postgresql" and connection.connection.prepare_threshold is not None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET plan_cache_mode = force_custom_plan")
+
+
+connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
+
+
+def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
+    return [saved(field, getattr(row, field.attname), database) for field in fields]
+
+
+def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
+    """Those of each row, one after the other. A value that all rows have, as in most columns of a batch, is
+    converted once."""
+    by_field: list[Sequence[Any]] = []
+    for field in fields:
+        values = list(map(attrgetter(field.attname), rows))
+        first = values[0]
+        if all(map(is_, values, repeat(first))):
+            by_field.append([saved(field, first, database)] * len(rows))
+        else:
+            by_field.append([saved(field, value, database) for value in values])
+    return [value for row in zip(*by_field, strict=True) for value in row]
+
+
+def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """What is the same at each execution stands in SQLite's text: a value in a place it compares with the
+    conditions of partial indexes, and compiles the statement anew for each that is put there."""
+    if database.vendor != "sqlite":
+        return sql, tuple(places)
+    said = [None if isinstance(place, Value) else _constant(place) for place in places]
+    text = sql.replace("%%", "%%%%") % tuple("%s" if one is None else one.replace("%", "%%") for one in said)
+    return text, tuple(place for place, one in zip(places, said, strict=True) if one is None)
+
+
+def _constant(value: Any) -> str | None:
+    match value:
+        case bool() | int():
+            return str(int(value))
+        case str() if "\0" not in value:
+            quoted = str(value).replace("'", "''")
+            return f"'{quoted}'"
+    return None
+
+
+def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
+    return [
+        place.prepared(values[place.name], database) if isinstance(place, Value) else place
+        for place in places
+    ]
+
+
+@cache
+def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
+    fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
+    options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
+    query = InsertQuery(model, **options)
+    # of no values: those that the model would make up, such as an id, are drawn by nobody
+    query.insert_values(fields, [model(**dict.fromkeys(field.attname for field in fields))])
+    compiler = query.get_compiler(connection=this_database())
+    compiler.returning_fields = None
+    [(sql, _)] = compiler.as_sql()
+    return sql, fields
+
+
+@cache
+def update_sql(
+    vendor: str, model: type[Model], fields: tuple[str, ...], of: tuple[str, ...]
+) -> tuple[str, tuple[Any, ...]]:
+    """As `QuerySet.update` on the rows that `of` finds would say it."""
+    key = model._meta.pk.name
+    found = {name: value(model, key if name == "pk" else name, name) for name in of}
+    query: Any = model._default_manager.filter(**found).query.chain(UpdateQuery)
+    query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
+    sql, places = query.get_compiler(connection=this_database()).as_sql()
+    return sql, tuple(places)

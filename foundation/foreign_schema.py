@@ -1,0 +1,233 @@
+"""JSON Schemas (2020-12) that came from outside, and what they may cost.
+
+Patterns run on a linear-time engine. What a check costs is bounded before it begins: the schema's values with
+every reference followed, times the values of the payload. A check that may cost more, or whose schema refers
+to itself or has an `unevaluated…`, runs in a process that can be killed (`foundation.schema_process`): the
+library holds the GIL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from foundation.canonical_json import canonical_json
+from foundation.foreign_json import Bounds, NotReadable, check_bounds
+
+CHEAP_STEPS = 2_000_000
+"""At about 10 ns each; more are taken elsewhere."""
+_SMALL_PATTERN_BYTES = 32 * 1024
+"""Compiled. A larger one may cost as much as a thousand steps for each character."""
+_PATTERN_BYTES = 10 * 1024 * 1024
+"""Compiled, as the library has it. 64 KiB of schema hold 2,000 such patterns: a minute and 11 GB."""
+_ALL_PATTERNS_BYTES = 128 * 1024 * 1024
+_DEFINITIONS = ("$defs", "definitions")
+_UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
+"""To know what is unevaluated, the library checks the schemas beside it again: twice as much per level."""
+_LONGEST_TEXT = 200
+
+Schema = Mapping[str, Any] | bool
+
+
+class SchemaRefused(ValueError):
+    """The schema can't be used. path: of the place in the schema."""
+
+    def __init__(self, why: str, path: tuple[object, ...] = ()) -> None:
+        super().__init__(why)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first place where a value does not match. path: from the value's root."""
+
+    path: tuple[object, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSchema:
+    """text: canonical. values, patterns: with every reference followed. validator: None where each check runs
+    in another process."""
+
+    text: str
+    values: int
+    patterns: int
+    validator: Draft202012Validator | None
+
+    def steps(self, payload: bytes) -> float:
+        """The most that a check of the payload may take; infinite where nobody can say."""
+        if self.validator is None:
+            return float("inf")
+        values = 1 + sum(map(payload.count, (b",", b"[", b"{")))
+        return self.values * values + self.patterns * len(payload)
+
+    def mismatch(self, payload: Any) -> Mismatch | None:
+        """Checks in this thread."""
+        assert self.validator is not None
+        return first_mismatch(self.validator, payload)
+
+
+class _Known:
+    """By identity: a model's configuration is one object until it is read again."""
+
+    AT_MOST = 256
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Schema, ForeignSchema]] = {}
+
+    def get(self, schema: Schema) -> ForeignSchema:
+        known = self._found.get(id(schema))
+        if known is not None and known[0] is schema:
+            return known[1]
+        found = _compiled(canonical_json(schema), *_limits())
+        if len(self._found) >= self.AT_MOST:
+            self._found = {}
+        self._found[id(schema)] = (schema, found)
+        return found
+
+
+_known = _Known()
+
+
+def compiled(schema: Schema) -> ForeignSchema:
+    """Checked and compiled once per text. Raises SchemaRefused."""
+    return _known.get(schema)
+
+
+def _limits() -> tuple[int, int, int]:
+    limits = settings.DISPATCHER
+    return limits.schema_bytes, limits.schema_depth, limits.schema_values
+
+
+@lru_cache(maxsize=128)
+def _compiled(text: str, most_bytes: int, depth: int, most_values: int) -> ForeignSchema:
+    if len(text.encode()) > most_bytes:
+        raise SchemaRefused(f"A schema may have up to {most_bytes} bytes.")
+    try:
+        check_bounds(text.encode(), Bounds(depth=depth))
+    except NotReadable:
+        raise SchemaRefused(f"A schema may be nested up to {depth} levels deep.") from None
+    size = _Size(json.loads(text), depth, most_values)
+    validator = make_validator(text, pattern_bytes=_most_per_pattern(size.patterns))
+    is_small = not size.is_unbounded and _has_small_patterns(text)
+    return ForeignSchema(text, size.values, size.patterns, validator if is_small else None)
+
+
+def _most_per_pattern(patterns: int) -> int:
+    return min(_PATTERN_BYTES, _ALL_PATTERNS_BYTES // max(patterns, 1))
+
+
+def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft202012Validator:
+    """Raises SchemaRefused."""
+    try:
+        return Draft202012Validator(
+            json.loads(text),
+            retriever=_refuse_to_fetch,
+            pattern_options=RegexOptions(size_limit=pattern_bytes),
+            mask="The value",
+        )
+    except ValidationError as error:
+        path = tuple(error.instance_path)
+        if error.kind.name == "format":
+            raise SchemaRefused(
+                "Not a regular expression of the linear-time engine, which has no look-around and no "
+                "back-references, or too large a one: all patterns of a schema may have "
+                f"{_ALL_PATTERNS_BYTES} bytes, compiled.",
+                path,
+            ) from None
+        raise SchemaRefused(f"Not a JSON Schema (2020-12): {error.message[:_LONGEST_TEXT]}", path) from None
+    except (ValueError, RecursionError) as error:
+        raise SchemaRefused(f"Not a JSON Schema (2020-12): {str(error)[:_LONGEST_TEXT]}") from None
+
+
+def first_mismatch(validator: Draft202012Validator, payload: Any) -> Mismatch | None:
+    """All of them may be a million."""
+    try:
+        validator.validate(payload)
+    except ValidationError as error:
+        return Mismatch(tuple(error.instance_path), error.message[:_LONGEST_TEXT])
+    return None
+
+
+def _has_small_patterns(text: str) -> bool:
+    try:
+        make_validator(text, pattern_bytes=_SMALL_PATTERN_BYTES)
+    except SchemaRefused:
+        return False
+    return True
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    raise ValueError(f"{uri} is outside of the schema")
+
+
+class _Size:
+    """How large a schema is with every reference followed. Raises SchemaRefused."""
+
+    def __init__(self, schema: Any, depth: int, most: int) -> None:
+        self.values = self.patterns = 0
+        self.is_unbounded = False
+        self._depth, self._most = depth, most
+        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+        self._under_way: list[int] = []
+        if isinstance(schema, dict):  # definitions count where they are used
+            self._walk({name: part for name, part in schema.items() if name not in _DEFINITIONS}, 1)
+
+    def _walk(self, item: Any, level: int) -> None:
+        self.values += 1
+        if self.values > self._most:
+            raise SchemaRefused(
+                f"A schema may have up to {self._most} values, counted again wherever a $ref leads to them."
+            )
+        if level > self._depth:
+            raise SchemaRefused(f"A schema may be nested up to {self._depth} levels deep, through its $refs.")
+        if isinstance(item, dict):
+            self._walk_object(item, level)
+        for part in _parts(item):
+            self._walk(part, level + 1)
+
+    def _walk_object(self, item: dict[str, Any], level: int) -> None:
+        self.patterns += isinstance(item.get("pattern"), str)
+        if isinstance(item.get("patternProperties"), dict):
+            self.patterns += len(item["patternProperties"])
+        if any(name in item for name in _UNBOUNDED):
+            self.is_unbounded = True
+        if level > 1 and isinstance(item.get("$id"), str):
+            raise SchemaRefused("Only the schema itself may have an $id.")
+        if isinstance(item.get("$ref"), str):
+            self._follow(item["$ref"], level)
+
+    def _follow(self, reference: str, level: int) -> None:
+        try:
+            if not reference.startswith("#"):
+                raise SchemaRefused(_leads_nowhere(reference))
+            target = self._resolver.lookup(reference).contents
+        except Unresolvable:
+            raise SchemaRefused(_leads_nowhere(reference)) from None
+        if reference in ("#", "#/") or id(target) in self._under_way:
+            self.is_unbounded = True
+            return
+        self._under_way.append(id(target))
+        self._walk(target, level + 1)
+        self._under_way.pop()
+
+
+def _parts(item: Any) -> Iterator[Any]:
+    if isinstance(item, dict):
+        yield from item.values()
+    elif isinstance(item, list):
+        yield from item
+
+
+def _leads_nowhere(reference: str) -> str:
+    return f"$ref {reference[:100]!r} leads nowhere; only references inside the schema are followed."

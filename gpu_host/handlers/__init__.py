@@ -1,0 +1,9 @@
+"""The contract between the dispatcher and a model's own code (docs/model_authors.md).
+
+Standard library only: this is what a GPU process imports, on a node and on a pinned worker alike.
+"""
+
+from gpu_host.handlers.context import RunContext
+from gpu_host.handlers.errors import BadInput, Cancelled, OutOfMemory, TransientGpuError
+
+__all__ = ["BadInput", "Cancelled", "OutOfMemory", "RunContext", "TransientGpuError"]

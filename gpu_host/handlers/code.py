@@ -1,0 +1,147 @@
+"""Finds a model's code by its dotted path and calls it. Importing it may take seconds and gigabytes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from gpu_host.handlers.context import RunContext
+from gpu_host.handlers.declared import Declared, declared_by
+from gpu_host.handlers.errors import ContractError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ModelCode:
+    """A model: a module, a class, or just a function. `load` before `run`; one thread at a time loads and
+    unloads, several may run.
+
+    source: what has `run`. A class is made anew by each load, and its object is the handle unless its `load`
+    returns something.
+    """
+
+    def __init__(self, name: str, source: Any) -> None:
+        self.declared: Declared = declared_by(name, source)
+        self.handle: Any = None
+        self.source = source
+        self._object: Any = None
+        self._run: Callable[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._run is not None
+
+    def load(self) -> None:
+        """Raises whatever its code raises."""
+        self._object = self.source() if inspect.isclass(self.source) else self.source
+        load = None if _is_function(self.source) else getattr(self._object, "load", None)
+        made = load() if load is not None else None
+        self.handle = self._object if made is None and inspect.isclass(self.source) else made
+        self._run = self._object if _is_function(self.source) else self._object.run
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        if self._run is None:
+            raise RuntimeError(f"model {self.name} is not loaded")
+        ctx.model = self.handle
+        return self._run(payload, ctx) if _takes_context(self._run) else self._run(payload)
+
+    def unload(self) -> None:
+        """Forgets the handle whatever its `unload` does, which is also called for what was not loaded here
+        but is held outside. Raises what that raises."""
+        loaded = self.source if self.declared.held_outside else self._object
+        unload = None if _is_function(self.source) else getattr(loaded, "unload", None)
+        try:
+            if unload is not None:
+                unload()
+        finally:
+            self.handle = self._object = self._run = None
+
+
+def find_models(paths: Sequence[str]) -> dict[str, ModelCode]:
+    """By name. A path is ``[NAME=]package.module[:ATTRIBUTE]``. Raises ContractError.
+
+    Without an attribute the module is a model if it has `run`; if it has ``MODELS`` (name → class, function,
+    module or path) it is all of these.
+    """
+    found: dict[str, ModelCode] = {}
+    for path in paths:
+        name, given, dotted = path.rpartition("=")
+        for model in _models_at(dotted, name if given else ""):
+            if model.name in found:
+                raise ContractError(f"two models are named {model.name}")
+            found[model.name] = model
+    if not found:
+        raise ContractError("there is no model")
+    return found
+
+
+def _models_at(path: str, name: str) -> list[ModelCode]:
+    source = import_source(path)
+    if not names_several(source):
+        return [_model(name or _default_name(path, source), source, path)]
+    several = source.MODELS
+    if name:
+        raise ContractError(f"{path} names its models itself (MODELS): leave out {name}=")
+    if not isinstance(several, Mapping) or not several:
+        raise ContractError(f"{path}.MODELS is a mapping of names to models")
+    return [
+        _model(key, import_source(value) if isinstance(value, str) else value, f"{path}.MODELS[{key!r}]")
+        for key, value in several.items()
+    ]
+
+
+def names_several(source: Any) -> bool:
+    return isinstance(source, ModuleType) and getattr(source, "MODELS", None) is not None
+
+
+def import_source(path: str) -> Any:
+    """Raises ContractError with the reason."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name:
+        raise ContractError(f"a model reads package.module or package.module:attribute, not {path!r}")
+    try:
+        module = importlib.import_module(module_name)
+        return getattr(module, attribute) if attribute else module
+    except Exception as error:  # whatever an author's module does when it is imported
+        raise ContractError(f"model {path!r} can't be loaded: {type(error).__name__}: {error}") from error
+
+
+def _model(name: Any, source: Any, path: str) -> ModelCode:
+    if not is_name(name):
+        raise ContractError(f"{path}: {name!r} is not a model's name (letters, digits, . _ -, at most 64)")
+    if not _is_function(source) and not callable(getattr(source, "run", None)):
+        raise ContractError(f"{path} has no function run(payload, ctx)")
+    return ModelCode(name, source)
+
+
+def is_name(name: Any) -> bool:
+    """Whether a model can be called so."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _default_name(path: str, source: Any) -> str:
+    said = getattr(source, "name", None)
+    if isinstance(said, str) and said:
+        return said
+    module, _, attribute = path.partition(":")
+    return module.rpartition(".")[2] if attribute in ("", "run") else attribute.lower()
+
+
+def _is_function(source: Any) -> bool:
+    return callable(source) and not inspect.isclass(source) and not hasattr(source, "run")
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    return True

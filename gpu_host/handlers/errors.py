@@ -1,0 +1,97 @@
+"""What a model's code may raise, and which failure class any exception is. Pure."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from gpus.runners.gpu_error_texts import is_of_gpu_library, is_sticky_fault, tells_out_of_memory
+
+MAX_TEXT = 500
+MAX_TRACEBACK = 3000
+
+
+class BadInput(Exception):
+    """The payload can't be run, now or ever."""
+
+
+class Cancelled(Exception):
+    """The run was cancelled; raised by `RunContext.check`."""
+
+
+class TransientGpuError(Exception):
+    """The GPU failed this run; another GPU, or this one later, may do it."""
+
+
+class OutOfMemory(Exception):
+    """The run needed more memory than there is now."""
+
+
+class LetDown(Exception):
+    """A server that the model asks let its run down. code: of `gpus.errors`. unfinished: the run had begun,
+    and nobody knows how it ended."""
+
+    def __init__(self, text: str, *, code: str, unfinished: bool = False) -> None:
+        super().__init__(text)
+        self.code, self.unfinished = code, unfinished
+
+
+class ContractError(ValueError):
+    """The model's code is not what the contract asks for; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a `LetDown`'s.
+
+    trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
+    unfinished: see `LetDown`.
+    """
+
+    code: str
+    text: str
+    trace: str = ""
+    sticky: bool = False
+    unfinished: bool = False
+
+
+def failure_of(error: BaseException) -> Failure:
+    """By its class (`torch.OutOfMemoryError` by name, since nothing here knows torch); by its text only where
+    a GPU's library wrote that (`gpus.runners.gpu_error_texts`)."""
+    if isinstance(error, Cancelled):
+        return Failure("cancelled", "The run was cancelled.")
+    trace, said = _trace_of(error), _text_of(error)
+    if isinstance(error, BadInput):
+        return Failure("bad_input", said[:MAX_TEXT], trace)
+    if isinstance(error, LetDown):
+        return Failure(error.code, said[:MAX_TEXT], trace, unfinished=error.unfinished)
+    text = f"{type(error).__name__}: {said}"[:MAX_TEXT]
+    if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
+        return Failure("out_of_memory", text, trace)
+    if isinstance(error, TransientGpuError):
+        return Failure("gpu_fault", text, trace)
+    if is_of_gpu_library(error) and tells_out_of_memory(said):
+        return Failure("out_of_memory", text, trace)
+    if is_sticky_fault(error):
+        return Failure("gpu_fault", text, trace, sticky=True)
+    return Failure("run_failed", text, trace)
+
+
+def storable(text: str) -> str:
+    """No database takes a NUL or half a surrogate pair: escaped, so that the error can be told."""
+    return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def _text_of(error: BaseException) -> str:
+    """An author's `__str__` may raise too."""
+    try:
+        return storable(str(error))
+    except BaseException as worse:
+        return f"<its text can't be told: {type(worse).__name__}>"
+
+
+def _trace_of(error: BaseException) -> str:
+    try:
+        return storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
+    except BaseException as worse:
+        return f"<its traceback can't be told: {type(worse).__name__}>"

@@ -1,0 +1,201 @@
+"""``python -m gpu_host.local.child PIPE PATH…``: the process that holds the models, started by its warden.
+
+Its protocol has file descriptors of its own; standard output and error are the models', and go to the
+worker's log. Runs have a thread each, loads and unloads follow the order of their frames. What a handler
+forks does not speak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_host.handlers import RunContext
+from gpu_host.handlers.code import ModelCode, find_models
+from gpu_host.handlers.errors import ContractError, Failure, failure_of
+from gpu_host.local.kernel import run_a_kernel
+from gpu_host.local.output_limiter import Faucet
+from gpu_host.local.wire import Pipe, PipeBroken
+
+
+def main() -> int:
+    pipe_number, *paths = sys.argv[1:]
+    end = socket.socket(fileno=int(pipe_number))
+    end.set_inheritable(False)
+    os.register_at_fork(after_in_child=end.close)  # frames are this process' own to read and to write
+    pipe = Pipe(end)
+    try:
+        models = find_models(paths)
+    except ContractError as error:
+        pipe.send({"said": "broken", "why": str(error)})
+        return 1
+    child = Child(pipe, models)
+    pipe.send(
+        {
+            "said": "ready",
+            "pid": os.getpid(),
+            "models": [model.declared.as_json() for model in models.values()],
+        }
+    )
+    threading.Thread(target=or_die, args=(child.move,), name="loads", daemon=True).start()
+    or_die(child.serve)
+    return 0
+
+
+def or_die(work: Callable[..., None], *arguments: Any) -> None:
+    """A thread that ended unseen would leave its run, or all loads, without an answer: the worker hears of a
+    process that ends at once."""
+    try:
+        work(*arguments)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            sys.stderr.write(f"the model process can't go on: {failure_of(error).trace}\n")
+            sys.stderr.flush()
+        os._exit(1)
+
+
+class Child:
+    def __init__(self, pipe: Pipe, models: Mapping[str, ModelCode]) -> None:
+        self._pipe, self._models = pipe, models
+        self._pid = os.getpid()
+        self._runs: dict[str, RunContext] = {}
+        self._moves: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Until the worker closes the pipe."""
+        while True:
+            try:
+                frame = self._pipe.receive()
+            except PipeBroken:
+                os._exit(0)  # threads of handlers may never end
+            self._take(frame)
+
+    def _take(self, frame: Mapping[str, Any]) -> None:
+        if frame["do"] == "run":
+            ctx = self._context(frame)
+            self._runs[frame["attempt"]] = ctx
+            threading.Thread(target=or_die, args=(self._run, frame, ctx), name="run", daemon=True).start()
+        elif frame["do"] == "cancel":
+            running = self._runs.get(frame["attempt"])
+            if running is not None:
+                running.cancel()
+        else:
+            self._moves.put(frame)
+
+    def _say(self, said: str, **fields: Any) -> None:
+        if os.getpid() != self._pid:  # a fork that came back out of its handler
+            os._exit(0)
+        try:
+            self._pipe.send({"said": said, **fields})
+        except PipeBroken:
+            os._exit(1)
+
+    # -- loads ------------------------------------------------------------------------------------------
+
+    def move(self) -> None:
+        """Loads, unloads and probes, one after the other; never returns."""
+        while True:
+            frame = self._moves.get()
+            if frame["do"] == "load":
+                self._load(self._models[frame["model"]])
+            elif frame["do"] == "unload":
+                self._unload(self._models[frame["model"]])
+            elif frame["do"] == "probe":
+                self._say("probed", why=run_a_kernel() if frame["gpu"] else "")
+
+    def _load(self, model: ModelCode) -> None:
+        began = time.monotonic()
+        failure: Failure | None = None
+        try:
+            if not model.is_loaded:
+                model.load()
+        except BaseException as error:
+            failure = failure_of(error)
+        if failure is not None:  # outside: the traceback holds what was half loaded
+            self._forget(model)
+        seconds = time.monotonic() - began
+        self._say(
+            "loaded", model=model.name, seconds=seconds, failure=None if failure is None else asdict(failure)
+        )
+
+    def _unload(self, model: ModelCode) -> None:
+        self._forget(model)
+        self._say("unloaded", model=model.name)
+
+    def _forget(self, model: ModelCode) -> None:
+        for step in (model.unload, give_back_memory):
+            try:
+                step()
+            except BaseException as error:
+                sys.stderr.write(f"unload of {model.name}: {failure_of(error).trace}\n")
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def _context(self, frame: Mapping[str, Any]) -> RunContext:
+        attempt, faucet = frame["attempt"], Faucet()
+
+        def tell(kind: str, value: Any) -> None:
+            for let_kind, let_value in faucet.let(kind, value, time.monotonic()):
+                self._say("heard", attempt=attempt, kind=let_kind, value=let_value)
+
+        return RunContext(
+            model_name=frame["model"],
+            job_id=frame["job"],
+            attempt_id=attempt,
+            output_dir=Path(frame["output_dir"]),
+            tell=tell,
+        )
+
+    def _run(self, frame: Mapping[str, Any], ctx: RunContext) -> None:
+        result, failure = None, None
+        try:
+            ctx.check()
+            result = self._models[frame["model"]].run(frame["payload"], ctx)
+        except BaseException as error:  # also SystemExit: a handler must not end the process by it
+            failure = failure_of(error)
+        ctx.model = None  # who keeps the context must not keep the model
+        failure = failure or _too_large(result, frame["max_result_bytes"])
+        result = None if failure is not None else result
+        ended = {"attempt": frame["attempt"], "failure": None if failure is None else asdict(failure)}
+        del self._runs[frame["attempt"]]
+        try:
+            self._say("ended", **ended, result=result)
+        except Exception as error:  # also what objects of an author's do when they are written
+            bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
+            self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
+
+
+def _too_large(result: Any, most: int) -> Failure | None:
+    """A worker reads no frame that is larger than a result may be."""
+    try:
+        size = len(json.dumps(result, separators=(",", ":"), allow_nan=False))
+    except BaseException:  # no JSON: `_run` says so
+        return None
+    return Failure("run_failed", f"The result has {size} bytes, {most} at most.") if size > most else None
+
+
+def give_back_memory() -> None:
+    """What nobody refers to any more goes back to the GPU and to the system."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # not glibc
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

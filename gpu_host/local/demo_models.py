@@ -1,0 +1,44 @@
+"""What `manage.py up --local` holds: two small models to try a pinned worker with, on any machine."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from gpu_host.handlers import BadInput, RunContext
+
+
+class Shout:
+    """``{"text": …}`` in capitals, a word at a time."""
+
+    vram_mb = 16
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        text = payload.get("text") if isinstance(payload, dict) else None
+        if not isinstance(text, str):
+            raise BadInput("text is a string")
+        words = text.upper().split()
+        for number, word in enumerate(words):
+            ctx.check()
+            ctx.partial(word)
+            ctx.report((number + 1) / len(words))
+        return {"text": " ".join(words)}
+
+
+class Digest:
+    """The SHA-256 of ``{"text": …}``, so many ``rounds`` deep; its table stands for weights."""
+
+    vram_mb = 64
+
+    def load(self) -> bytes:
+        return bytes(range(256)) * 4096 * 32
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        digest = str(payload.get("text", "") if isinstance(payload, dict) else payload).encode()
+        for _ in range(int(payload.get("rounds", 1)) if isinstance(payload, dict) else 1):
+            ctx.check()
+            digest = hashlib.sha256(digest + ctx.model[:64]).digest()
+        return {"sha256": digest.hex()}
+
+
+MODELS = {"shout": Shout, "digest": Digest}

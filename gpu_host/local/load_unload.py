@@ -1,0 +1,166 @@
+"""What changes a model process: one of these at a time, and without the lock of the GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from gpu_host.handlers.errors import Failure, storable
+from gpu_host.local.frames import read_why
+from gpu_host.local.loaded_models import Shelf
+from gpu_host.local.orders import Order, Verdicts, error_of, let_go
+from gpu_host.local.process_owner import CannotStart, Holder, Overdue, ProcessGone
+from gpus.errors import GpuBusy, GpuError, RunTimedOut
+
+NOT_STARTED_REST_SECONDS = 30.0
+KERNEL_LIMIT_SECONDS = 30.0
+
+
+class DoesNotCompute(GpuBusy):
+    """A new process could not run a small kernel either: it is the GPU."""
+
+
+class Moves:
+    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs. death:
+    what it costs to have been in a process that died."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        shelf: Shelf,
+        lock: threading.Condition,
+        *,
+        busy: Callable[[], bool],
+        is_gpu: bool,
+        end_process: Callable[[Verdicts], None],
+        death: Callable[[Order, str], GpuError],
+        happened: Callable[..., None],
+    ) -> None:
+        self._holder, self._shelf, self._lock = holder, shelf, lock
+        self._busy, self._end_process, self._happened = busy, end_process, happened
+        self._death, self._is_gpu = death, is_gpu
+
+    def spawn(self) -> None:
+        if self._holder.is_ending:
+            raise _not_started("The model process before this one was killed and is not gone yet.")
+        try:
+            self._holder.spawn()
+            why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's
+            self._shelf.begin()
+        except (ProcessGone, Overdue) as error:
+            self._holder.end()
+            raise _not_started(f"The model process does not start: {error}") from error
+        except OSError as error:  # no memory for a process, or a device that can't be read
+            self._holder.end()
+            raise _not_started(f"The model process can't be started: {error}") from error
+        except CannotStart as error:
+            raise _not_started(f"The models can't be imported: {error}") from error
+        if why:
+            self._holder.end()
+            why = f"The GPU does not compute, in a new process: {why}"
+            raise DoesNotCompute(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
+        self._happened("model_process_started", session=self._holder.session)
+
+    def prove(self) -> str:
+        """Whether a small kernel runs here: in this process, or, if not, in a new one. Empty: it does."""
+        why = "there was none"
+        if self._holder.process is not None:
+            try:
+                why = self._run_a_kernel()
+            except ProcessGone as error:
+                why = str(error)
+        if not why:
+            return ""
+        self._shelf.tainted = f"a small kernel could not run: {why}"
+        try:
+            self.replace()
+        except GpuBusy as error:
+            return error.message
+        return ""
+
+    def _run_a_kernel(self) -> str:
+        """Empty: it works, or there is no GPU. Raises ProcessGone."""
+        if not self._is_gpu:
+            return ""
+        try:
+            return read_why(
+                self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS).get("why")
+            )
+        except Overdue:
+            return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
+
+    def replace(self) -> None:
+        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
+        self.end(Verdicts(others=let_go("Its process was replaced.")))
+        self.spawn()
+
+    def end(self, verdicts: Verdicts) -> None:
+        """The process, and what it would leave behind."""
+        self._shelf.leave()
+        self._end_process(verdicts)
+
+    def leave(self) -> None:
+        """Nothing of ours stays. Where the process ended otherwise, one that loads nothing unloads what it
+        did not hold itself. That is tried once: what can't be reached so is left to the next one."""
+        try:
+            if self._holder.process is None:
+                self._holder.spawn()
+            self.end(Verdicts())
+        except (CannotStart, ProcessGone, Overdue, OSError) as error:
+            self._happened("not_unloaded", why=str(error))
+            self._end_process(Verdicts())
+        finally:
+            self._shelf.outlived = False
+
+    def unload(self, models: Sequence[str]) -> None:
+        try:
+            self._shelf.unload(models)
+        except (ProcessGone, Overdue) as error:
+            self._shelf.tainted = str(error)
+        with self._lock:
+            must_replace = bool(self._shelf.tainted) and not self._busy()
+        if must_replace:
+            self.replace()
+
+    def load(self, order: Order, evict: Sequence[str]) -> None:
+        """Raises the GpuError that a failed load is for the run that asked for it."""
+        model = order.model
+        if evict:
+            self.unload(evict)
+            if self._shelf.tainted:
+                return  # the runs that hold the old process end first
+        try:
+            failure = self._shelf.load(model)
+            if failure is not None and failure.code == "out_of_memory":
+                failure = self.load_alone(model, failure)
+        except ProcessGone as error:
+            if error.ours:
+                raise let_go("The process was ended while it loaded the model.") from error
+            raise self._death(order, f"while it loaded {model}: {error}") from error
+        except Overdue as error:
+            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
+            self._end_process(Verdicts(others=bystanders))
+            late = RunTimedOut(f"{model} was not loaded in time: {error}")
+            late.suspect, late.process_died = False, True
+            raise late from error
+        except OSError as error:
+            raise GpuBusy(f"The device can't be read: {error}") from error
+        if failure is None:
+            return
+        if failure.sticky:
+            self._shelf.tainted = failure.text
+        raise error_of(failure)
+
+    def load_alone(self, model: str, failure: Failure) -> Failure | None:
+        """What it declared was too little: once more, without those that nobody uses now."""
+        with self._lock:
+            idle = [one.name for one in self._shelf.warm.values() if not one.running]
+        if not idle:
+            return failure
+        self.unload(idle)
+        return failure if self._shelf.tainted else self._shelf.load(model)
+
+
+def _not_started(why: str) -> GpuBusy:
+    """No job's fault: it goes back to its place, and the server rests."""
+    return GpuBusy(storable(why), retry_after_seconds=NOT_STARTED_REST_SECONDS)

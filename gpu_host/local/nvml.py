@@ -1,0 +1,217 @@
+"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface.
+
+`FakeNvml` in the tests has the same functions as the library that is used here; a test holds both to its
+signatures.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gpu_host.local.driver_thread import DriverThread, Unanswered
+from gpu_host.local.memory import MIB
+from gpu_host.local.xids import XidEvents
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0
+START_SECONDS = 60.0
+"""A driver that nobody used before sets up every card first."""
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+}
+
+
+class NvmlError(OSError):
+    """The driver does not answer, or the device is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """MiB, percent, °C, watts; None where the card does not tell. processes: MiB by pid (None: it does not
+    tell). ecc_errors: uncorrected since the driver was loaded. xids: how often each came since the first
+    reading. Of a MIG instance, what only its card tells is the card's (all but memory and utilisation)."""
+
+    total_mb: float
+    used_mb: float
+    utilisation: float | None = None
+    temperature: float | None = None
+    power: float | None = None
+    ecc_errors: int | None = None
+    throttled: tuple[str, ...] = ()
+    processes: dict[int, float | None] = field(default_factory=dict)
+    xids: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """device: of a card or a MIG instance. card: of its card, the same but for an instance."""
+
+    device: Any
+    card: Any
+    events: XidEvents
+
+
+class Nvml:
+    """One per process; from any thread. library: `pynvml`, or a fake of it. Raises NvmlError, also when the
+    driver did not answer in time."""
+
+    def __init__(
+        self,
+        library: Any = None,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self._answer_seconds, self._start_seconds = answer_seconds, start_seconds
+        self._driver = DriverThread("nvml")
+        self._known: dict[str, _Handles] = {}
+        self._xids: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        try:
+            self._nv: Any = library or importlib.import_module("pynvml")
+            self._driver.ask(self._nv.nvmlInit, start_seconds)
+        except Exception as error:  # no library, no driver, no permission: all of it is "no GPU here"
+            raise NvmlError(f"no NVIDIA driver: {error}") from error
+
+    def uuids(self) -> list[str]:
+        """GPUs by index, then their MIG instances. A card that can't be asked keeps its index: its place is
+        empty."""
+
+        def ask() -> list[str]:
+            cards = list(self._cards())
+            found = ["" if card is None else self._uuid_of(card) for card in cards]
+            parts = [part for card in cards if card is not None for part in self._parts(card)]
+            return found + [uuid for uuid in map(self._uuid_of, parts) if uuid]
+
+        return self._asked(ask, self._start_seconds)
+
+    def knows(self, uuid: str) -> bool:
+        """By its whole UUID, of a card or a MIG instance: others need not answer."""
+
+        def ask() -> bool:
+            try:
+                self._find(uuid)
+            except self._nv.NVMLError:
+                return False
+            return True
+
+        return self._asked(ask, self._start_seconds)
+
+    def name(self, uuid: str) -> str:
+        return self._asked(
+            lambda: _text(self._nv.nvmlDeviceGetName(self._find(uuid).device)), self._start_seconds
+        )
+
+    def read(self, uuid: str) -> GpuReading:
+        return self._asked(lambda: self._read(uuid), self._answer_seconds)
+
+    # -- in the driver's thread -----------------------------------------------------------------------
+
+    def _read(self, uuid: str) -> GpuReading:
+        nv = self._nv
+        try:
+            known = self._find(uuid)
+            known.events.look()
+            memory = nv.nvmlDeviceGetMemoryInfo(known.device)
+        except nv.NVMLError as error:
+            self._forget(uuid)  # when it answers again, it may have been reset
+            raise NvmlError(f"{uuid}: {error}") from error
+        both = (known.device, known.card)
+        utilisation = self._ask(nv.nvmlDeviceGetUtilizationRates, known.device)
+        power = self._first(nv.nvmlDeviceGetPowerUsage, both)
+        throttled = self._first(nv.nvmlDeviceGetCurrentClocksThrottleReasons, both) or 0
+        processes = self._ask(nv.nvmlDeviceGetComputeRunningProcesses, known.device) or []
+        return GpuReading(
+            total_mb=memory.total / MIB,
+            used_mb=memory.used / MIB,
+            utilisation=None if utilisation is None else float(utilisation.gpu),
+            temperature=self._first(nv.nvmlDeviceGetTemperature, both, nv.NVML_TEMPERATURE_GPU),
+            power=None if power is None else power / 1000,
+            ecc_errors=self._first(
+                nv.nvmlDeviceGetTotalEccErrors,
+                both,
+                nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nv.NVML_VOLATILE_ECC,
+            ),
+            throttled=tuple(word for bit, word in THROTTLES.items() if throttled & bit),
+            processes={
+                one.pid: None if one.usedGpuMemory is None else one.usedGpuMemory / MIB for one in processes
+            },
+            xids=dict(self._xids[uuid]),
+        )
+
+    def _find(self, uuid: str) -> _Handles:
+        """Looked for once: a search by UUID may fail where any card of the machine is lost."""
+        known = self._known.get(uuid)
+        if known is None:
+            device = self._search(uuid)
+            card = self._ask(self._nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
+            instance = None if card is None else self._ask(self._nv.nvmlDeviceGetGpuInstanceId, device)
+            card = device if card is None else card
+            events = XidEvents(self._nv, card, instance, self._xids[uuid])
+            known = self._known[uuid] = _Handles(device, card, events)
+        return known
+
+    def _forget(self, uuid: str) -> None:
+        known = self._known.pop(uuid, None)
+        if known is not None:
+            known.events.close()
+
+    def _search(self, uuid: str) -> Any:
+        try:
+            return self._nv.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nv.NVMLError:
+            for card in self._cards():
+                for one in () if card is None else (card, *self._parts(card)):
+                    if self._uuid_of(one) == uuid:
+                        return one
+            raise
+
+    def _cards(self) -> Iterator[Any]:
+        """By index; None for one that can't be asked, or is not ours to ask."""
+        for index in range(self._nv.nvmlDeviceGetCount()):
+            yield self._ask(self._nv.nvmlDeviceGetHandleByIndex, index)
+
+    def _parts(self, card: Any) -> list[Any]:
+        """MIG instances; none where the card knows no such thing."""
+        nv = self._nv
+        count = self._ask(nv.nvmlDeviceGetMaxMigDeviceCount, card) or 0
+        found = [self._ask(nv.nvmlDeviceGetMigDeviceHandleByIndex, card, index) for index in range(count)]
+        return [part for part in found if part is not None]
+
+    def _uuid_of(self, handle: Any) -> str:
+        return _text(self._ask(self._nv.nvmlDeviceGetUUID, handle) or "")
+
+    def _first(self, function: Any, handles: tuple[Any, ...], *arguments: Any) -> Any:
+        """What the first of them tells that does."""
+        for handle in handles:
+            told = self._ask(function, handle, *arguments)
+            if told is not None:
+                return told
+        return None
+
+    def _ask(self, function: Any, *arguments: Any) -> Any:
+        """None: this card does not tell."""
+        try:
+            return function(*arguments)
+        except self._nv.NVMLError:
+            return None
+
+    def _asked(self, question: Callable[[], T], seconds: float) -> T:
+        try:
+            return self._driver.ask(question, seconds)
+        except Unanswered as error:
+            raise NvmlError(str(error)) from error
+        except self._nv.NVMLError as error:
+            raise NvmlError(str(error)) from error
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,197 @@
+"""Holds one model process at a time: spawns it, asks it, hears it, ends it. The next one takes its place."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpu_host.handlers.declared import Declared
+from gpu_host.local.confinement import DEFAULT, Confinement
+from gpu_host.local.frames import ANSWERS, RUN_FRAMES, BadFrame, read_models, read_why
+from gpu_host.local.process import ModelProcess
+from gpu_host.local.wire import MAX_FRAME_BYTES, Frame
+
+Telling = Callable[[], None] | None
+SPAWN_SECONDS = 300.0
+"""Importing the models' modules may load gigabytes of libraries from a slow disk."""
+
+
+_SLICE_SECONDS = 0.5
+
+
+def never() -> bool:
+    return False
+
+
+STUCK_SECONDS = 10.0
+
+
+class ProcessGone(Exception):
+    """The process ended. The message says why. ours: it was ended by `Holder.end`."""
+
+    def __init__(self, why: str, *, ours: bool = False) -> None:
+        super().__init__(why)
+        self.ours = ours
+
+
+class Overdue(Exception):
+    """The process did not answer in time."""
+
+
+class GivenUp(Exception):
+    """Whoever moves does not want it any more."""
+
+
+class CannotStart(Exception):
+    """The models' code can't be imported, or breaks the contract."""
+
+
+class Holder:
+    """lock: of all state here and in whoever uses it; notified at every change.
+
+    hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
+    What they return is called without it: others who are told may be slow.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        lock: threading.Condition,
+        hear: Callable[[Frame], Telling],
+        gone: Callable[[str], Telling],
+        output: Callable[[str], None],
+        environment: Mapping[str, str],
+        confinement: Confinement = DEFAULT,
+        most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
+    ) -> None:
+        self.process: ModelProcess | None = None
+        self.models: dict[str, Declared] = {}
+        self.spawned = 0
+        self._paths, self._lock, self._environment = paths, lock, environment
+        self._confinement, self._most_bytes = confinement, most_bytes
+        self._hear_run, self._tell_gone, self._output = hear, gone, output
+        self.give_up: Callable[[], bool] = never
+        """Asked with the lock held while an answer is awaited: whether to wait no longer."""
+        self._answers: dict[str, Frame] = {}
+        self._broken = ""
+        self._last_words = "it was never started"
+        self._ended = 0
+        self._end_by = math.inf
+
+    @property
+    def session(self) -> int | None:
+        process = self.process  # asked without the lock
+        return None if process is None else process.session
+
+    @property
+    def is_ending(self) -> bool:
+        """It was killed and is not gone yet: nothing begins in it, and nothing takes its place."""
+        return self.process is not None and self._ended == self.spawned
+
+    @property
+    def is_stuck(self) -> bool:
+        """It should be gone by now. A process that hangs in the driver can't be killed."""
+        return self.is_ending and time.monotonic() >= self._end_by
+
+    def spawn(self) -> None:
+        """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
+        with self._lock:
+            self._answers.clear()
+            self._broken = ""
+            self.spawned += 1
+            number = self.spawned
+            self.process = ModelProcess(
+                self._paths,
+                hear=lambda frame: self._hear(number, frame),
+                gone=lambda why: self._gone(number, why),
+                output=self._output,
+                environment=self._environment,
+                confinement=self._confinement,
+                most_bytes=self._most_bytes,
+            )
+        ready = self._await("ready", SPAWN_SECONDS)
+        try:
+            models = read_models(ready.get("models"))
+        except BadFrame as error:
+            self.end()
+            raise CannotStart(f"its process does not say which they are: {error}") from error
+        with self._lock:
+            self.models = models
+
+    def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
+        """Without the lock; one question at a time. Raises ProcessGone, Overdue, GivenUp."""
+        with self._lock:
+            process = self.process
+            self._answers.pop(said, None)
+        if process is None:
+            raise ProcessGone("it was ended before", ours=True)
+        process.send(frame)
+        return self._await(said, seconds)
+
+    def end(self, only: ModelProcess | None = None) -> None:
+        """Without the lock; returns once it and all that it started are gone and `gone` was told, or after
+        `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if it is another by now."""
+        with self._lock:
+            process = self.process
+            if process is None or (only is not None and only is not process):
+                return
+            self._ended = self.spawned
+            self._end_by = min(self._end_by, time.monotonic() + STUCK_SECONDS)
+        process.kill()
+        with self._lock:
+            self._lock.wait_for(lambda: self.process is not process, timeout=STUCK_SECONDS)
+
+    def heed(self) -> None:
+        """Without the lock. Raises GivenUp."""
+        with self._lock:
+            if self.give_up():
+                raise GivenUp
+
+    def _await(self, said: str, seconds: float) -> Frame:
+        until = time.monotonic() + seconds
+        with self._lock:
+            while said not in self._answers:
+                if self.process is None:
+                    if self._broken:
+                        raise CannotStart(self._broken)
+                    raise ProcessGone(self._last_words, ours=self._ended == self.spawned)
+                if self.give_up():
+                    raise GivenUp
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise Overdue(f"the model process did not say {said!r} in {seconds:.0f} s")
+                self._lock.wait(min(left, _SLICE_SECONDS))
+            return self._answers.pop(said)
+
+    def _hear(self, number: int, frame: Frame) -> None:
+        tell: Telling = None
+        with self._lock:
+            if number != self.spawned:
+                return
+            said: Any = frame.get("said")
+            if isinstance(said, str) and said in RUN_FRAMES:
+                tell = self._hear_run(frame)
+            elif said == "broken":
+                self._broken = read_why(frame.get("why"))
+            elif isinstance(said, str) and said in ANSWERS:
+                self._answers[said] = frame
+            else:
+                raise BadFrame("a frame of no kind")
+            self._lock.notify_all()
+        if tell is not None:
+            tell()
+
+    def _gone(self, number: int, why: str) -> None:
+        with self._lock:
+            if number != self.spawned:
+                return
+            self.process, self._end_by = None, math.inf
+            self._last_words = why
+            tell = self._tell_gone(why)
+            self._lock.notify_all()
+        if tell is not None:
+            tell()

@@ -1,0 +1,138 @@
+"""The runs in a model process: begun, heard of, ended. All of it with the lock of the GPU held."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gpu_host.local.frames import read_failure, read_heard, read_why
+from gpu_host.local.loaded_models import Shelf
+from gpu_host.local.orders import Order, Run, Verdicts, error_of, let_go
+from gpu_host.local.process_owner import Telling
+from gpu_host.local.suspects import Suspects
+from gpu_host.local.wire import Frame
+from gpus.errors import GpuError, ProcessDied
+
+SPARE_BYTES = 1024 * 1024
+"""Of a frame, beside the result in it."""
+
+
+class Running:
+    """running: by attempt. now: the same, to be read without the lock."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        lock: threading.Condition,
+        *,
+        hear: Callable[[Order, str, Any], None],
+        happened: Callable[..., None],
+    ) -> None:
+        self.running: dict[str, Run] = {}
+        self.now: tuple[Order, ...] = ()
+        self.suspects = Suspects()
+        self.loading: Order | None = None
+        """Whose model is being loaded: it may be its code that ends the process."""
+        self._in_company: set[str] = set()
+        """The jobs of the last process that died by itself, if there were several."""
+        self._verdicts: Verdicts | None = None
+        """What the end of the process means for its runs, while it is being ended."""
+        self._shelf, self._lock, self._hear, self._happened = shelf, lock, hear, happened
+
+    def begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
+        now = time.monotonic()
+        run = Run(order, send, began=now, last_sign=now)
+        self.running[order.attempt] = run
+        self._publish()
+        self._shelf.take_place(order.model)
+        return run
+
+    def heard(self, frame: Frame) -> Telling:
+        attempt = frame.get("attempt")
+        run = self.running.get(attempt) if isinstance(attempt, str) else None
+        if run is None:
+            return None
+        now = run.last_sign = time.monotonic()
+        if frame["said"] == "heard":
+            return self._heard(run, frame, now)
+        failure = read_failure(frame.get("failure"))
+        if failure is None:
+            self.end(run, result=frame.get("result"))
+            return None
+        if failure.sticky:
+            self._shelf.tainted = read_why(failure.text)
+        self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
+        return None
+
+    def _heard(self, run: Run, frame: Frame, now: float) -> Telling:
+        heard = read_heard(frame.get("kind"), frame.get("value"))
+        if heard is None:
+            return None
+        if heard[0] == "progress":
+            run.progress = heard[1]
+        let = run.faucet.let(*heard, now)
+
+        def tell() -> None:
+            for kind, value in let:
+                self._hear(run.order, kind, value)
+
+        return tell if let else None
+
+    def expect_end(self, verdicts: Verdicts) -> None:
+        """The process is being ended. Several may want that at once, each for its reason."""
+        self._verdicts = verdicts if self._verdicts is None else self._verdicts.joined(verdicts)
+
+    def gone(self, why: str) -> Telling:
+        verdicts, self._verdicts = self._verdicts, None
+        self._shelf.clear()
+        there = [run.order for run in self.running.values()]
+        there += [self.loading] if self.loading is not None else []
+        if verdicts is None:
+            self._in_company = {order.job for order in there} if len(there) > 1 else set()
+            for job in self._in_company:
+                self.suspects.add(job)
+        for run in list(self.running.values()):
+            if verdicts is None:
+                error = self.death(run.order, why)
+            else:
+                error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
+            error.unfinished = True
+            self.end(run, error=error)
+        return (
+            partial(self._happened, "model_process_died", why=why, runs=len(there))
+            if verdicts is None
+            else None
+        )
+
+    def death(self, order: Order, why: str) -> GpuError:
+        """What it costs to have been in a process that ended by itself: a death for who was alone."""
+        if order.job in self._in_company:
+            return let_go(
+                f"The model's process died with several runs in it ({why}): this one runs alone next."
+            )
+        return ProcessDied(f"The model's process died: {why}")
+
+    @property
+    def most_bytes(self) -> int:
+        """Of one frame; read without the lock."""
+        return SPARE_BYTES + max((order.max_result_bytes for order in self.now), default=0)
+
+    @property
+    def is_alone(self) -> bool:
+        """A suspect runs: nobody may join it."""
+        return any(run.order.job in self.suspects for run in self.running.values())
+
+    def end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
+        run.end(result=result, error=error)
+        if error is None or (error.counts and not error.process_died):
+            self.suspects.clear(run.order.job)
+        self.running.pop(run.order.attempt, None)
+        self._publish()
+        self._shelf.leave_place(run.order.model, alone=not self.running)
+        self._lock.notify_all()
+
+    def _publish(self) -> None:
+        self.now = tuple(run.order for run in self.running.values())

@@ -1,0 +1,67 @@
+"""What a pinned worker measures every few seconds: its GPU, if there is one, and the machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_host.local.nvml import GpuReading
+
+Reading = dict[str, Any]
+
+
+class MachineMeter:
+    """CPU between two readings, memory now. Linux; elsewhere it says nothing."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._before = self._ticks()
+
+    def read(self) -> Reading:
+        now, before = self._ticks(), self._before
+        self._before = now
+        reading: Reading = {"cpus": os.cpu_count() or 1}
+        if now is not None and before is not None and now[1] > before[1]:
+            reading["cpu_percent"] = round(100.0 * (now[0] - before[0]) / (now[1] - before[1]), 1)
+        try:
+            lines = (self._proc / "meminfo").read_text().splitlines()
+        except OSError:
+            return reading
+        facts = {
+            name: int(rest.split()[0]) // 1024 for name, _, rest in (line.partition(":") for line in lines)
+        }
+        used = facts["MemTotal"] - facts["MemAvailable"]
+        return reading | {"ram_total_mb": facts["MemTotal"], "ram_used_mb": used}
+
+    def _ticks(self) -> tuple[int, int] | None:
+        """Busy and all, since the machine started."""
+        try:
+            numbers = [int(part) for part in (self._proc / "stat").read_text().split("\n")[0].split()[1:9]]
+        except (OSError, ValueError):
+            return None
+        return sum(numbers) - numbers[3] - numbers[4], sum(numbers)
+
+
+def measure(
+    machine: MachineMeter,
+    gpu: Callable[[], GpuReading] | None,
+    *,
+    warm: list[str],
+    ram_mb: float,
+    now: Callable[[], float] = time.time,
+) -> Reading:
+    """JSON values. gpu: None without one; where it can't be read, `gpu_error` says why."""
+    found: Reading = {"at": round(now(), 1), "warm": warm, "models_ram_mb": round(ram_mb), **machine.read()}
+    if gpu is None:
+        return found
+    try:
+        reading = asdict(gpu())
+    except OSError as error:
+        return found | {"gpu_error": str(error)}
+    for counted in ("processes", "xids"):  # keys of JSON are texts
+        reading[counted] = {str(key): value for key, value in reading[counted].items()}
+    return found | {"gpu": reading}

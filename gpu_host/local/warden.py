@@ -1,0 +1,114 @@
+"""The parent of a model process: whatever that started ends with it, and with the worker.
+
+A worker killed by SIGKILL can't clean up, PR_SET_PDEATHSIG reaches a child but not what the child forked, and
+a process that called setsid is in no group that could be killed. So a few kilobytes of process stand between
+the two: they hold a lifeline from the worker, are the subreaper (Linux) of all descendants, and load no
+model. They keep the worker's user; the model process may have another, and is confined.
+
+A script of its own (``python -I -S warden.py PIPE LIFELINE CONFINEMENT COMMAND…``): as root it must import
+nothing from where models are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+SIGNALLED = 128
+"""An exit status above this means: ended by the signal of that number less this."""
+
+
+def main() -> NoReturn:
+    """Forks: the child becomes the model process and dies with this one."""
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from gpu_host.local.confinement import Confinement, hide_process
+
+    pipe, lifeline, text, *command = sys.argv[1:]
+    confinement = Confinement.from_text(text)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(int(lifeline))
+            confinement.enter()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which would clear it
+            if os.getppid() == parent:  # else it ended in between
+                os.execv(command[0], command)
+        except BaseException as error:
+            sys.stderr.write(f"the model process can't be started: {error}\n")
+            sys.stderr.flush()
+        os._exit(1)
+    os.close(int(pipe))
+    hide_process()
+    _watch(pid, int(lifeline))
+
+
+def _watch(pid: int, lifeline: int) -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # only the worker's end ends it
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    # model code of the same user can stop this process: then the worker's end wakes it
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    ended, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    status = _reap(pid)
+    while status is None:
+        ready, _, _ = select.select([lifeline, ended], [], [])
+        if lifeline in ready:
+            break
+        os.read(ended, 4096)
+        status = _reap(pid)
+    _kill_descendants()
+    os._exit(SIGNALLED + signal.SIGKILL if status is None else status)
+
+
+def _reap(pid: int) -> int | None:
+    """The model process' exit status, once it ended; others that ended are forgotten on the way."""
+    while True:
+        try:
+            found, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if found == 0:
+            return None
+        if found == pid:
+            return SIGNALLED + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _kill_descendants() -> None:
+    """Orphans of what is killed become children of this process, so it goes on until it has none."""
+    while True:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    try:
+        tasks = Path("/proc/self/task").iterdir()
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:  # no such file there: all that is left is the group, and this process is of it
+        os.killpg(0, signal.SIGKILL)
+        return []
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The reference GPU server: serves Python functions over the protocol of docs/gpu_protocol.md.
+
+node = Node(NodeConfig(handler="package.module:run", slots=2, port=9001))
+node.start()
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from gpu_host.local.output import make_own_folder, remove_old
+from gpu_host.node.admission import Desk
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.faults import FaultPlan
+from gpu_host.node.handlers import Handler, load_handlers
+from gpu_host.node.http_server import HttpServer
+from gpu_host.node.routes import Routes
+from gpu_host.node.runs import RunLog, Tally
+
+_JOIN_SECONDS = 2.0
+_FETCH_SECONDS = 10.0
+"""An ended run that nobody polls for so long is not waited for when the node stops."""
+_OLD_FILES_SECONDS = 60.0
+
+
+class Node:
+    """`start` opens its port, `stop` ends everything; both from any thread. Raises ConfigError, OSError."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self._handlers: dict[str, Handler] = {
+            handler.model: handler
+            for model, path in (config.handlers or {"": config.handler}).items()
+            for handler in load_handlers(path, model=model)
+        }
+        self.simulates = any(handler.simulates for handler in self._handlers.values())
+        self.faults = FaultPlan()
+        self.tally = Tally()
+        self.log = RunLog(config.log_runs, config.log_file)
+        self._output_root: Path | None = None
+        self._tidying: threading.Thread | None = None
+        self.desk = self._new_desk()
+        self.stopping = threading.Event()
+        self._reopening: threading.Timer | None = None
+        self._http = HttpServer(
+            config.host,
+            config.port,
+            Routes(self).answer,
+            max_body_bytes=config.max_body_bytes,
+            max_connections=config.max_connections,
+            token=config.token,
+            any_name=config.open_to_all,
+        )
+
+    @property
+    def models(self) -> list[str]:
+        return list(self._handlers)
+
+    @property
+    def port(self) -> int:
+        """The real one, once started."""
+        return self._http.port
+
+    @property
+    def url(self) -> str:
+        """``http://host:port``"""
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http://{host}:{self.port}"
+
+    def handler_for(self, first_segment: str) -> Handler | None:
+        """By the first segment of the path; a single handler without a name takes every path."""
+        return self._handlers.get("") or self._handlers.get(first_segment)
+
+    def start(self) -> None:
+        """Loads the models first: who reaches the port finds them ready."""
+        for handler in self._handlers.values():
+            handler.load()
+        self._output_root = self.desk.output_root = make_own_folder("gpu-node-runs")
+        try:
+            self._http.open()
+        except OSError:
+            shutil.rmtree(self._output_root, ignore_errors=True)
+            raise
+        self.log.boot(self.desk.boot_id)
+        self._tidying = threading.Thread(target=self._tidy, args=(self._output_root,), daemon=True)
+        self._tidying.start()
+
+    def stop(self) -> None:
+        """At once: runs are cancelled, connections cut. Safe to call twice."""
+        self.stopping.set()
+        if self._reopening is not None:
+            self._reopening.cancel()
+            self._reopening.join()
+        self._http.close()
+        self.desk.abandon()
+        self._http.cut()
+        self._http.join(_JOIN_SECONDS)
+        loaded, self._handlers = self._handlers, {}
+        for handler in loaded.values():
+            handler.unload()
+        if self._tidying is not None and self._output_root is not None:
+            self._tidying.join(_JOIN_SECONDS)
+            shutil.rmtree(self._output_root, ignore_errors=True)
+
+    def drain(self, grace_seconds: float) -> bool:
+        """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""
+        self.desk.drain()
+        until = time.monotonic() + grace_seconds
+        while not self.desk.is_done(patience_seconds=_FETCH_SECONDS):
+            if time.monotonic() >= until:
+                return False
+            self.stopping.wait(0.05)
+        return True
+
+    def restart(self, *, down_seconds: float = 0.0) -> None:
+        """As if the machine went down and came back: every run and connection is gone, `boot_id` is new.
+        `GET /runs` and the counts stay, for judges."""
+        if down_seconds > 0:
+            self._http.close()
+        old, self.desk = self.desk, self._new_desk()
+        old.abandon()
+        self._http.cut()
+        if down_seconds > 0 and not self.stopping.is_set():
+            self._reopening = threading.Timer(down_seconds, self._http.open)
+            self._reopening.daemon = True
+            self._reopening.start()
+
+    def health(self) -> dict[str, Any]:
+        """What ``GET /health`` says."""
+        return self.desk.health()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What ``GET /runs`` says."""
+        return self.log.entries()
+
+    def _new_desk(self) -> Desk:
+        return Desk(self.config, tally=self.tally, log=self.log, output_root=self._output_root)
+
+    def _tidy(self, root: Path) -> None:
+        while not self.stopping.wait(_OLD_FILES_SECONDS):
+            remove_old(root, self.desk.running())
+
+    def __enter__(self) -> Node:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,133 @@
+"""Handlers that sleep instead of computing, with faults on order; `demo_fleet` makes servers of them.
+
+Payload: ``seconds`` (else the model's own time), ``echo`` (comes back), ``fault`` with its arguments:
+
+=============  ==========================================================================================
+an HTTP status  answered at once, nothing runs; ``retry_after``: that header
+hang            the run never ends, unless cancelled
+drop_reply      the run goes on, the connection is cut before the reply to its POST
+restart         the node drops everything and boots anew; ``down_seconds``: refuses connections so long
+slow            the reply with the result drips over ``drip_seconds`` (5)
+late            the reply comes ``delay_seconds`` (5) late; by ``/faults`` also that of polls, probes, cancels
+idle            ``/health`` says that nothing runs; by ``/faults`` only
+wrong_json      the reply with the result is not JSON
+huge_reply      the reply with the result has ``reply_bytes`` (64 MiB)
+fail, cuda      the run fails; cuda: as a GPU fault
+=============  ==========================================================================================
+
+``times``: only for so many requests of the job on this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.handlers import BadInput, RunContext
+from gpu_host.node.server import Node
+
+DEFAULT_SECONDS = {"zimg": 0.5, "flux": 1.0, "trellis": 4.0, "ltx2": 2.5}
+_STEPS = 20
+_LONGEST_SECONDS = 86_400.0
+
+
+def takes_faults(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a handler whose node heeds ``fault`` in payloads and serves ``/faults``."""
+    handler.takes_faults = True  # type: ignore[attr-defined]
+    return handler
+
+
+@takes_faults
+def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
+    """Sleeps in steps, reporting progress; the result names the model, the seconds and the echo."""
+    wishes: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {}
+    seconds = _seconds(wishes, ctx.model_name)
+    kind = ctx.fault["fault"] if ctx.fault else None
+    if kind == "hang":
+        ctx.wait(None)
+    steps = _STEPS if seconds > 0.2 else 1
+    for step in range(steps):
+        ctx.wait(seconds / steps)
+        ctx.report((step + 1) / steps)
+    if kind == "fail":
+        raise RuntimeError("the simulated model failed")
+    if kind == "cuda":
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    return {"model": ctx.model_name, "seconds": seconds, "echo": wishes.get("echo")}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoServer:
+    """One server of the demo fleet, as it is registered. model_fields: of the model's configuration."""
+
+    server: str
+    model: str
+    endpoint: str
+    slots: int
+    model_fields: Mapping[str, Any]
+    node: Node
+
+    def entry(self) -> dict[str, Any]:
+        return {
+            "server": self.server,
+            "model": self.model,
+            "endpoint": self.endpoint,
+            "slots": self.slots,
+            "model_fields": dict(self.model_fields),
+        }
+
+
+def demo_fleet(
+    slots: Mapping[str, int], *, port_base: int = 0, host: str = "127.0.0.1", token: str = ""
+) -> list[DemoServer]:
+    """Starts one node per model, in this process. slots: by model. port_base: 0 takes free ports. token: of
+    each.
+
+    zimg is sync, the others are async. Stop them with `DemoServer.node.stop`.
+    """
+    fleet: list[DemoServer] = []
+    try:
+        for index, (model, count) in enumerate(slots.items()):
+            port = port_base and port_base + index
+            fleet.append(_demo_server(model, count, port=port, host=host, token=token))
+    except OSError:
+        for server in fleet:
+            server.node.stop()
+        raise
+    return fleet
+
+
+def _demo_server(model: str, slots: int, *, port: int, host: str, token: str) -> DemoServer:
+    mode = "sync" if model == "zimg" else "async"
+    node = Node(
+        NodeConfig(
+            handlers={model: "gpu_host.node.simulator:run"},
+            slots=slots,
+            port=port,
+            host=host,
+            token=token,
+            mode=mode,
+            keep_runs=200,
+            log_runs=2000,
+        )
+    )
+    node.start()
+    fields: dict[str, Any] = {
+        "model_type": mode,
+        "cancel_endpoint_template": "/cancel/{job_id}",
+        "max_run_seconds": 120.0,
+    }
+    if mode == "async":
+        fields |= {"poll_endpoint_template": "/status/{id}", "id_field": "job_id", "poll_interval": 0.5}
+    return DemoServer(f"{model}-server-1", model, f"{node.url}/{model}/generate", slots, fields, node)
+
+
+def _seconds(wishes: Mapping[str, Any], model: str) -> float:
+    seconds = wishes.get("seconds", DEFAULT_SECONDS.get(model, 0.1))
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise BadInput(f"seconds is a number, not {seconds!r}")
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise BadInput(f"seconds is 0 to {_LONGEST_SECONDS:.0f}, not {seconds!r}")
+    return float(seconds)

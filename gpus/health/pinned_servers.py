@@ -1,0 +1,200 @@
+"""Servers that a worker drives by itself, without HTTP: registered by the worker, judged by what it says.
+
+A worker's identity (`host`, also its `boot_id`) is its process: a second one under the same name takes the
+server over, and the first one's claims find nothing from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpu_host.local.runner import STARTED_HERE
+from gpus.errors import LeasingUnavailable
+from gpus.health.evidence import Health
+from gpus.health.health import PARALLEL_PROBES, probe_all
+from gpus.leasing.values import Beat, Wakes
+from gpus.models import ModelConfig, Placement, Server
+from gpus.registry import queries
+from gpus.registry.index_sync import LeasesOf, mirror
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import register_server
+from gpus.runners.base import Transport
+
+BEAT_SECONDS = 5.0
+GONE_SECONDS = 15.0
+"""Three beats missing."""
+STOPPED = "Its worker was stopped."
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """wakes: for the caller to send. mirrored: the lease layer knows."""
+
+    server: Server
+    wakes: tuple[Wakes, ...]
+    mirrored: bool
+
+
+def register_pinned(
+    *,
+    server: str,
+    host: str,
+    slots: int,
+    models: Mapping[str, Mapping[str, Any]],
+    pool: str,
+    by: str,
+    leases: LeasesOf,
+    at: datetime,
+    fleet: str | None = None,
+    machine: str | None = None,
+) -> Pinned:
+    """This server is driven by this process now, with exactly these models. Raises RegistryRefused.
+
+    models: fields by name, for those that are new; what an operator configured stays. pool: for new models;
+    if some of them are in a pool, all are to be in that. machine: what the server is part of.
+    """
+    _check_driver(server)
+    known = dict(ModelConfig.objects.filter(name__in=list(models)).values_list("name", "pool"))
+    pools = sorted(set(known.values()))
+    if len(pools) > 1:
+        raise RegistryRefused(
+            "models_in_several_pools",
+            f"The models of one worker share its slots and their pool; these are in {', '.join(pools)}.",
+            pointer="/pool",
+            status=409,
+        )
+    wakes: list[Wakes] = []
+    for name, fields in models.items():
+        wakes += register_server(
+            model=name,
+            server=server,
+            endpoint=f"{STARTED_HERE}://{server}/{name}",
+            slots=slots,
+            pool=pools[0] if pools else pool,
+            fleet=fleet,
+            host=host,
+            machine=machine,
+            model_fields=None if name in known else dict(fields),
+            by=by,
+            leases=leases,
+        ).wakes
+    Placement.objects.filter(server=server).exclude(model__in=list(models)).delete()
+    Server.objects.filter(name=server).update(boot_id=host, healthy=True, last_error="", checked_at=at)
+    queries.forget()
+    row = Server.objects.select_related("pool").get(name=server)
+    told, mirrored = mirror(leases, row.pool, row)
+    return Pinned(row, (*wakes, *told), mirrored)
+
+
+def sign_off(server: str, host: str, *, leases: LeasesOf) -> None:
+    """The worker ends: its server is no capacity any more. Nothing happens if another drives it by now."""
+    mine = Server.objects.select_related("pool").filter(name=server, host=host)
+    row = mine.first()
+    if row is None:
+        return
+    with suppress(LeasingUnavailable):  # its last beat would say for a while that it is there
+        leases(row.pool.fleet).beat(server, beat_of(host, [], why=STOPPED))
+    if mine.update(healthy=False, last_error=STOPPED):
+        mirror(leases, row.pool, row)
+
+
+def beat_of(
+    host: str,
+    jobs: Iterable[tuple[str, str]],
+    *,
+    why: str = "",
+    telemetry: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a worker says. jobs: (job id, attempt id) of what runs in its process. why: it can't run
+    anything. telemetry: as `gpu_host.local.telemetry.measure` makes it."""
+    return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": telemetry}
+
+
+def recent_telemetry(beat: Beat) -> Mapping[str, Any] | None:
+    """None once it is too old to be shown as what is."""
+    found = beat.said.get("telemetry")
+    return found if beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping) else None
+
+
+def health_by(beat: Beat | None, server: Server, now: datetime) -> Health | None:
+    """None: nothing can be said yet, its first beat is due (it was registered just now, or Redis forgot)."""
+    if beat is None or beat.said.get("boot_id") != server.host:
+        since = None if server.checked_at is None else (now - server.checked_at).total_seconds()
+        if since is not None and since < GONE_SECONDS:
+            return None
+        return Health(False, error="Its worker is not there: no heartbeat.")
+    said = beat.said
+    if beat.age_seconds > GONE_SECONDS:
+        return Health(False, error="Its worker is gone: no heartbeat for more than 15 s.")
+    jobs = frozenset((str(job), str(attempt)) for job, attempt in said["jobs"])
+    return Health(
+        ok=not said["why"],
+        boot_id=str(said["boot_id"]),
+        active_jobs=len(jobs),
+        max_concurrent=server.slots,
+        jobs=jobs,
+        error=str(said["why"]),
+        age_seconds=beat.age_seconds,
+    )
+
+
+def ask_all(
+    asked: Iterable[tuple[Server, str]],
+    *,
+    leases: LeasesOf,
+    now: datetime,
+    transport: Transport | None = None,
+    at_once: int = PARALLEL_PROBES,
+) -> list[Health]:
+    """As `health.probe_all`, and what pinned servers' workers said; answers in order. Reads pools and
+    placements."""
+    pairs = list(asked)
+    beats, away = beats_of([server for server, _ in pairs if server.host], leases)
+    probed = iter(
+        probe_all([pair for pair in pairs if not pair[0].host], transport=transport, at_once=at_once)
+    )
+    answers = []
+    for server, _ in pairs:
+        if not server.host:
+            answers.append(next(probed))
+            continue
+        found = None if server.pool.fleet in away else health_by(beats.get(server.name), server, now)
+        answers.append(found or as_before(server))
+    return answers
+
+
+def as_before(server: Server) -> Health:
+    """Nothing new is known of it."""
+    return Health(server.healthy is not False, boot_id=server.boot_id, error=server.last_error)
+
+
+def beats_of(servers: Sequence[Server], leases: LeasesOf) -> tuple[dict[str, Beat], set[str]]:
+    """By server, and the fleets whose Redis does not answer."""
+    by_fleet: dict[str, list[str]] = {}
+    for server in servers:
+        by_fleet.setdefault(server.pool.fleet, []).append(server.name)
+    found: dict[str, Beat] = {}
+    away: set[str] = set()
+    for fleet, names in by_fleet.items():
+        try:
+            found |= leases(fleet).beats(names)
+        except LeasingUnavailable:
+            away.add(fleet)
+    return found, away
+
+
+def _check_driver(server: str) -> None:
+    row = Server.objects.filter(name=server).first()
+    if row is None or row.host is not None:
+        return
+    if row.placements.exists():
+        raise RegistryRefused(
+            "server_is_not_pinned",
+            f"{server} is a server with HTTP endpoints: choose another --name.",
+            pointer="/server",
+            status=409,
+        )

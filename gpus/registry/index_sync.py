@@ -1,0 +1,220 @@
+"""The registry as the lease layer is told it: less what is paused.
+
+A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
+has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. A model
+that is too large for a server is not on it, as long as the same process drives that server. All of it
+is told again from the rows whenever an index is made anew, so a pause outlives Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from foundation.database import statements
+from foundation.database.statements import value
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
+from gpus.models import ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server
+from gpus.models.server import TOO_LARGE
+from gpus.protocol import DesiredState, ServerSpec, slot_name
+from gpus.registry import queries
+
+Told = TypeVar("Told")
+
+LeasesOf = Callable[[str], Leases]
+"""The lease layer of a fleet, by the fleet's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """system: everything. models: names. tenants: as the lease layer names them."""
+
+    system: bool
+    models: frozenset[str]
+    tenants: tuple[str, ...]
+
+
+def read_paused() -> Paused:
+    names: dict[str, list[str]] = {kind.value: [] for kind in Pause.Kind}
+    for one in queries.pauses():
+        names[one.kind].append(one.name)
+    return Paused(
+        bool(names[Pause.Kind.SYSTEM]), frozenset(names[Pause.Kind.MODEL]), tuple(names[Pause.Kind.TENANT])
+    )
+
+
+def told_spec(server: Server, paused: Paused, models: Iterable[str] | None = None) -> ServerSpec:
+    """models: those it has, where the caller knows; else its placements are read."""
+    spec = server.spec(models)
+    is_blind = server.host is not None and server.healthy is False
+    stands_still = (paused.system or is_blind) and spec.desired is DesiredState.ON
+    return replace(
+        spec,
+        models=tuple(model for model in spec.models if model not in paused.models),
+        desired=DesiredState.DRAINING if stands_still else spec.desired,
+    )
+
+
+def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
+    """Tells the lease layer all pools, servers and pauses of its fleet. Raises LeasingUnavailable."""
+    pools = partial(_pools_of, fleet=fleet)
+    _tell_pools(leases, pools)
+    wakes = _tell_tenants(leases, pools)
+    return (*wakes, *_tell_servers(leases, partial(_servers_of, fleet=fleet)))
+
+
+def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[tuple[Wakes, ...], bool]:
+    """One pool and, if given, one server of it; the wakes for the caller to send, and whether Redis took it.
+    What it did not take the sweep tells it."""
+    try:
+        store = leases(pool.fleet)
+        rows = partial(_pool_named, name=pool.name)
+        _tell_pools(store, rows)
+        tenants = _tell_tenants(store, rows)
+        servers = _tell_servers(store, partial(_server_named, name=server.name)) if server else ()
+        return (*tenants, *servers), True
+    except LeasingUnavailable:
+        return (), False
+
+
+def mirror_pause(
+    kind: Pause.Kind, name: str, leases: LeasesOf, *, is_over: bool
+) -> tuple[tuple[Wakes, ...], bool]:
+    """What a pause or its end changes; answers as `mirror`. At its end the fill counts the wakes: a slot that
+    was free all the time does not become free by it."""
+    mirrored = True
+    wakes: list[Wakes] = []
+    for fleet in _fleets_with(kind, name):
+        try:
+            store = leases(fleet)
+            if kind is Pause.Kind.TENANT:
+                told = _tell_tenants(store, partial(_pools_of, fleet=fleet))
+            elif kind is Pause.Kind.MODEL:
+                told = _tell_servers(store, partial(_servers_with, fleet=fleet, model=name))
+            else:
+                told = _tell_servers(store, partial(_servers_of, fleet=fleet))
+            wakes += store.fill() if is_over else told
+        except LeasingUnavailable:
+            mirrored = False
+    return tuple(wakes), mirrored
+
+
+def mirror_machine(machine: str, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
+    """All servers of a machine; answers as `mirror`."""
+    mirrored = True
+    wakes: list[Wakes] = []
+    rows = Server.objects.filter(machine=machine).order_by()
+    for fleet in sorted(set(rows.values_list("pool__fleet", flat=True))):
+        try:
+            wakes += _tell_servers(leases(fleet), partial(_servers_of_machine, fleet=fleet, machine=machine))
+        except LeasingUnavailable:
+            mirrored = False
+    return tuple(wakes), mirrored
+
+
+def _fleets_with(kind: Pause.Kind, name: str) -> Iterable[str]:
+    pools = Pool.objects.all()
+    if kind is Pause.Kind.MODEL:
+        pools = pools.filter(pk__in=ModelConfig.objects.filter(name=name).values("pool"))
+    return sorted(set(pools.order_by().values_list("fleet", flat=True)))
+
+
+def _servers_with(*, fleet: str, model: str) -> list[Server]:
+    return list(Server.objects.filter(pool__fleet=fleet, placements__model=model))
+
+
+def _servers_of_machine(*, fleet: str, machine: str) -> list[Server]:
+    return list(Server.objects.filter(pool__fleet=fleet, machine=machine))
+
+
+_pools_of = statements.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_pool_named = statements.Read(lambda: Pool.objects.filter(name=value(Pool, "name")))
+_servers_of = statements.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")))
+_server_named = statements.Read(lambda: Server.objects.filter(name=value(Server, "name")))
+_still_there = statements.ReadAmong(
+    (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
+)
+_placed_on = statements.ReadAmong(
+    (Server, "name"),
+    rows=lambda names: (
+        Placement.objects.filter(server__name__in=names)
+        .exclude(TOO_LARGE)
+        .order_by()
+        .values_list("server_id", "model_id")
+    ),
+)
+_suspects_on = statements.ReadAmong(
+    (Server, "name"),
+    rows=lambda names: (
+        QuarantinedSlot.objects.filter(server__name__in=names, freed_at=None)
+        .order_by("pk")
+        .values_list("server_id", "slot", "attempt_id")
+    ),
+)
+
+
+def _tell_pools(leases: Leases, pools: Callable[[], list[Pool]]) -> None:
+    _tell(lambda: {pool.name: pool.spec for pool in pools()}, leases.configure_pool)
+
+
+def _tell_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wakes, ...]:
+    def read() -> dict[str, tuple[str, tuple[str, ...]]]:
+        tenants = read_paused().tenants
+        return {pool.name: (pool.name, tenants) for pool in pools()}
+
+    return _tell(read, lambda told: leases.set_paused_tenants(*told))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """suspects: its slots in quarantine, each with an attempt that may still be there."""
+
+    spec: ServerSpec
+    suspects: tuple[tuple[str, str], ...]
+
+
+def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[Wakes, ...]:
+    def read() -> dict[str, _Told]:
+        paused, rows = read_paused(), servers()
+        models: dict[str, list[str]] = {one.name: [] for one in rows}
+        suspects: dict[str, list[tuple[str, str]]] = {one.name: [] for one in rows}
+        for server, model in _placed_on(list(models)):
+            models[server].append(model)
+        for server, slot, attempt_id in _suspects_on(list(models)):
+            suspects[server].append((slot_name(server, slot), attempt_id))
+        return {
+            one.name: _Told(told_spec(one, paused, models[one.name]), tuple(suspects[one.name]))
+            for one in rows
+        }
+
+    told: set[str] = set()
+
+    def tell(one: _Told) -> tuple[Wakes, ...]:
+        told.add(one.spec.name)
+        for slot, attempt_id in one.suspects:  # first: where Redis does not know the server, it would be free
+            leases.quarantine(slot, attempt_id, pool=one.spec.pool)
+        return leases.configure_server(one.spec)
+
+    wakes = _tell(read, tell)
+    # one that was removed meanwhile must not stay behind as told
+    for gone in told - set(_still_there(sorted(told))):
+        leases.forget_server(gone)
+    return wakes
+
+
+def _tell(
+    read: Callable[[], dict[str, Told]], tell: Callable[[Told], tuple[Wakes, ...] | None]
+) -> tuple[Wakes, ...]:
+    """Until the rows say what was told: between the reading and the telling somebody else may have changed
+    them and told it, and the older state must not stand in the lease layer after the newer one."""
+    told: dict[str, Told] = {}
+    wakes: list[Wakes] = []
+    while news := {name: now for name, now in read().items() if told.get(name) != now}:
+        for one in news.values():
+            wakes += tell(one) or ()
+        told |= news
+    return tuple(wakes)

@@ -1,0 +1,126 @@
+"""Which key layout each fleet's index has: one is in use, and only processes that know it use that index.
+
+A process of another layout renews, releases and settles what it holds, and does nothing else with the index.
+It may learn of a switch a second late: the old index is closed in Redis before the new one opens.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from foundation.database import statements
+from gpus.leasing import keys
+from gpus.models import FleetIndex
+from gpus.protocol import FIRST_LAYOUT
+
+log = structlog.get_logger(__name__)
+
+REMEMBER_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """One fleet's. next_layout, switch: while its index is being switched, else None and empty."""
+
+    layout: int = FIRST_LAYOUT
+    next_layout: int | None = None
+    switch: str = ""
+
+
+_all_rows = statements.Read(
+    lambda: FleetIndex.objects.values_list("fleet", "layout", "next_layout", "switch").order_by()
+)
+
+
+def read_index_states() -> dict[str, IndexState]:
+    """By fleet; one without a row has the first layout."""
+    return {fleet: IndexState(*state) for fleet, *state in _all_rows()}
+
+
+class Layouts:
+    """What this process knows of the rows, a second old at most while the database answers.
+
+    read: the rows; None for a world that has one layout only. layout: of this process; 0 for its code's.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, IndexState]] | None = None,
+        *,
+        layout: int = 0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.layout = layout or keys.LAYOUT
+        self._read = read
+        self._monotonic = monotonic
+        self.abandoned_since: dict[str, float] = {}
+        """Since when no process works in a fleet's index that is in use, monotonic seconds."""
+        self._states: Mapping[str, IndexState] = {}
+        self._read_at: float | None = None
+        self._is_watched = False
+        self._lock = threading.Lock()
+
+    def watch(self) -> None:
+        """From now on a thread of this process calls `refresh` every second: no other one has to wait for
+        the database."""
+        self._is_watched = True
+
+    def refresh(self) -> None:
+        """Never raises: without a database what was known last counts."""
+        if self._read is None:
+            return
+        self._read_at = self._monotonic()
+        try:
+            self._states = self._read()
+        except Exception as error:  # also a database that is not migrated yet
+            log.warning("layouts_not_read", error=str(error).strip(), kind=type(error).__name__)
+
+    def state(self, fleet: str) -> IndexState:
+        if self._read is None:
+            return IndexState(self.layout)
+        self._refresh_if_old()
+        return self._states.get(fleet, IndexState())
+
+    def refusal(self, fleet: str) -> str:
+        """Why this process may not use the fleet's index now, but as a holder of leases; empty if it may."""
+        state = self.state(fleet)
+        if state.layout == self.layout and state.next_layout is None:
+            return ""
+        if state.next_layout is not None:
+            return f"the index of {fleet} is being switched from layout {state.layout} to {state.next_layout}"
+        return (
+            f"the index of {fleet} has layout {state.layout}, this process knows layout {self.layout}: "
+            "see `manage.py index`"
+        )
+
+    def leads(self) -> bool:
+        """Whether this process' layout is the one in use, of one fleet at least."""
+        if self._read is None:
+            return True
+        self._refresh_if_old()
+        states = list(self._states.values()) or [IndexState()]
+        return any(state.layout == self.layout for state in states)
+
+    def left(self) -> dict[str, str]:
+        """Fleets whose index is being switched from our layout to another one, each with its switch."""
+        return {
+            fleet: state.switch
+            for fleet, state in self._states.items()
+            if state.layout == self.layout and state.next_layout is not None
+        }
+
+    def _refresh_if_old(self) -> None:
+        at = self._read_at
+        if at is not None and (self._is_watched or self._monotonic() - at < REMEMBER_SECONDS):
+            return
+        if self._lock.acquire(blocking=at is None):
+            try:
+                if self._read_at is at:
+                    self.refresh()
+            finally:
+                self._lock.release()

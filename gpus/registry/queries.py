@@ -1,0 +1,177 @@
+"""Reads of the registry for those who run jobs; remembered for a second, so a change is live within two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db.models import Q
+from django.db.models.signals import post_delete, post_save
+
+from foundation.database import statements
+from foundation.database.statements import value
+from foundation.secrets import decrypt
+from foundation.ttl_cache import Remembered
+from gpus.models import ModelConfig, Pause, Placement, Pool, Server
+from gpus.models.server import TOO_LARGE
+from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
+
+REMEMBER_SECONDS = 1.0
+
+_LIVES = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
+    Q(server__healthy=None) | Q(server__healthy=True)
+)
+FIT = _LIVES & ~TOO_LARGE
+"""Of a placement: its server is on, has slots and memory for the model, and did not fail its last look at
+its health."""
+TOO_SMALL = _LIVES & TOO_LARGE
+"""The same but for the memory."""
+
+_remembered: Remembered[tuple[str, ...], Any] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
+
+
+def model_spec(name: str) -> ModelSpec | None:
+    """How the model is run, or None if nobody registered it."""
+    return _remembered.get(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
+
+
+def has_capacity(model: str) -> bool:
+    """Whether a server that is fit runs the model."""
+    found: bool = _remembered.get(("capacity", model), lambda: _read_capacity(model))
+    return found
+
+
+def endpoint_for(server: str, model: str) -> Endpoint | None:
+    """Where the server runs the model, with its secret headers in the clear: never log them.
+
+    Raises `foundation.secrets.SecretUnreadable` if the key of the installation changed.
+    """
+    return _remembered.get(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
+
+
+def addresses_in_use() -> tuple[str, ...]:
+    """Every URL under which GPU servers are asked for anything, without paths that are relative."""
+    found: tuple[str, ...] = _remembered.get(("addresses",), _read_addresses)
+    return found
+
+
+def pools(*, fleet: str | None = None) -> list[PoolSpec]:
+    """All pools by name, or those of one fleet."""
+    return [pool.spec for pool in (_all_pools() if fleet is None else _pools_of(fleet=fleet))]
+
+
+def fleet_of(pool: str) -> str:
+    """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
+    found = _remembered.get(("fleet", pool), lambda: _fleet.first(name=pool))
+    return found or "main"
+
+
+def fleets() -> list[str]:
+    """The fleets in use; `main` always is one."""
+    found: list[str] = _remembered.get(("fleets",), _read_fleets)
+    return found
+
+
+def pauses() -> list[Pause]:
+    """What is paused now, by kind and name; never remembered."""
+    return _pauses()
+
+
+def read_placements(servers: Iterable[Server]) -> None:
+    """Into these rows, as `prefetch_related("placements__model")` would."""
+    rows = list(servers)
+    placed: dict[str, list[Placement]] = {server.name: [] for server in rows}
+    for placement in _placed_on(list(placed)):
+        placed[placement.server_id].append(placement)
+    for server in rows:
+        known = Placement.objects.all()
+        known._result_cache = placed[server.name]
+        vars(server)["_prefetched_objects_cache"] = {"placements": known}
+
+
+def forget() -> None:
+    """Forgets what is remembered; what changes the registry in this process is seen at once."""
+    _remembered.forget()
+
+
+def read_headers(encrypted: str) -> Mapping[str, str]:
+    """A server's stored request headers in the clear."""
+    return json.loads(decrypt(encrypted)) if encrypted else {}
+
+
+_placed_on = statements.ReadAmong(
+    (Server, "name"),
+    rows=lambda names: (
+        Placement.objects.select_related("model").filter(server__name__in=names).order_by("pk")
+    ),
+)
+_all_pools = statements.Read(Pool.objects.all)
+_fleet = statements.Read(
+    lambda: Pool.objects.filter(name=value(Pool, "name")).values_list("fleet", flat=True)
+)
+_pools_of = statements.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet")))
+_endpoints = statements.Read(
+    lambda: Placement.objects.order_by().values_list("endpoint", flat=True).distinct()
+)
+_templates = statements.Read(
+    lambda: (
+        ModelConfig.objects.order_by()
+        .values_list("poll_endpoint_template", "cancel_endpoint_template")
+        .distinct()
+    )
+)
+_used_fleets = statements.Read(lambda: Pool.objects.order_by().values_list("fleet", flat=True).distinct())
+_pauses = statements.Read(Pause.objects.all)
+_fit = statements.Read(
+    lambda: Placement.objects.filter(FIT, model=value(ModelConfig, "name", "model")).values_list("pk")[:1]
+)
+_config = statements.Read(lambda: ModelConfig.objects.filter(name=value(ModelConfig, "name")))
+_server = statements.Read(lambda: Server.objects.filter(name=value(Server, "name")))
+_address = statements.Read(
+    lambda: Placement.objects.filter(
+        server=value(Server, "name", "server"), model=value(ModelConfig, "name", "model")
+    ).values_list("endpoint", flat=True)
+)
+
+
+def _read_addresses() -> tuple[str, ...]:
+    templates = (text for row in _templates() for text in row if text and not text.startswith("/"))
+    return tuple(sorted({*_endpoints(), *templates}))
+
+
+def _read_fleets() -> list[str]:
+    return sorted({"main", *_used_fleets()})
+
+
+def _read_model(name: str) -> ModelSpec | None:
+    config = _config.first(name=name)
+    return config.spec if config else None
+
+
+def _read_capacity(model: str) -> bool:
+    return bool(_fit(model=model))
+
+
+def _read_endpoint(server: str, model: str) -> Endpoint | None:
+    address, machine = _address.first(server=server, model=model), _server.first(name=server)
+    if address is None or machine is None:
+        return None
+    return Endpoint(
+        server=machine.name,
+        url=address,
+        headers=read_headers(machine.headers_encrypted),
+        ca_pem=machine.ca_pem or None,
+        max_slots=machine.slots,
+        is_off=machine.desired == DesiredState.OFF,
+        tells_health=machine.tells_health,
+    )
+
+
+def _forget_on_change(**_: object) -> None:
+    forget()
+
+
+for _model in (ModelConfig, Placement, Pool, Server):
+    post_save.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-saved")
+    post_delete.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-deleted")

@@ -1,0 +1,225 @@
+"""What an ended attempt means for its job. Pure: it knows the error's price, never a database.
+
+The table is in docs/failures.md ("What an error costs").
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpus.errors import GpuError, Verdict
+from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
+from jobs.domain.failure_fingerprints import fingerprint_of
+from jobs.domain.states import AttemptState, JobState
+
+_PAUSES_AT_NO_COST = ("connect", "does_not_fit")
+"""The same server might be asked again before the line knows better."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share).
+    same_failures: equal failures in a row that end the job; 0: no number of them does. free_attempts: so many
+    cost nothing without a pause of the job; 0: any number."""
+
+    max_retries: int = 50
+    base_seconds: float = 1.0
+    cap_seconds: float = 30.0
+    jitter: float = 0.1
+    free_connects: int = 3
+    poison_deaths: int = 3
+    same_failures: int = 3
+    free_attempts: int = 100
+    at_most_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What this round of the job has used up so far.
+
+    seconds_left: until the job's deadline; None without one.
+    faults_here: earlier GPU faults of this round on the same server.
+    same_failures: counted failures in a row up to now; failure: the fingerprint that they share.
+    attempts: all of the job's, with this one, counted or not.
+    """
+
+    tries: int = 0
+    free_connects: int = 0
+    deaths: int = 0
+    cancel_requested: bool = False
+    cancelled_by_operator: bool = False
+    seconds_left: float | None = None
+    faults_here: int = 0
+    same_failures: int = 0
+    failure: str = ""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended: with a result (error is None) or with an error.
+
+    suspect: the GPU may still be busy with it. process_died: the worker that ran it is gone, which is
+    what poison is counted by. sent: whether a GPU server was asked at all. unreachable: why nobody can ever
+    ask for the run again (its server or placement is gone); a cancel then does not wait for a proof.
+    """
+
+    error: GpuError | None = None
+    suspect: bool = False
+    process_died: bool = False
+    sent: bool = True
+    unreachable: str = ""
+
+    @property
+    def uncertain(self) -> bool:
+        """Nobody knows whether the run took place; a proof that the slot is free by now does not help."""
+        if not self.sent or self.error is None:
+            return self.sent and self.process_died
+        return self.process_died or self.error.suspect or self.error.unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the job goes and what it has used up now. delay_seconds: until it stands in line again.
+    same_failures, failure: as in `Standing`, with this attempt."""
+
+    job: JobState
+    attempt: AttemptState
+    counted: bool = False
+    tries: int = 0
+    free_connects: int = 0
+    deaths: int = 0
+    delay_seconds: float = 0.0
+    elsewhere: bool = False
+    same_failures: int = 0
+    failure: str = ""
+    error_code: str = ""
+    error_message: str = ""
+
+
+def decide_end(
+    ending: Ending, standing: Standing, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
+) -> Decision:
+    """chance: 0..1, for the jitter. A success that arrives wins even over a requested cancel."""
+    error = ending.error
+    if error is None:
+        return Decision(
+            JobState.COMPLETED,
+            AttemptState.COMPLETED,
+            tries=standing.tries,
+            free_connects=standing.free_connects,
+            deaths=standing.deaths,
+        )
+    deaths = standing.deaths + ending.process_died
+    free_connects = standing.free_connects
+    counted = error.counts
+    if error.code == "connect":
+        free_connects += 1
+        counted = free_connects > policy.free_connects
+    if error.code == "gpu_fault":
+        counted = standing.faults_here > 0
+    tries = standing.tries + counted
+    same_failures, failure = _same_failures(error, standing, counted=counted)
+
+    def end(
+        job: JobState, *, code: str = error.code, message: str = error.message, delay: float = 0.0
+    ) -> Decision:
+        return Decision(
+            job,
+            _attempt_state(error, cancelled=job is JobState.CANCELLED),
+            counted=counted,
+            tries=tries,
+            free_connects=free_connects,
+            deaths=deaths,
+            delay_seconds=delay,
+            # the last try before equal failures end the job is another server's, where there is one
+            elsewhere=error.elsewhere or (counted and same_failures == policy.same_failures - 1 > 0),
+            same_failures=same_failures,
+            failure=failure,
+            error_code=code,
+            error_message=message,
+        )
+
+    if standing.cancel_requested and ending.suspect and not ending.unreachable:
+        return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
+    if standing.cancel_requested or error.code == CANCELLED:
+        by_operator = standing.cancelled_by_operator
+        return end(
+            JobState.CANCELLED,
+            code=CANCELLED_BY_OPERATOR if by_operator else CANCELLED,
+            message=cancel_message(by_operator=by_operator),
+        )
+    if not error.retryable:
+        return end(JobState.FAILED)
+    if deaths >= policy.poison_deaths:
+        return end(
+            JobState.FAILED,
+            code=POISON,
+            message=f"Its worker's process died {deaths} times while running it; last: {error.message}",
+        )
+    if policy.at_most_once and ending.uncertain:
+        return end(
+            JobState.FAILED,
+            code=LOST_AT_MOST_ONCE,
+            message=f"The model allows one run only and this one's end is unknown: {error.message}",
+        )
+    if 0 < policy.same_failures <= same_failures:
+        return end(
+            JobState.FAILED,
+            message=f"{error.message} (the same failure {same_failures} times in a row: retries do not help)",
+        )
+    if tries > policy.max_retries:
+        return end(JobState.FAILED, message=f"{error.message} (all {policy.max_retries} retries used)")
+    delay = 0.0
+    if counted or error.code in _PAUSES_AT_NO_COST:
+        delay = retry_delay_seconds(max(tries, free_connects, 1) - 1, policy, chance=chance)
+    elif 0 < policy.free_attempts < standing.attempts - tries:
+        beyond = standing.attempts - tries - policy.free_attempts
+        delay = retry_delay_seconds(beyond - 1, policy, chance=chance)
+    if standing.seconds_left is not None and standing.seconds_left <= delay:
+        return end(
+            JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"
+        )
+    return end(JobState.RETRYING if delay > 0 else JobState.QUEUED, delay=delay)
+
+
+def cancel_message(*, by_operator: bool) -> str:
+    return "Cancelled by an operator." if by_operator else "Cancelled on request."
+
+
+def _same_failures(error: GpuError, standing: Standing, *, counted: bool) -> tuple[int, str]:
+    """How many equal failures in a row there are with this one, and their fingerprint. An end that costs
+    nothing (busy, interrupted) neither adds to them nor breaks the row."""
+    if not counted:
+        return standing.same_failures, standing.failure
+    if not error.repeats:
+        return 0, ""
+    failure = fingerprint_of(error.code, error.message)
+    return (standing.same_failures + 1 if failure == standing.failure else 1), failure
+
+
+def verdict_of(ending: Ending) -> Verdict:
+    """What this end says of the server and the model that ran it, for their circuit breakers."""
+    if not ending.sent:
+        return Verdict.NOTHING
+    return Verdict.WELL if ending.error is None else ending.error.blames
+
+
+def retry_delay_seconds(
+    retry: int, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
+) -> float:
+    """retry: 0 for the first one. Source: the founding document's 1 s · 2ⁿ, cap 30 s, ± 10 %."""
+    delay = min(policy.base_seconds * 2.0 ** min(retry, 60), policy.cap_seconds)
+    return delay * (1.0 + policy.jitter * (2.0 * chance() - 1.0))
+
+
+def _attempt_state(error: GpuError, *, cancelled: bool) -> AttemptState:
+    if cancelled:
+        return AttemptState.CANCELLED
+    if error.code in ("busy", "connect", "credentials_refused"):
+        return AttemptState.REFUSED
+    if error.code in ("server_lost", "interrupted", "lease_lost"):
+        return AttemptState.LOST
+    return AttemptState.FAILED

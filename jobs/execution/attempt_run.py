@@ -1,0 +1,394 @@
+"""One attempt from its first byte to its end, as steps that return; whoever drives it owns the waiting.
+
+Orders from other threads (cancel, hand over, lease lost …) are flags; they end a blocked read at once.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import structlog
+
+from gpus.errors import (
+    ConnectFailed,
+    GpuBusy,
+    GpuError,
+    Interrupted,
+    LeaseLost,
+    RunCancelled,
+    RunTimedOut,
+    ServerFailed,
+    ServerLost,
+    Verdict,
+)
+from gpus.health.evidence import is_settled
+from gpus.protocol import Clock, ModelSpec
+from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
+from gpus.runners.json_body import Unreadable
+from jobs.domain.retry import Ending
+from jobs.execution.cancel_beside import ANSWERED, CancelBeside
+from jobs.execution.progress_events import RunNews
+from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
+
+log = structlog.get_logger()
+
+REPORTED = "the server reported its end"
+STOP_AGAIN_SECONDS = 2.0
+POLL_BACKOFF_CAP_SECONDS = 30.0
+
+
+class AttemptRun:
+    """limit_seconds: from now on. deadline: of the job. clocks_agree: at the last comparison; while they
+    differ, no run is stopped by its deadline.
+
+    is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
+    for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
+    refused_url: where nothing listens of its server, or empty. in_background: does a piece of work in a
+    thread of its own.
+    """
+
+    def __init__(
+        self,
+        request: RunRequest,
+        runner: Runner,
+        clock: Clock,
+        *,
+        limit_seconds: float,
+        deadline: datetime | None,
+        is_fresh: Callable[[], bool],
+        pushed: Callable[[], Mapping[str, Any] | None],
+        prove_free: Callable[[], str | None],
+        clocks_agree: Callable[[], bool] = lambda: True,
+        refused_url: Callable[[], str] = lambda: "",
+        in_background: Callable[[Callable[[], None]], None] | None = None,
+        remote_id: str | None = None,
+        news: RunNews | None = None,
+    ) -> None:
+        self.request = request
+        self.news = news
+        self.remote_id = remote_id
+        self.remote_committed = remote_id is not None
+        self.began = clock.monotonic()
+        self.woken = threading.Event()
+        self._runner, self._clock = runner, clock
+        self._limit_at = self.began + limit_seconds
+        self._limit_is_the_jobs = request.limit_seconds < model_seconds(request.model)
+        # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
+        self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
+        self._deadline, self._clocks_agree = deadline, clocks_agree
+        self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
+        self._refused_url = refused_url
+        self._orders: set[Order] = set()
+        self._abort = Abort()
+        # holds nothing of this run: a reference back would leave both to the garbage collector
+        self._beside = CancelBeside(clock, self._abort, in_background if runner.answer_ends_run else None)
+        self._can_ask_to_stop = True
+        self._started = remote_id is not None
+        self._let_go_at = -math.inf  # of a request without an answer: monotonic
+        self._look_for_push = remote_id is not None
+        self._poll_failures = 0
+        self._next_poll_at = self.began
+
+    def begin(self) -> None:
+        """Its time counts from now on; its job's deadline stays what it is."""
+        now = self._clock.monotonic()
+        later = now - self.began
+        self.began = self._next_poll_at = now
+        self._limit_at += later
+        self._over_at += later
+
+    # -- from any thread -----------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """HAND_OVER waits for a remote id; every other order ends the current read, except a CANCEL that can
+        be asked for beside it."""
+        self._orders.add(order)
+        goes_on = order is Order.HAND_OVER or (order is Order.CANCEL and self._cancel_beside())
+        if not goes_on:
+            self._abort.fire()
+        self.woken.set()
+
+    def nudge(self) -> None:
+        """Something about this job changed; a result may have been pushed."""
+        self._look_for_push = True
+        self.woken.set()
+
+    @property
+    def was_lost(self) -> bool:
+        return Order.LOST in self._orders
+
+    def check_time(self) -> None:
+        """Stops a run whose job's deadline or own limit has passed (a watcher calls it every second), and
+        writes what the run said last."""
+        if self.news is not None:
+            self.news.look()
+        is_past_deadline = self._is_past_deadline()
+        # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
+        if self._out_of_time() is not None and not self._cancel_beside() and is_past_deadline:
+            self._abort.fire()
+            self.woken.set()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return self._clock.monotonic() - self.began
+
+    # -- from the driver's thread ----------------------------------------------------------------------
+
+    def step(self) -> Step:
+        try:
+            return self._obey() or (self._poll() if self._started else self._start())
+        except GpuError as error:
+            return self._fail(error)
+        except Exception as error:
+            log.exception("run_broke", job_id=self.request.job_id, attempt=self.request.attempt_id)
+            return Over(
+                Ending(ServerFailed(f"The dispatcher's runner broke: {error}"), suspect=self._started)
+            )
+
+    def _obey(self) -> Step | None:
+        orders = self._orders
+        if Order.LOST in orders:
+            if self.remote_committed:
+                return HandedOver()  # it is adoptable: whoever holds the lease goes on with it
+            return self._stop(LeaseLost())
+        if Order.STOP in orders:
+            return self._stop(LeaseLost("The start was not accepted."))
+        of_the_job = self._reason_to_stop()
+        if of_the_job is not None:
+            return self._stop(of_the_job, until_proven=True)
+        if self._is_past_limit():
+            return self._stop(self._timed_out())
+        if Order.HAND_OVER in orders and self.remote_committed:
+            return HandedOver()
+        if Order.INTERRUPT in orders:
+            return self._stop(Interrupted())
+        return None
+
+    def _start(self) -> Step:
+        if not self._is_fresh():
+            return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
+        self._started = True
+        self._beside.reads(on=True)
+        try:
+            outcome = self._runner.start(self.request, abort=self._abort)
+        except Exception:
+            self._let_go_at = self._clock.monotonic()
+            raise
+        finally:
+            self._beside.reads(on=False)
+        if isinstance(outcome, Finished):
+            stopped = self._reason_to_stop() if self._beside.was_asked else None
+            if stopped is not None:
+                return Over(Ending(stopped), evidence=ANSWERED)
+            return Over(Ending(), outcome.result, usage=outcome.usage)
+        return self._accepted(outcome)
+
+    def _accepted(self, accepted: Accepted) -> Step:
+        self.remote_id = accepted.remote_id
+        self._look_for_push = True
+        self._next_poll_at = self._clock.monotonic() + self.request.model.poll_interval
+        return Remote(accepted.remote_id)
+
+    def _poll(self) -> Step:
+        finished = self._read_pushed()
+        if finished is not None:
+            return finished
+        if self.remote_id is None:  # the start was cut off by an order that has gone by
+            raise ServerLost("The connection ended before the server answered.")
+        wait = self._next_poll_at - self._clock.monotonic()
+        if wait > 0:
+            return self._wait(wait)
+        try:
+            outcome = self._runner.poll(self.request, self.remote_id, abort=self._abort)
+        except PollFailed as failure:
+            if failure.gone:
+                raise ServerLost(f"The server does not know the run any more: {failure}") from failure
+            self._poll_failures += 1
+            backoff = self.request.model.poll_interval * 2.0 ** min(self._poll_failures, 10)
+            return self._poll_after(
+                min(backoff, max(POLL_BACKOFF_CAP_SECONDS, self.request.model.poll_interval))
+            )
+        self._poll_failures = 0
+        if isinstance(outcome, Finished):
+            return Over(Ending(), outcome.result, usage=outcome.usage)
+        if outcome.progress is not None:
+            self.request.tell("progress", outcome.progress)
+        return self._poll_after(self.request.model.poll_interval)
+
+    def _poll_after(self, seconds: float) -> Step:
+        self._next_poll_at = self._clock.monotonic() + seconds
+        return self._wait(seconds)
+
+    def _wait(self, seconds: float) -> Wait:
+        """Never past the limit or the deadline."""
+        ends = [self._limit_at - self._clock.monotonic()]
+        if self._deadline is not None and (left := self._seconds_left(self._deadline)) > 0:
+            ends.append(left)
+        return Wait(max(0.0, min(seconds, *ends)))
+
+    def _read_pushed(self) -> Over | None:
+        if not self._look_for_push:
+            return None
+        try:
+            body = self._pushed()
+        except Exception as error:  # the database is away: the push is durable, look again at the next step
+            log.warning("push_not_read", job_id=self.request.job_id, error=str(error).strip())
+            return None
+        self._look_for_push = False
+        if body is None:
+            return None
+        try:
+            outcome = self._runner.read_pushed(self.request, body)
+        except Unreadable as error:  # it says nothing: polling goes on
+            log.warning("push_unreadable", job_id=self.request.job_id, error=error.message)
+            return None
+        if not isinstance(outcome, Finished):
+            return None
+        return Over(Ending(), outcome.result, "result pushed", outcome.usage)
+
+    def _fail(self, error: GpuError) -> Step:
+        if isinstance(error, Interrupted) and (self._orders or self._out_of_time() is not None):
+            obeyed = self._obey()
+            if obeyed is not None:
+                return obeyed
+        if error.suspect:
+            self._look_for_push = True
+            pushed = self._read_pushed_quietly()
+            if pushed is not None:
+                return pushed
+        stopped = self._reason_to_stop() if self._beside.was_asked else None
+        if stopped is not None:
+            if isinstance(error, RunTimedOut):
+                return self._stop(stopped, until_proven=True)
+            if not (error.suspect or isinstance(error, (GpuBusy, ConnectFailed))):
+                return Over(Ending(stopped, process_died=error.process_died), evidence=ANSWERED)
+            if isinstance(error, ServerLost):
+                error.blames = Verdict.NOTHING  # a server may hang up when it is asked to stop
+        if isinstance(error, RunTimedOut):
+            if self._limit_is_the_jobs and self._is_past_limit():
+                error.blames = Verdict.NOTHING
+                return self._stop(error, until_proven=True)
+            return self._stop(error)
+        is_lost = error.suspect and isinstance(error, ServerLost)
+        refused_url = self._refused_url_safely() if is_lost else ""
+        ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
+        return Over(ending, refused_url=refused_url)
+
+    def _read_pushed_quietly(self) -> Over | None:
+        try:
+            return self._read_pushed()
+        except GpuError as error:
+            return Over(Ending(error, suspect=error.suspect), evidence="failure pushed")
+
+    def _stop(self, error: GpuError, *, until_proven: bool = False) -> Step:
+        """Asks the server to stop. A result that was pushed before wins. until_proven: the end waits for a
+        proof, up to the run limit; the job asked to stop, so its tenant pays for the busy slot."""
+        if not self._started:
+            return Over(Ending(error, sent=False), evidence="never sent")
+        if not isinstance(error, LeaseLost):
+            self._look_for_push = True
+            pushed = self._read_pushed_quietly()
+            if pushed is not None:
+                return pushed
+        if self._beside.is_confirmed or self._ask_to_stop():
+            ending = Ending(error, process_died=error.process_died)
+            return Over(ending, evidence=getattr(self._runner, "stopped_by", "server confirmed the cancel"))
+        evidence = self._evidence()
+        if evidence:
+            return Over(Ending(error), evidence=evidence)
+        if not until_proven or Order.INTERRUPT in self._orders:
+            return Over(Ending(error, suspect=True))
+        if self._clock.monotonic() >= self._over_at:
+            return Over(Ending(error), evidence="the model's run limit has passed")
+        if self._is_polled_over():
+            return Over(Ending(error), evidence=REPORTED)
+        return Wait(STOP_AGAIN_SECONDS)
+
+    def _is_polled_over(self) -> bool:
+        """Whether the server says that the run, which it could not stop, has ended."""
+        if self.remote_id is None:
+            return False
+        try:
+            return isinstance(self._runner.poll(self.request, self.remote_id, abort=Abort()), Finished)
+        except PollFailed:
+            return False
+        except GpuError as error:
+            return not error.suspect
+
+    def _ask_to_stop(self) -> bool:
+        if not self._can_ask_to_stop:
+            return False
+        try:
+            return self._runner.cancel(self.request, self.remote_id)
+        except CancelUnsupported as error:
+            self._can_ask_to_stop = False
+            log.info("cancel_unsupported", job_id=self.request.job_id, error=str(error))
+            return False
+        except GpuError as error:
+            log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
+            return False
+
+    def _cancel_beside(self) -> bool:
+        return self._beside.ask(self._ask_to_stop, self._is_proven_beside)
+
+    def _is_proven_beside(self) -> bool:
+        return is_settled(self._clock.monotonic() - self.began) and self._prove_free_safely() is not None
+
+    def _evidence(self) -> str | None:
+        if not is_settled(self._clock.monotonic() - self._let_go_at):
+            return None
+        return self._prove_free_safely()
+
+    def _prove_free_safely(self) -> str | None:
+        try:
+            return self._prove_free()
+        except Exception as error:  # no proof without the database that knows the server
+            log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
+            return None
+
+    def _refused_url_safely(self) -> str:
+        try:
+            return self._refused_url()
+        except Exception as error:  # the quarantine asks later
+            log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
+            return ""
+
+    def _reason_to_stop(self) -> GpuError | None:
+        """Why the job's own wishes end the run: neither server nor model is to blame."""
+        return RunCancelled() if Order.CANCEL in self._orders else self._out_of_time()
+
+    def _out_of_time(self) -> GpuError | None:
+        """Its deadline has passed, or its own limit, which is shorter than the model's."""
+        if self._is_past_deadline():
+            return DeadlineExceeded()
+        return self._timed_out() if self._limit_is_the_jobs and self._is_past_limit() else None
+
+    def _timed_out(self) -> RunTimedOut:
+        error = RunTimedOut(f"The run took longer than {self._limit_at - self.began:.0f} s.")
+        if self._limit_is_the_jobs:
+            error.blames = Verdict.NOTHING
+        return error
+
+    def _is_past_limit(self) -> bool:
+        return self._clock.monotonic() >= self._limit_at
+
+    def _is_past_deadline(self) -> bool:
+        return self._deadline is not None and self._seconds_left(self._deadline) <= 0 and self._clocks_agree()
+
+    def _seconds_left(self, deadline: datetime) -> float:
+        return (deadline - self._clock.now()).total_seconds()
+
+
+def run_seconds(request: RunRequest) -> float:
+    """The longest this run may take: as its model says, or the job's own lower limit."""
+    return min(model_seconds(request.model), request.limit_seconds)
+
+
+def model_seconds(model: ModelSpec) -> float:
+    """The longest a run of the model may take: its run limit, and for polled ones also `max_poll_time`."""
+    limit = model.run_limit_seconds
+    return min(limit, model.max_poll_time) if model.model_type.is_polled else limit

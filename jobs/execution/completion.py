@@ -1,0 +1,330 @@
+"""How what a worker does becomes durable, and what may only follow that.
+
+A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit
+the lease is forgotten. What Redis does not take now is kept here and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+from django.conf import settings
+
+from gpus.errors import LeasingUnavailable, RunFailed, Verdict
+from gpus.leasing.contract import Leases
+from gpus.leasing.keeper import LeaseKeeper
+from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
+from jobs import transitions
+from jobs.domain.retry import Ending
+from jobs.execution import after_commit
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.group_commit import GroupCommitWriter, MakeWriter, Write, Writer
+from jobs.execution.latest_ends import LatestEnds
+from jobs.execution.release_retries import LateReleases, Unreleased
+from jobs.models import Job
+from jobs.ports import Ports
+from jobs.reports import counters
+from jobs.transitions import End, Ended, Start, StartOutcome, Touched
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class EndWritten:
+    """An end's outcome with the lease that settles by it. end: as it was written, if it was."""
+
+    ended: Ended
+    leases: Leases
+    ref: LeaseRef
+    end: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTouched:
+    """A start or an accepted run was committed: listeners want to know."""
+
+    job_id: str
+
+
+class Settlement:
+    """name: of the worker; what its leases are held under."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        name: str,
+        on_lost: Callable[[LeaseRef], None],
+        writer: MakeWriter = GroupCommitWriter,
+    ) -> None:
+        self.ports = ports
+        self.name = name
+        self.keeper = LeaseKeeper(
+            ports.leases,
+            worker=name,
+            renew_seconds=settings.DISPATCHER.renew_seconds,
+            clock=ports.clock,
+            on_lost=on_lost,
+        )
+        self.writer: Writer = writer(self._after_commit)
+        self.writer.again = self._again
+        self._latest = LatestEnds(ports.clock.monotonic)
+        self._late = LateReleases(ports, self.keeper, worker=name)
+        self._unsettled: dict[LeaseRef, EndWritten] = {}
+
+    def start(self) -> None:
+        self.keeper.start()
+        self.writer.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Writes what is queued; what the database does not take in time is left to the sweeps."""
+        if not self.writer.stop(timeout_seconds):
+            log.error("ends_not_written", writes=self.writer.backlog)
+        self.keeper.stop()
+
+    def write_start(self, start: Start, future: Future[StartOutcome]) -> None:
+        """future: gets its outcome."""
+        written = self.writer.submit(
+            lambda: _touched(start.job_id, transitions.start_attempt(start)),
+            Touched(start.job_id, start.attempt_id),
+        )
+        written.add_done_callback(lambda done: _pass_on(done, future))
+
+    def write_remote_id(self, lease: Lease, remote_id: str, run: AttemptRun) -> None:
+        """A run may be handed over only once its id is durable."""
+        at = self.ports.clock.now()
+
+        def committed(done: Future[Any]) -> None:
+            if done.exception() is None and done.result()[1]:
+                run.remote_committed = True
+                run.woken.set()
+
+        self.writer.submit(
+            lambda: _touched(
+                lease.job_id,
+                transitions.note_remote_id(lease.job_id, lease.attempt_id, lease.epoch, remote_id, at),
+            ),
+            Touched(lease.job_id, lease.attempt_id),
+        ).add_done_callback(committed)
+
+    def write_news(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
+        """What a run says of itself; nobody waits for it."""
+        at, ref = self.ports.clock.now(), lease.ref
+        self.writer.submit(
+            lambda: _touched(ref.job_id, transitions.note_news(ref, kind, data, at)),
+            Touched(ref.job_id, ref.attempt_id),
+        )
+
+    def write_end(
+        self,
+        leases: Leases,
+        lease: Lease,
+        end: End,
+        *,
+        gather: bool = True,
+        started: Future[StartOutcome] | None = None,
+    ) -> None:
+        """gather: the slot has a next job, whose start will be written together with this end. started: the
+        commit of the end's start; None: another worker's."""
+        self._submit_end(leases, lease, end, started, gather=gather).add_done_callback(
+            lambda done: None if done.exception() is None else self._end_unstorable(leases, lease, end)
+        )
+
+    def _submit_end(
+        self,
+        leases: Leases,
+        lease: Lease,
+        end: End,
+        started: Future[StartOutcome] | None = None,
+        *,
+        gather: bool = True,
+    ) -> Future[Any]:
+        def apply() -> EndWritten:
+            known = end if _is_committed(started) else replace(end, start=None)
+            return EndWritten(transitions.end_attempt(known), leases, lease.ref, known)
+
+        return self.writer.submit(
+            apply,
+            Touched(end.job_id, end.attempt_id),
+            gather=gather,
+        )
+
+    def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
+        """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
+        too, the lease runs out, and the sweep ends the attempt."""
+        error = RunFailed("The run ended with something that the database can't store.")
+        error.unfinished = True  # it ran, and nothing of it counts
+        plain = replace(end, ending=Ending(error, suspect=end.ending.suspect), result=None, evidence="")
+        self._submit_end(leases, lease, plain).add_done_callback(
+            lambda done: None if done.exception() is None else self.keeper.forget(lease.ref)
+        )
+
+    def release(
+        self,
+        leases: Leases,
+        lease: Lease,
+        mode: ReleaseMode,
+        *,
+        gpu_seconds: float,
+        next_attempt_id: str | None = None,
+        rest_seconds: float | None = None,
+        verdict: Verdict = Verdict.NOTHING,
+        warm: Sequence[str] | None = None,
+        begun: Lease | None = None,
+    ) -> Lease | None:
+        """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
+        self.keeper.settle(lease.ref)
+        try:
+            self._late.of_slot(lease.slot)
+            return leases.release(
+                lease.ref,
+                mode,
+                worker=self.name,
+                gpu_seconds=gpu_seconds,
+                next_attempt_id=next_attempt_id,
+                rest_seconds=rest_seconds,
+                verdict=verdict,
+                warm=warm,
+                begun=begun,
+            )
+        except LeasingUnavailable as error:
+            log.warning("release_failed", slot=lease.slot, error=str(error))
+            self._late.add(Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun))
+            return None
+
+    def push_after(self, ref: LeaseRef, job_id: str) -> None:
+        """A job that another one's lease held: it stands in line again once Redis has taken its release."""
+        self._late.push_after(ref, job_id)
+
+    def refuse_start(
+        self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
+    ) -> None:
+        """The database did not accept the start. A slot that the database gave to another attempt, or
+        whose GPU may be busy with the refused run, is quarantined."""
+        log.warning("start_refused", job_id=lease.job_id, slot=lease.slot, outcome=str(outcome))
+        suspect = not proven_free or outcome is StartOutcome.SLOT_TAKEN
+        self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
+        if suspect:
+            self._quarantine(leases, lease, spec, outcome)
+        elif lease.ref not in self._late:
+            self.keeper.forget(lease.ref)
+
+    def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
+        """Lets go of a run whose remote id is committed: whoever claims next goes on polling it."""
+        self.keeper.forget(lease.ref)
+        if lost:
+            return
+        try:
+            leases.release(lease.ref, ReleaseMode.ADOPT, worker=self.name)
+        except LeasingUnavailable as error:
+            log.warning("hand_over_left_to_expiry", slot=lease.slot, error=str(error))
+
+    def _quarantine(self, leases: Leases, lease: Lease, spec: ModelSpec, outcome: StartOutcome) -> None:
+        at = self.ports.clock.now()
+
+        def apply() -> EndWritten:
+            transitions.quarantine_slot(
+                lease.slot,
+                attempt_id=lease.attempt_id,
+                job_id=lease.job_id,
+                model=lease.model,
+                reason=f"start refused: {outcome}",
+                at=at,
+                run_limit_seconds=spec.run_limit_seconds,
+            )
+            # a job that still waits lost its ticket to this lease
+            job: Job | None = after_commit.waiting_job.first(id=lease.job_id)
+            return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
+
+        self.writer.submit(apply)
+
+    def release_again(self) -> None:
+        """What Redis did not take before (the watcher calls it)."""
+        self._late.all()
+        if self._unsettled:
+            self._settle()
+
+    def _after_commit(self, outcomes: Sequence[Any]) -> None:
+        ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
+        self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
+        self._latest.drop_old()
+        for end in ends:
+            self._unsettled[end.ref] = end
+            if end.ended.won and end.end is not None:
+                self._keep(_with_cancel(end.end, end.ended.job), end.leases, end.ref)
+            if not end.ended.won:
+                log.warning(
+                    "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
+                )
+        self._settle()
+        after_commit.after_ends([end.ended for end in ends], self.ports)
+        counters.add_if_possible(counters.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
+
+    def _keep(self, end: End, leases: Leases, ref: LeaseRef) -> None:
+        """Not with its outcome: that holds the job, with its payload."""
+
+        def apply() -> EndWritten | None:
+            ended = transitions.end_again(end)
+            if not ended.won:
+                return None
+            log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
+            return EndWritten(ended, leases, ref)
+
+        self._latest.add(end.result, apply, Touched(end.job_id, end.attempt_id))
+
+    def _again(self) -> list[Write]:
+        return [Write(apply, touched) for apply, touched in self._latest.all()]
+
+    def _settle(self) -> None:
+        """Writer and watcher may both be here: settling twice changes nothing."""
+        by_leases: dict[int, list[EndWritten]] = {}
+        for ref, end in list(self._unsettled.items()):
+            if ref not in self._late:
+                by_leases.setdefault(id(end.leases), []).append(end)
+        for ends in by_leases.values():
+            leases, refs = ends[0].leases, [end.ref for end in ends]
+            asked_at = self.ports.clock.monotonic()
+            try:
+                for end in ends:
+                    if end.ended.quarantined:  # after a rebuild, settling alone would open the slot
+                        leases.quarantine(end.ref.slot, end.ref.attempt_id)
+                wakes = leases.settled(refs)
+            except LeasingUnavailable as error:
+                log.warning("settle_failed", refs=len(refs), error=str(error))
+                continue
+            for end in ends:
+                if end.ended.quarantined:  # the slot may be free when the watcher comes
+                    self.keeper.forget(end.ref)
+                elif not self.keeper.forget_end(end.ref, asked_at):
+                    continue  # the watcher settles it again
+                self._unsettled.pop(end.ref, None)
+            self.ports.send_wakes(wakes)
+
+
+def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
+    return JobTouched(job_id), outcome
+
+
+def _with_cancel(end: End, job: Job | None) -> End:
+    """job: as committed."""
+    if job is None or job.cancel_requested_at is None:
+        return end
+    return replace(end, cancelled_by_operator=job.cancelled_by_operator)
+
+
+def _is_committed(started: Future[StartOutcome] | None) -> bool:
+    if started is None or not started.done() or started.exception() is not None:
+        return False
+    return started.result() is StartOutcome.STARTED
+
+
+def _pass_on(done: Future[Any], future: Future[StartOutcome]) -> None:
+    error = done.exception()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result()[1])

@@ -1,0 +1,165 @@
+"""A worker thread's way with a claimed attempt: run it, end it, go straight on with the slot.
+
+The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
+group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
+slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it. Where
+the next ticket was claimed ahead, its run is sent first, and all that is done in the time that it takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from django.db import connection
+
+from foundation.ids import new_id
+from gpus.errors import DoesNotFit, Interrupted
+from gpus.protocol import Lease
+from gpus.registry.too_large import mark_too_large
+from jobs.domain.retry import Ending
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.prefetch import goes_on, make_ready
+from jobs.execution.run_end import RunEnd
+from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
+from jobs.execution.slot_loop import Claimed, drop_follower, open_lease, start
+from jobs.execution.time_slice import Turn
+
+if TYPE_CHECKING:
+    from jobs.execution.gpu_worker import GpuWorker
+
+log = structlog.get_logger()
+
+LONG_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReport:
+    """What one attempt was; shown in Flower. outcome: its end as this worker saw it, or an error code."""
+
+    job_id: str
+    model: str
+    server: str
+    slot: int
+    attempt: str
+    outcome: str
+    seconds: float
+    error_code: str = ""
+
+
+def run_claimed(worker: GpuWorker, claimed: Claimed, turn: Turn) -> tuple[Claimed | None, WorkReport]:
+    """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next ticket
+    for the same slot."""
+    lease = claimed.lease
+    ready = claimed.ready or make_ready(worker, claimed)
+    ready.begin(turn)
+    run = ready.run
+    try:
+        with worker.running(lease, run):
+            try:
+                over = _drive(worker, lease, run)
+            except Exception as error:  # whatever broke, the lease must not be renewed without a run
+                log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
+                over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+    finally:
+        ready.meanwhile.make_up()
+    if run.news is not None:
+        run.news.end()
+    seconds = run.elapsed_seconds + claimed.ran_seconds
+    following = None
+    if isinstance(over, HandedOver):
+        follower, _ = worker.followers.take(lease.attempt_id)
+        worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
+        drop_follower(worker, follower, lease)
+        outcome, code = "handed_over", ""
+    else:
+        now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
+        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
+        following = _end(worker, claimed, end, run, turn)
+        code = over.ending.error.code if over.ending.error else ""
+        outcome = code or "completed"
+    # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
+    say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
+    say(
+        "attempt_finished",
+        job_id=lease.job_id,
+        attempt=lease.attempt_id,
+        epoch=lease.epoch,
+        slot=lease.slot,
+        model=lease.model,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+    )
+    return following, _report(lease, outcome, seconds, code)
+
+
+def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+    if lease.estimate_seconds >= LONG_SECONDS:
+        connection.close()  # the wait for the GPU needs none
+        worker.show_run(lease)
+    while True:
+        run.woken.clear()
+        step = run.step()
+        if isinstance(step, Wait):
+            worker.wait(run, step.seconds)
+        elif isinstance(step, Remote):
+            worker.settlement.write_remote_id(lease, step.remote_id, run)
+            worker.rests.answered(lease.server)
+        else:
+            return step
+
+
+def _end(worker: GpuWorker, claimed: Claimed, end: RunEnd, run: AttemptRun, turn: Turn) -> Claimed | None:
+    """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
+    lease, ending = claimed.lease, end.over.ending
+    if isinstance(ending.error, DoesNotFit):
+        _leave_to_larger_servers(worker, lease, ending.error)
+    follower, asked = worker.followers.take(lease.attempt_id)
+    refused = claimed.refused
+    if refused is not None:
+        is_free = not ending.suspect
+        worker.settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
+        drop_follower(worker, follower, lease)
+        return None
+    asked_at = worker.ports.clock.monotonic()
+    go_on = not ending.suspect and worker.may_claim()
+    if follower is not None and go_on and goes_on(worker, follower, run, end):
+        return follower
+    if follower is None:
+        go_on = go_on and not turn.is_over(asked_at, end.seconds)
+    if go_on:
+        worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds)
+    next_id = follower.lease.attempt_id if follower else asked or new_id()
+    with worker.starts.asking():
+        following = end.release(worker, next_attempt_id=next_id if go_on else None)
+        end.write(worker, gather=following is not None)
+        if follower is not None and following is not None and following.ref == follower.lease.ref:
+            worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
+            return start(worker, follower)
+        drop_follower(worker, follower, lease)
+        if following is None:
+            return None
+        return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
+
+
+def _leave_to_larger_servers(worker: GpuWorker, lease: Lease, error: DoesNotFit) -> None:
+    """Before the job is back in the line: this server would take it again."""
+    try:
+        ports = worker.ports
+        ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
+    except Exception as failed:  # the database is away: the job comes back, at no cost
+        log.warning("too_large_not_noted", server=lease.server, model=lease.model, error=str(failed).strip())
+
+
+def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
+    return WorkReport(
+        job_id=lease.job_id,
+        model=lease.model,
+        server=lease.server,
+        slot=lease.slot_index,
+        attempt=lease.attempt_id,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+        error_code=error_code,
+    )

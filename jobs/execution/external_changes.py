@@ -1,0 +1,57 @@
+"""What changed outside for the runs in hand: cancels, results that GPU servers pushed, servers that an
+operator switched off. A worker asks this each second, so it is one question, of rows by their keys.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+from django.db.models import Value as Constant
+
+from foundation.database import statements
+from gpus.models import Server
+from gpus.protocol import DesiredState, Lease
+from jobs.models import Job, PushedResult
+
+_CANCELLED, _PUSHED, _OFF = "cancelled", "pushed", "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """cancelled: ids of jobs whose cancel was asked for. pushed: of attempts. off: names of servers."""
+
+    cancelled: frozenset[str]
+    pushed: frozenset[str]
+    off: frozenset[str]
+
+
+def changes_for(leases: Iterable[Lease]) -> Changes:
+    runs = list(leases)
+    found: dict[str, list[str]] = defaultdict(list)
+    for kind, name in _changed(
+        [lease.job_id for lease in runs],
+        [lease.attempt_id for lease in runs],
+        sorted({lease.server for lease in runs}),
+    ):
+        found[kind].append(name)
+    return Changes(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF)))
+
+
+def _rows(jobs: list[str], attempts: list[str], servers: list[str]) -> QuerySet[Any, Any]:
+    cancelled = Job.objects.filter(id__in=jobs, cancel_requested_at__isnull=False)
+    pushed = PushedResult.objects.filter(attempt_id__in=attempts)
+    off = Server.objects.filter(name__in=servers, desired=DesiredState.OFF.value)
+    others = _as(_PUSHED, pushed, "attempt_id"), _as(_OFF, off, "name")
+    return _as(_CANCELLED, cancelled, "id").union(*others, all=True)
+
+
+def _as(kind: str, rows: QuerySet[Any, Any], name: str) -> QuerySet[Any, Any]:
+    named: QuerySet[Any, Any] = rows.order_by().annotate(kind=Constant(kind)).values_list("kind", name)
+    return named
+
+
+_changed = statements.ReadAmong((Job, "id"), (PushedResult, "attempt_id"), (Server, "name"), rows=_rows)

@@ -1,0 +1,95 @@
+"""A process says that it lives, and looks which layout the index has: one thread, a step every second."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, connection
+
+from foundation.ids import new_id
+from gpus.models import Process
+from gpus.registry import processes
+from jobs.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+STEP_SECONDS = 1.0
+BEATS_IN_SILENCE = 3
+
+
+def process_name() -> str:
+    """Unique to this process."""
+    return f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+
+
+class Presence:
+    """name: of a GPU worker the one that its attempts have. ready: by fleet, the switch of its index that may
+    go on as far as this process is concerned. in_company: called each step while its layout is in use and
+    processes of another one live. each_step: called with every step."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        kind: Process.Kind,
+        *,
+        name: str = "",
+        ready: Callable[[], Mapping[str, str]] = dict,
+        in_company: Callable[[], None] | None = None,
+        each_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name or process_name()
+        self.queues: Callable[[], Collection[str]] = tuple
+        """What the process consumes from; shown to operators."""
+        self._ports, self._kind, self._ready, self._in_company = ports, kind, ready, in_company
+        self._each_step = each_step
+        self._stopped = threading.Event()
+        self._said_at: float | None = None
+        self._said: Mapping[str, str] = {}
+        self._has_company = False
+        self._thread = threading.Thread(target=self._keep, name="presence", daemon=True)
+
+    def start(self) -> None:
+        self._ports.layouts.watch()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Signs off: nobody has to wait for its silence."""
+        self._stopped.set()
+        self._thread.join(2.0)
+        with suppress(DatabaseError, InterfaceError):
+            processes.sign_off(self.name)
+
+    def step(self) -> None:
+        """Raises what a database does that is away."""
+        self._each_step()
+        self._ports.layouts.refresh()
+        now, ready = self._ports.clock.monotonic(), self._ready()
+        every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE
+        if self._said_at is None or now - self._said_at >= every or ready != self._said:
+            processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self.queues())
+            self._said_at, self._said = now, ready
+            self._has_company = (
+                self._in_company is not None
+                and processes.living().exclude(layout=self._ports.layouts.layout).exists()
+            )
+        if self._has_company and self._in_company is not None and self._ports.layouts.leads():
+            self._in_company()
+
+    def _keep(self) -> None:
+        with suppress(DatabaseError, InterfaceError):
+            processes.forget_silent()
+        while True:
+            try:
+                self.step()
+            except Exception as error:  # most likely the database is away; the next step tries again
+                log.warning("presence_not_told", error=str(error).strip(), kind=type(error).__name__)
+                connection.close()
+            if self._stopped.wait(STEP_SECONDS):
+                break
+        connection.close()

@@ -1,0 +1,91 @@
+"""The run of a claimed attempt, with everything that it asks of the world."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+
+from gpus.health.health import evidence_for, refused_url
+from gpus.protocol import Lease
+from gpus.runners.base import RunRequest
+from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.progress_events import news_of
+from jobs.execution.push_tokens import push_token
+from jobs.execution.pushed_results import pushed_body
+from jobs.execution.run_steps import Order
+from jobs.execution.slot_loop import Claimed
+from jobs.transitions import StartOutcome
+
+if TYPE_CHECKING:
+    from jobs.execution.gpu_worker import GpuWorker
+
+
+def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None) -> AttemptRun:
+    """The steps of this attempt, with everything that they ask of the world."""
+    lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
+    news = news_of(
+        lease,
+        worker.settlement,
+        attempts_made=claimed.job["attempts_made"],
+        rest_seconds=knobs.news_seconds,
+    )
+    request = RunRequest(
+        job_id=lease.job_id,
+        attempt_id=lease.attempt_id,
+        model=spec,
+        endpoint=claimed.endpoint,
+        payload=claimed.job["payload"],
+        slot=lease.slot,
+        fence=lease.fence,
+        push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
+        push_token=push_token(lease.attempt_id),
+        limit_seconds=claimed.job["max_run_seconds"] or math.inf,
+        tell=news.tell,
+        meanwhile=meanwhile,
+    )
+    run = AttemptRun(
+        request,
+        worker.runner_for(spec),
+        worker.ports.clock,
+        limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
+        deadline=claimed.job["deadline_at"],
+        clocks_agree=lambda: worker.ports.clocks.report().agree,
+        is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
+        pushed=lambda: _read_pushed(worker, lease),
+        prove_free=lambda: evidence_for(
+            lease.server,
+            lease.attempt_id,
+            transport=worker.ports.transport,
+            leases=claimed.leases,
+            clock=worker.ports.clock,
+        ),
+        refused_url=lambda: refused_url(lease.server, lease.model, transport=worker.ports.transport),
+        in_background=worker.in_background,
+        remote_id=claimed.remote_id,
+        news=news,
+    )
+    if claimed.job["cancel_requested_at"] is not None:
+        run.order(Order.CANCEL)
+    if claimed.started is not None:
+        # the run knows its start: were it known there too, only the garbage collector would let go of the two
+        known = weakref.ref(run)
+        claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
+    return run
+
+
+def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
+    with worker.ports.database():
+        body: Mapping[str, Any] | None = pushed_body.first(attempt_id=lease.attempt_id)
+    return body
+
+
+def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun | None) -> None:
+    """run: None if it is over."""
+    refused = started.exception() is not None or started.result() is not StartOutcome.STARTED
+    if refused and run is not None:
+        run.order(Order.STOP)

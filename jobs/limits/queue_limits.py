@@ -1,0 +1,149 @@
+"""How many jobs may wait: for a model, and of a tenant. Waiting is all that is accepted and neither runs nor
+is over: in line, between two attempts, or ahead of its time.
+
+The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the count
+is right while Redis is away. It is taken inside the transaction that inserts the jobs.
+
+On PostgreSQL transactions don't see each other's jobs until they commit. So those that come near a limit go
+one after the other: they take its lock and count again. A few jobs far from it go in without: what they see
+free holds all that may be under way, the largest batch and a hundred times a few. Only one that stands still
+between its count and its commit while others fill all this would go over. SQLite writes one transaction at a
+time.
+
+A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
+count that is some seconds old will do (jobs/limits/approximate_counts.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+from foundation.plurals import counted
+from gpus.registry import queries as registry
+from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
+from jobs.limits import approximate_counts
+from jobs.limits.retry_after import seconds_until_one_ends
+from jobs.limits.tenant_limits import limits_of
+from jobs.models import Job
+from jobs.transitions import WAITING
+
+FEW = 10
+"""Jobs of one transaction that need no turn; a batch takes one."""
+_STATES = [state.value for state in WAITING]
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """most: jobs that may wait. asking: jobs of this transaction. rows: which count. is_rough: the count may
+    be some seconds old."""
+
+    name: str
+    most: int
+    asking: int
+    rows: Mapping[str, Any]
+    is_rough: bool = False
+
+    @property
+    def lock(self) -> int:
+        return int.from_bytes(blake2b(self.name.encode(), digest_size=8).digest(), "big", signed=True)
+
+    def places(self) -> int:
+        # only the state is read: so the index alone has all that the count needs
+        rows = Job.objects.filter(state__in=_STATES, **self.rows).order_by().values("state")
+        return self.most - rows[: self.most].count()
+
+
+class Room:
+    """The room of one transaction, counted when the first of its jobs asks, and then by its own jobs. asking:
+    tenant and model of each job that may ask. patience_seconds: how long it waits for its turn at most, and
+    then raises OperationalError; None: as long as it takes."""
+
+    def __init__(
+        self, now: datetime, asking: Iterable[tuple[int, str]], *, patience_seconds: float | None = None
+    ) -> None:
+        self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
+        self._limits: dict[str, _Limit] = {}
+        self._left: dict[str, int] | None = None
+
+    def refusal(self, tenant_id: int, model: str) -> Refused | None:
+        """None: there is room, and this job has taken it."""
+        if self._left is None:
+            self._limits = {limit.name: limit for limit in self._of_all()}
+            rough = [limit for limit in self._limits.values() if limit.is_rough]
+            exact = [limit for limit in self._limits.values() if not limit.is_rough]
+            self._left = _places(exact, self._patience_seconds)
+            self._left |= {
+                limit.name: approximate_counts.take(limit.name, limit.asking, limit.places) for limit in rough
+            }
+        of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
+        if self._left.get(of_tenant, 1) <= 0:
+            return TenantQueueFull(
+                counted(self._limits[of_tenant].most, "job of the tenant waits", "jobs of the tenant wait")
+                + ", and no more may.",
+                retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=tenant_id),
+            )
+        if self._left.get(of_model, 1) <= 0:
+            return ModelQueueFull(
+                f"{counted(self._limits[of_model].most, 'job waits', 'jobs wait')} for {model!r}, "
+                "and no more may.",
+                retry_after_seconds=seconds_until_one_ends(self._now, model=model),
+            )
+        for name in (of_tenant, of_model):
+            if name in self._left:
+                self._left[name] -= 1
+        return None
+
+    def _of_all(self) -> Iterator[_Limit]:
+        """The limits of all jobs that may ask."""
+        for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
+            own = limits_of(tenant_id).max_queued
+            most = settings.DISPATCHER.tenant_max_queued if own is None else own
+            if own is not None or most:
+                # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
+                rows = {"tenant_id": tenant_id, "finished_at": None}
+                yield _Limit(f"tenant {tenant_id}", most, asking, rows, is_rough=own is None)
+        for model, asking in Counter(model for _, model in self._asking).items():
+            spec = registry.model_spec(model)
+            if spec is not None and spec.max_queued is not None:
+                yield _Limit(f"model {model}", spec.max_queued, asking, {"model": model})
+
+
+def _places(limits: Iterable[_Limit], patience_seconds: float | None) -> dict[str, int]:
+    """What is free, by name of the limit."""
+    takes_turns = connection.vendor == "postgresql" and connection.in_atomic_block  # else nothing is inserted
+    found: dict[str, int] = {}
+    near: list[_Limit] = []
+    for limit in limits:
+        if takes_turns and limit.asking > FEW:
+            near.append(limit)
+            continue
+        found[limit.name] = limit.places()
+        if takes_turns and found[limit.name] < _far():
+            near.append(limit)
+    if near:
+        _take_turn(near, patience_seconds)
+        found |= {limit.name: limit.places() for limit in near}
+    return found
+
+
+def _far() -> int:
+    return settings.DISPATCHER.max_batch_jobs + 100 * FEW
+
+
+def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None:
+    """Until the transaction ends. All at once and in one order: two batches never wait for each other."""
+    locks = sorted(limit.lock for limit in limits)
+    with connection.cursor() as cursor:
+        if patience_seconds is not None:
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true)", [f"{patience_seconds * 1000:.0f}ms"]
+            )
+        cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])

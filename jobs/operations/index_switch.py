@@ -1,0 +1,164 @@
+"""One layout in use, and how another one takes its place: in steps that any process may repeat or go on with.
+
+A switch begins in the row: from then on processes that read it use the index as holders of leases only. Each
+step closes the old index in Redis, which stops all others, and waits until every living worker of the old
+layout has said that its starts are written, and until every lease that is still renewed there is a live
+attempt of such a worker. Then the database knows all that runs: the row changes, and the index of the new
+layout is rebuilt (`sweeps/rebuild.py`). Runs go on under their old worker, which writes their ends; the
+sweeps of the new layout keep their slots as long as it lives (`sweeps/expired_leases.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+from django.db import transaction
+from django.db.models.functions import Now
+
+from foundation.ids import new_id
+from gpus.models import FleetIndex, Process
+from gpus.protocol import FIRST_LAYOUT
+from gpus.registry import processes
+from gpus.registry.layouts import IndexState, read_index_states
+from jobs.domain.states import LIVE_ATTEMPT_STATES
+from jobs.models import Attempt
+from jobs.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+PAGE = 500
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """waits_for: what keeps the switch from going on, a few words each. done: the new layout is in use."""
+
+    done: bool
+    waits_for: tuple[str, ...] = ()
+
+
+def begin_switch(fleet: str, layout: int) -> bool:
+    """From now on the fleet's index is used by holders of leases only. False: it has that layout, or is being
+    switched already."""
+    with transaction.atomic():
+        FleetIndex.objects.get_or_create(fleet=fleet)
+        begun = (
+            FleetIndex.objects.filter(fleet=fleet, next_layout=None)
+            .exclude(layout=layout)
+            .update(next_layout=layout, switch=new_id())
+        )
+    if begun:
+        log.info("index_switch_begun", fleet=fleet, layout=layout)
+    return bool(begun)
+
+
+def go_on(fleet: str, ports: Ports) -> Progress:
+    """One step. Raises LeasingUnavailable; the next one goes on where this one was."""
+    state = read_index_states().get(fleet, IndexState())
+    if state.next_layout is None:
+        return Progress(done=True)
+    old = ports.index_gate(fleet, state.layout)
+    old.close(f"switched to layout {state.next_layout}")
+    workers = list(processes.living().filter(kind=Process.Kind.GPU, layout=state.layout))
+    ready = {worker.name for worker in workers if worker.is_ready(fleet, state.switch)}
+    late = [worker.name for worker in workers if worker.name not in ready]
+    waits = [f"{name}: its starts are not all written yet" for name in late[:MOST_NAMED]]
+    if not late:
+        waits = _unknown(old.signs().renewed, ready)
+    if waits:
+        return Progress(done=False, waits_for=tuple(waits))
+    ports.index_gate(fleet, state.next_layout).discard()
+    switched = FleetIndex.objects.filter(fleet=fleet, switch=state.switch).update(
+        layout=state.next_layout, next_layout=None, switch="", changed_at=Now()
+    )
+    if switched:
+        log.info("index_switched", fleet=fleet, before=state.layout, layout=state.next_layout)
+    ports.layouts.refresh()
+    return Progress(done=True)
+
+
+def cancel_switch(fleet: str, ports: Ports) -> bool:
+    """The old layout stays in use; its index is rebuilt. Raises LeasingUnavailable."""
+    state = read_index_states().get(fleet, IndexState())
+    if state.next_layout is None:
+        return False
+    cancelled = FleetIndex.objects.filter(fleet=fleet, switch=state.switch).update(
+        next_layout=None, switch="", changed_at=Now()
+    )
+    if cancelled:
+        log.warning("index_switch_cancelled", fleet=fleet, layout=state.layout, instead_of=state.next_layout)
+        ports.index_gate(fleet, state.layout).discard()
+    ports.layouts.refresh()
+    return bool(cancelled)
+
+
+def reopen(fleet: str, ports: Ports) -> bool:
+    """An index that is in use and closed all the same, because a cancelled switch broke off or went a step
+    too far: from now on it can be rebuilt. Raises LeasingUnavailable."""
+    state, ours = read_index_states().get(fleet), ports.layouts.layout
+    if state is None or (state.layout, state.next_layout) != (ours, None):
+        return False
+    gate = ports.index_gate(fleet, ours)
+    if not gate.signs().closed_by:
+        return False
+    log.warning("closed_index_reopened", fleet=fleet, layout=ours)
+    gate.discard()
+    return True
+
+
+def close_older(fleet: str, ports: Ports) -> bool:
+    """Close the indexes of layouts before the one in use. A Redis that restarts empty forgets that they were
+    closed, and versions that know of no row would open theirs again. Returns whether one was open. Raises
+    LeasingUnavailable."""
+    state = ports.layouts.state(fleet)
+    if state.next_layout is not None:
+        return False  # a switch closes and discards what it has to
+    older = [ports.index_gate(fleet, layout) for layout in range(FIRST_LAYOUT, state.layout)]
+    opened = [gate for gate in older if not gate.signs().closed_by]
+    for gate in opened:
+        gate.close(f"layout {state.layout} is in use")
+    return bool(opened)
+
+
+def _unknown(renewed: Sequence[str], ready: set[str]) -> list[str]:
+    """What is still renewed in the old index without a row, or by a worker that is not ready."""
+    found: list[str] = []
+    for first in range(0, len(renewed), PAGE):
+        page = renewed[first : first + PAGE]
+        rows = {
+            attempt: (state, worker)
+            for attempt, state, worker in Attempt.objects.filter(id__in=page).values_list(
+                "id", "state", "worker"
+            )
+        }
+        for attempt in page:
+            state, worker = rows.get(attempt, ("", ""))
+            if not state:
+                found.append(f"attempt {attempt}: its start is not written yet")
+            elif state in LIVE_ATTEMPT_STATES and worker not in ready:
+                found.append(f"{worker}: it ends its runs first, because it knows of no switch")
+    return sorted(set(found))[:MOST_NAMED]
+
+
+def abandoned_seconds(fleet: str, state: IndexState, ports: Ports) -> float:
+    """For how long the layout in use has lacked a GPU worker or a sweeper, while ours has both; 0: it is not
+    so. Processes that say nothing in the database leave signs in Redis. Raises LeasingUnavailable."""
+    since = ports.layouts.abandoned_since
+    alive = set(processes.living().values_list("kind", "layout"))
+    runs, sweeps = ((kind, state.layout) in alive for kind in (Process.Kind.GPU, Process.Kind.SWEEPS))
+    if (Process.Kind.GPU, ports.layouts.layout) not in alive or (runs and sweeps):
+        since.pop(fleet, None)
+        return 0.0
+    signs = ports.index_gate(fleet, state.layout).signs()
+    looked = math.inf if signs.looked_seconds is None else signs.looked_seconds
+    is_swept = sweeps or looked < processes.silent_after().total_seconds()
+    if is_swept and (runs or signs.renewed):
+        since.pop(fleet, None)
+        return 0.0
+    now = ports.clock.monotonic()
+    passed = now - since.setdefault(fleet, now)
+    return passed if runs or sweeps or signs.renewed else max(passed, looked)

@@ -1,0 +1,115 @@
+"""Who works where: the fleet of `gpus.reports.fleet` with the jobs that run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from gpus.models import QuarantinedSlot, Server
+from gpus.protocol import slot_name
+from gpus.registry.index_sync import LeasesOf
+from gpus.reports.fleet import Cell, CellState, ServerRow, look_at
+from jobs.models import Attempt
+
+SERVERS_PER_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAttempt:
+    """number: which try of the job it is. state: sent, or waiting for a GPU server that is polled."""
+
+    id: str
+    job_id: str
+    tenant: str
+    model: str
+    number: int
+    state: str
+    started_at: datetime
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """rows: one page of servers by name. total: how many there are of what was asked for. attempts: those
+    under way on these servers, by slot. away: fleets (hash tags) whose Redis does not answer."""
+
+    rows: tuple[ServerRow, ...]
+    total: int
+    attempts: dict[str, LiveAttempt]
+    away: tuple[str, ...]
+
+
+def fleet_snapshot(
+    leases: LeasesOf,
+    now: datetime,
+    *,
+    pool: str = "",
+    search: str = "",
+    troubled: bool = False,
+    page: int = 0,
+) -> FleetSnapshot:
+    """search: part of a server's name. troubled: only what is not simply on and well.
+    Six queries, and a call to Redis for each few servers."""
+    servers = _servers(pool, search, troubled=troubled)
+    first = max(0, page) * SERVERS_PER_PAGE
+    chosen = list(
+        servers.select_related("pool").prefetch_related("placements")[first : first + SERVERS_PER_PAGE]
+    )
+    found = look_at(chosen, leases, now)
+    attempts = _attempts([server.name for server in chosen])
+    rows = tuple(
+        replace(row, cells=tuple(_known(cell, attempts.get(cell.slot), now) for cell in row.cells))
+        for row in found.rows
+    )
+    return FleetSnapshot(rows, servers.count(), attempts, found.away)
+
+
+def _servers(pool: str, search: str, *, troubled: bool) -> QuerySet[Server]:
+    servers = Server.objects.order_by("name")
+    if pool:
+        servers = servers.filter(pool=pool)
+    if search:
+        servers = servers.filter(name__icontains=search)
+    if troubled:
+        suspect = QuarantinedSlot.objects.filter(server=OuterRef("name"), freed_at=None)
+        servers = servers.filter(~Q(desired="on") | Q(healthy=False) | Exists(suspect))
+    return servers
+
+
+def _attempts(names: Sequence[str]) -> dict[str, LiveAttempt]:
+    """By slot; at most one each, by the index that also makes this cheap."""
+    rows = Attempt.objects.filter(server__in=list(names), state__in=Attempt.LIVE).order_by()
+    return {
+        slot_name(row.server, row.slot): LiveAttempt(
+            id=row.id,
+            job_id=row.job_id,
+            tenant=row.job.tenant.name,
+            model=row.model,
+            number=row.number,
+            state=row.state,
+            started_at=row.started_at,
+            cancel_requested=row.job.cancel_requested_at is not None,
+        )
+        for row in rows.select_related("job__tenant").only(
+            "server", "slot", "model", "number", "state", "started_at", "job__cancel_requested_at",
+            "job__tenant__name",
+        )
+    }  # fmt: skip
+
+
+def _known(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Cell:
+    """While Redis does not answer, the database still says what runs."""
+    if cell.state is not CellState.UNKNOWN or attempt is None:
+        return cell
+    return replace(
+        cell,
+        state=CellState.BUSY,
+        reason="by the database; Redis says nothing",
+        job_id=attempt.job_id,
+        attempt_id=attempt.id,
+        model=attempt.model,
+        age_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
+    )

@@ -1,0 +1,167 @@
+"""What ended lately, from the rollups: throughput, waits, runs and GPU time. Never a count over jobs.
+
+Behind by what `jobs.sweeps.rollups` has not summed up yet: about ten seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from jobs.models import Rollup, Tenant
+from jobs.reports.rollups import HOUR, MINUTE, TEN_MINUTES, Sums, percentile, span_begin
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """seconds: how far it looks back. bucket_seconds: the width of one point of its charts, which is a span
+    that rollups are kept in."""
+
+    name: str
+    seconds: int
+    bucket_seconds: int
+
+    @property
+    def buckets(self) -> int:
+        return self.seconds // self.bucket_seconds
+
+
+WINDOWS = {
+    window.name: window
+    for window in (
+        Window("1h", HOUR, MINUTE),
+        Window("24h", 24 * HOUR, TEN_MINUTES),
+        Window("7d", 168 * HOUR, HOUR),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What ended, bucket by bucket, the oldest first; `window.buckets` of them, the last one still open."""
+
+    window: Window
+    buckets: Sequence[Sums]
+    total: Sums
+
+    @property
+    def per_minute(self) -> float:
+        """Jobs that came to an end per minute, however they ended."""
+        ended = self.total.completed + self.total.failed + self.total.cancelled
+        return ended / self.window.seconds * 60
+
+    def wait(self, share: float) -> float | None:
+        """Percentile of the seconds from accepted to the first start; None for no job."""
+        return percentile(self.total.waits, share)
+
+    def run(self, share: float) -> float | None:
+        """Percentile of the seconds from the first start to the end."""
+        return percentile(self.total.runs, share)
+
+
+@dataclass(slots=True)
+class History:
+    """begin: of the first bucket. gpu_seconds: by model and tenant."""
+
+    window: Window
+    begin: datetime
+    _by_model: dict[str, list[Sums]] = field(default_factory=dict)
+    gpu_seconds: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[str]:
+        return sorted(self._by_model)
+
+    def line(self, model: str) -> Line:
+        """Flat where the model has no history."""
+        return _line(self.window, [self._by_model.get(model, [])])
+
+    def all_models(self) -> Line:
+        return _line(self.window, self._by_model.values())
+
+    def gpu_seconds_by_tenant(self, models: Iterable[str]) -> dict[int, float]:
+        """Of tenants that ended something on these models, also where that took no GPU time."""
+        wanted, found = set(models), dict[int, float]()
+        for (model, tenant), seconds in self.gpu_seconds.items():
+            if model in wanted:
+                found[tenant] = found.get(tenant, 0.0) + seconds
+        return found
+
+
+def history(window: Window, now: datetime) -> History:
+    """One query over the rollups of the window: a row per bucket, model and tenant that had work in it."""
+    last = span_begin(now, window.bucket_seconds)
+    begin = last - timedelta(seconds=window.seconds - window.bucket_seconds)
+    found = History(window, begin)
+    rows = Rollup.objects.filter(span_seconds=window.bucket_seconds, at__gte=begin, at__lte=last).order_by()
+    for at, model, tenant, *sums in rows.values_list(
+        "at", "model", "tenant_id", "completed", "failed", "cancelled", "gpu_seconds", "waits", "runs"
+    ):
+        buckets = found._by_model.setdefault(model, [])
+        buckets += [Sums() for _ in range(window.buckets - len(buckets))]
+        one = Sums(*sums)
+        buckets[int((at - begin).total_seconds() // window.bucket_seconds)].add(one)
+        key = (model, tenant)
+        found.gpu_seconds[key] = found.gpu_seconds.get(key, 0.0) + one.gpu_seconds
+    return found
+
+
+def recent_history(window: Window, now: datetime) -> History:
+    """`history`, remembered in this process for a twelfth of a bucket: pages that are looked at ask often."""
+    turn = int(now.timestamp() // (window.bucket_seconds / 12))
+    with _lock:
+        known = _remembered.get(window.name)
+        if known is None or known[0] != turn:
+            known = _remembered[window.name] = (turn, history(window, now))
+        return known[1]
+
+
+def forget() -> None:
+    """What is remembered."""
+    _remembered.clear()
+
+
+_lock = threading.Lock()
+_remembered: dict[str, tuple[int, History]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """got, entitled: shares of the GPU time, 0..1. entitled: the tenant's weight among the weights of all
+    that had work."""
+
+    tenant_id: int
+    tenant: str
+    gpu_seconds: float
+    got: float
+    entitled: float
+
+
+def shares(gpu_seconds: Mapping[int, float]) -> list[Share]:
+    """Who got how much, the most first. gpu_seconds: by tenant; a tenant that had work and got nothing is
+    named with 0."""
+    tenants = Tenant.objects.in_bulk(list(gpu_seconds))
+    weights = sum(tenant.weight for tenant in tenants.values())
+    total = sum(gpu_seconds[pk] for pk in tenants)
+    found = [
+        Share(
+            pk,
+            tenant.name,
+            gpu_seconds[pk],
+            gpu_seconds[pk] / total if total else 0.0,
+            tenant.weight / weights,
+        )
+        for pk, tenant in tenants.items()
+    ]
+    return sorted(found, key=lambda share: (-share.gpu_seconds, share.tenant))
+
+
+def _line(window: Window, models: Iterable[Sequence[Sums]]) -> Line:
+    buckets, total = [Sums() for _ in range(window.buckets)], Sums()
+    for one in models:
+        for bucket, sums in zip(buckets, one, strict=False):
+            bucket.add(sums)
+            total.add(sums)
+    return Line(window, buckets, total)

@@ -1,0 +1,181 @@
+"""Reads of jobs. Everything that shows a job to somebody begins with `jobs_visible_to`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Min, Prefetch, Q, QuerySet
+from django.db.models.functions import Coalesce
+
+from foundation.ttl_cache import Rationed
+from gpus.models import Pause
+from jobs.domain.scopes import ALL, Scope
+from jobs.domain.states import FINAL_JOB_STATES, JobState
+from jobs.models import Attempt, Job, JobTag, Tenant
+from jobs.reports.job_filter import JobFilter, created_between
+
+VIEW_PAYLOAD = "jobs.view_payload"
+ATTEMPTS_SHOWN = 50
+"""A server that refuses a job all day long makes an attempt of each time."""
+SHOWN_ATTEMPTS = "shown_attempts"
+"""Where those are kept that were read with their job."""
+UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
+    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
+    a key. models: names of those that the key may submit to; None: all of its tenant's.
+
+    The two class attributes are what Django and DRF ask of a user.
+    """
+
+    tenant_id: int | None
+    is_operator: bool
+    name: str
+    user: Any = field(default=None, compare=False)
+    scopes: frozenset[str] = ALL
+    models: frozenset[str] | None = None
+
+    is_authenticated = True
+    is_anonymous = False
+
+    @property
+    def pk(self) -> str:
+        return self.name
+
+    def has_perm(self, permission: str) -> bool:
+        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
+        return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
+
+
+def may_see_payloads(principal: Principal) -> bool:
+    """Payloads and results: a key that may read, a staff session with the permission."""
+    if principal.user is not None:
+        return bool(principal.user.has_perm(VIEW_PAYLOAD))
+    return Scope.READ in principal.scopes
+
+
+def may_see_details(principal: Principal) -> bool:
+    """Messages of GPU servers and model code, tracebacks, evidence (`jobs.domain.disclosure`)."""
+    return principal.is_operator
+
+
+def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
+    """An operator sees every job, anybody else those of the own tenant."""
+    if principal.is_operator:
+        return Job.objects.all()
+    if principal.tenant_id is None:
+        return Job.objects.none()
+    return Job.objects.filter(tenant=principal.tenant_id)
+
+
+def find_job(principal: Principal, job_id: str, *, attempts_before: int | None = None) -> Job | None:
+    """The job with its last attempts, or None if there is none that this principal may see. attempts_before:
+    a number; those with lower ones."""
+    rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts(attempts_before))
+    return rows.filter(id=job_id).first()
+
+
+def list_jobs(
+    principal: Principal,
+    *,
+    status: str | None = None,
+    model: str | None = None,
+    tag: str | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> QuerySet[Job]:
+    """Newest first, without payloads and results (either may be megabytes)."""
+    rows = jobs_visible_to(principal).defer("payload", "result").prefetch_related(_attempts())
+    if status is not None:
+        rows = rows.filter(state=status)
+    if model is not None:
+        rows = rows.filter(model=model)
+    if tag is not None:
+        rows = rows.filter(id__in=JobTag.objects.filter(tag=tag).values("job_id"))
+    return rows.filter(created_between(created_after, created_before)).order_by("-id")
+
+
+def dead_letters(chosen: JobFilter) -> QuerySet[Job]:
+    """FAILED jobs that nobody dismissed: what an operator may retry. Newest first."""
+    return chosen.dead_letters().prefetch_related(_attempts()).order_by("-id")
+
+
+def named(pauses: Sequence[Pause]) -> list[tuple[Pause, str]]:
+    """Each with the name that people know: the lease layer knows tenants by number."""
+    ids = [one.name for one in pauses if one.kind == Pause.Kind.TENANT and one.name.isdecimal()]
+    tenants = {str(pk): name for pk, name in Tenant.objects.filter(pk__in=ids).values_list("pk", "name")}
+    return [
+        (one, tenants.get(one.name, one.name) if one.kind == Pause.Kind.TENANT else one.name)
+        for one in pauses
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What one tenant has of one model: counts by state, and since when the oldest queued one
+    may start."""
+
+    model: str
+    tenant_id: int
+    scheduled: int
+    queued: int
+    running: int
+    retrying: int
+    cancelling: int
+    oldest_queued_at: datetime | None
+
+
+_of_all: Rationed[list[Waiting]] = Rationed()
+
+
+def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
+    """Counts of unfinished jobs. An operator's read a row of each: with many they may be some seconds old."""
+    if principal.is_operator:
+        return _of_all.get(lambda: _waiting(principal))
+    return _waiting(principal)
+
+
+def forget() -> None:
+    """What was remembered; for tests."""
+    _of_all.forget()
+
+
+def _waiting(principal: Principal) -> list[Waiting]:
+    queued = Q(state=JobState.QUEUED)
+    rows = (
+        jobs_visible_to(principal)
+        .filter(state__in=[state.value for state in UNFINISHED])
+        .order_by()
+        .values("model", "tenant_id")
+        .annotate(
+            scheduled=_count(JobState.SCHEDULED),
+            queued=_count(JobState.QUEUED),
+            running=_count(JobState.RUNNING),
+            retrying=_count(JobState.RETRYING),
+            cancelling=_count(JobState.CANCELLING),
+            oldest_queued_at=Min(Coalesce("run_at", "created_at"), filter=queued),
+        )
+    )
+    return [Waiting(**row) for row in rows]
+
+
+def _count(state: JobState) -> Count:
+    return Count("id", filter=Q(state=state))
+
+
+def _attempts(before: int | None = None) -> Prefetch[Any]:
+    return Prefetch("attempts", queryset=last_attempts(before), to_attr=SHOWN_ATTEMPTS)
+
+
+def last_attempts(before: int | None = None, *, of: Job | None = None) -> QuerySet[Attempt]:
+    """The newest `ATTEMPTS_SHOWN`, newest first; of those with a lower number than `before`."""
+    rows = Attempt.objects.all() if of is None else Attempt.objects.filter(job=of)
+    if before is not None:
+        rows = rows.filter(number__lt=before)
+    return rows.order_by("-number")[:ATTEMPTS_SHOWN]

@@ -1,0 +1,211 @@
+"""The line as operators see it: per model how much waits and runs, how long it takes, and who gets how much.
+
+Waiting is read from the lease layer's own counters, what ended from the rollups; what is counted in the
+database is bounded by the number of slots, or by a limit. So a page costs the same at a million jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, OuterRef, Subquery
+from django.db.models.functions import Coalesce
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.values import PoolDepth
+from gpus.models import ModelConfig, Pause, Pool
+from gpus.protocol import CircuitState
+from gpus.registry import queries as registry
+from gpus.registry.index_sync import LeasesOf
+from jobs.domain.states import JobState
+from jobs.models import Attempt, Job
+from jobs.reports.history import History, Line, Share, shares
+
+MOST_COUNTED = 5000
+"""More jobs that are neither in line nor run are not counted out."""
+_LOOKED_AT_IN_LINE = 200
+"""Tickets at the head of a pool's line, whose tenants have work."""
+_NOT_WORKING = frozenset({"off", "quarantined"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run
+    as many jobs as they may. scheduled: for later; cancelling: until their GPU is proven free.
+    oldest_seconds: since the job at the head of the line was accepted, or its time came. drain_seconds: until
+    the pool's line is empty if nothing more comes; None while no slot works. pause: of the model; circuit:
+    its breaker. past: what ended in the window."""
+
+    model: str
+    pool: str
+    waiting: int | None
+    parked: int
+    running: int
+    retrying: int
+    scheduled: int
+    cancelling: int
+    oldest_seconds: float | None
+    drain_seconds: float | None
+    pause: Pause | None
+    past: Line
+    shares: tuple[Share, ...]
+    circuit: CircuitState = CircuitState.CLOSED
+
+    @property
+    def all_waiting(self) -> int:
+        return (self.waiting or 0) + self.parked
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """away: pools whose Redis does not answer. slots: count by state, over all pools. more: states of which
+    there are more jobs than were counted."""
+
+    lines: tuple[ModelLine, ...]
+    system_pause: Pause | None
+    tenant_pauses: tuple[Pause, ...]
+    slots: Mapping[str, int]
+    away: tuple[str, ...]
+    more: frozenset[str]
+
+    @property
+    def waiting(self) -> int:
+        return sum(line.all_waiting for line in self.lines)
+
+    @property
+    def working(self) -> int:
+        """Slots that take jobs."""
+        return working(self.slots)
+
+    @property
+    def shares(self) -> dict[str, tuple[Share, ...]]:
+        """By pool; pools without work are left out."""
+        return {line.pool: line.shares for line in self.lines if line.shares}
+
+    @property
+    def running(self) -> int:
+        return sum(line.running for line in self.lines)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        return max(
+            (line.oldest_seconds for line in self.lines if line.oldest_seconds is not None), default=None
+        )
+
+
+def queue_snapshot(
+    leases: LeasesOf, now: datetime, past: History, *, with_shares: bool = True
+) -> QueueSnapshot:
+    """All models by name. with_shares: also reads the heads of the lines, a query per pool that has one."""
+    depths, away = depths_by_pool(leases)
+    pauses = {(one.kind, one.name): one for one in registry.pauses()}
+    configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
+    running = dict(
+        Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
+    )
+    beside = {state: _count(state) for state in (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)}
+    full = {pool for pool, depth in depths.items() if depth.waiting or depth.parked}
+    oldest = _oldest(full | set(away))
+    drains = {pool: _drain_seconds(leases, depths[pool]) for pool in full}
+    got = _shares_by_pool(configs, past, full) if with_shares else {}
+    lines = []
+    for model, pool in configs.items():
+        depth = depths.get(pool)
+        waits_since = oldest.get(model)
+        lines.append(
+            ModelLine(
+                model=model,
+                pool=pool,
+                waiting=depth.waiting.get(model, 0) if depth else None,
+                parked=depth.parked.get(model, 0) if depth else 0,
+                running=running.get(model, 0),
+                retrying=beside[JobState.RETRYING][model],
+                scheduled=beside[JobState.SCHEDULED][model],
+                cancelling=beside[JobState.CANCELLING][model],
+                oldest_seconds=max(0.0, (now - waits_since).total_seconds()) if waits_since else None,
+                drain_seconds=drains.get(pool) if depth and depth.waiting.get(model) else None,
+                pause=pauses.get((Pause.Kind.MODEL, model)),
+                past=past.line(model),
+                shares=got.get(pool, ()),
+                circuit=depth.circuits.get(model, CircuitState.CLOSED) if depth else CircuitState.CLOSED,
+            )
+        )
+    slots: Counter[str] = Counter()
+    for depth in depths.values():
+        slots.update(depth.slots)
+    return QueueSnapshot(
+        tuple(lines),
+        pauses.get((Pause.Kind.SYSTEM, "")),
+        tuple(one for (kind, _), one in pauses.items() if kind == Pause.Kind.TENANT),
+        slots,
+        tuple(away),
+        frozenset(state.value for state, found in beside.items() if found.total() >= MOST_COUNTED),
+    )
+
+
+def _count(state: JobState) -> Counter[str]:
+    """By model; the order of its index, so that no other one is read."""
+    rows = Job.objects.filter(state=state.value).order_by()
+    return Counter(rows.values_list("model", flat=True)[:MOST_COUNTED])
+
+
+def working(slots: Mapping[str, int]) -> int:
+    """How many of them take jobs; slots: count by state."""
+    return sum(count for state, count in slots.items() if state not in _NOT_WORKING)
+
+
+def depths_by_pool(leases: LeasesOf) -> tuple[dict[str, PoolDepth], list[str]]:
+    """By pool, and the pools whose Redis is away (asked once, then left alone)."""
+    found: dict[str, PoolDepth] = {}
+    silent: set[str] = set()
+    away: list[str] = []
+    for pool, fleet in Pool.objects.order_by("name").values_list("name", "fleet"):
+        try:
+            if fleet not in silent:
+                found[pool] = leases(fleet).depth(pool)
+                continue
+        except LeasingUnavailable:
+            silent.add(fleet)
+        away.append(pool)
+    return found, away
+
+
+def _oldest(pools: set[str]) -> dict[str, datetime]:
+    """When the first in line of each model was accepted; the index of the line finds it."""
+    first = Job.objects.filter(
+        state=JobState.QUEUED.value, pool=OuterRef("pool_id"), model=OuterRef("name")
+    ).order_by("place_us")
+    models = ModelConfig.objects.filter(pool__in=pools).order_by()
+    rows = models.annotate(
+        oldest=Subquery(first.annotate(since=Coalesce("run_at", "created_at")).values("since")[:1])
+    ).values_list("name", "oldest")
+    return {name: at for name, at in rows if at is not None}
+
+
+def _drain_seconds(leases: LeasesOf, depth: PoolDepth) -> float | None:
+    slots = working(depth.slots)
+    if not slots or not depth.waiting:
+        return None
+    store = leases(registry.fleet_of(depth.pool))
+    try:
+        seconds = sum(count * store.estimate_seconds(model, "") for model, count in depth.waiting.items())
+    except LeasingUnavailable:
+        return None
+    return seconds / slots
+
+
+def _shares_by_pool(
+    configs: Mapping[str, str], past: History, full: set[str]
+) -> dict[str, tuple[Share, ...]]:
+    found = {}
+    for pool in sorted(set(configs.values())):
+        seconds = past.gpu_seconds_by_tenant(model for model, home in configs.items() if home == pool)
+        if pool in full:
+            head = Job.objects.filter(state=JobState.QUEUED.value, pool=pool).order_by("place_us")
+            for tenant in set(head.values_list("tenant_id", flat=True)[:_LOOKED_AT_IN_LINE]):
+                seconds.setdefault(tenant, 0.0)
+        found[pool] = tuple(shares(seconds)) if seconds else ()
+    return found

@@ -1,0 +1,54 @@
+"""Which processes of the dispatcher live, and what they do now: for operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import DurationField, ExpressionWrapper, F
+from django.db.models.functions import Now
+
+from gpus.models import Process
+from gpus.registry.processes import silent_after
+from jobs.models import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process. beat_seconds: since its last sign of life, by the database's clock. servers: where its
+    attempts run now, by name; running: how many of them."""
+
+    name: str
+    kind: str
+    layout: int
+    queues: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    beat_seconds: float
+    is_live: bool
+    running: int
+    servers: tuple[str, ...]
+
+
+def workers() -> list[WorkerRow]:
+    """Return all processes that said in the last day that they live, those that signed off aside."""
+    age = ExpressionWrapper(Now() - F("beat_at"), output_field=DurationField())
+    runs: dict[str, list[str]] = {}
+    for worker, server in Attempt.objects.filter(state__in=Attempt.LIVE).values_list("worker", "server"):
+        runs.setdefault(worker, []).append(server)
+    silent = silent_after()
+    return [
+        WorkerRow(
+            name=row.name,
+            kind=row.kind,
+            layout=row.layout,
+            queues=tuple(row.queues.split()),
+            started_at=row.started_at,
+            beat_at=row.beat_at,
+            beat_seconds=max(timedelta(), row.age).total_seconds(),
+            is_live=row.age <= silent,
+            running=len(runs.get(row.name, ())),
+            servers=tuple(sorted(set(runs.get(row.name, ())))),
+        )
+        for row in Process.objects.annotate(age=age).order_by("kind", "name")
+    ]

@@ -1,0 +1,203 @@
+"""What is stored of a submit, in one transaction: new jobs, if the door lets them in, and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+
+from foundation.database import bulk_rows
+from foundation.database.pipeline import one_trip
+from foundation.database.row_codec import new_row
+from foundation.database.write_turns import turn_to_write
+from foundation.ids import new_id
+from gpus.registry import queries as registry
+from jobs.domain.errors import Refused, UnknownModel
+from jobs.domain.states import JobState
+from jobs.limits.gpu_quotas import quota_refusal
+from jobs.limits.queue_deadline import queue_deadline
+from jobs.limits.queue_limits import Room
+from jobs.models import IdempotencyKey, Job
+from jobs.submission.capacity import Capacity
+from jobs.submission.deadlines import after, later_start
+from jobs.submission.idempotency import EarlierBatch, complete_batch, remembered, replayed
+from jobs.submission.outcomes import Item, Submitted, outcome_of
+from jobs.submission.request import SubmitRequest
+from jobs.transitions import create_jobs
+
+log = structlog.get_logger()
+
+
+class Gate:
+    """Whom of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Used
+    inside the transaction, and made before it: none must be held while the day's GPU-seconds are summed up.
+    room: of all jobs of the transaction."""
+
+    def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
+        self.tenant_id, self.now = tenant_id, now
+        self._capacity = capacity.anew() if capacity else None
+        self._room = room
+        self._quota = quota_refusal(tenant_id, now)
+        self._longest: dict[str, timedelta | None] = {}
+
+    def queue_deadline(self, model: str, start: datetime) -> datetime | None:
+        """As `queue_deadline`; a batch asks once for each of its models."""
+        if model not in self._longest:
+            end = queue_deadline(self.tenant_id, model, start)
+            self._longest[model] = None if end is None else end - start
+        longest = self._longest[model]
+        return None if longest is None else start + longest
+
+    def refusal(self, request: SubmitRequest) -> Refused | None:
+        """None: it is in, and has taken its place and its slot."""
+        refused: Refused | None = self._quota
+        if refused is None and self._capacity is not None:
+            refused = self._capacity.refusal(request)
+        refused = refused or self._room.refusal(self.tenant_id, request.model)
+        if refused is None and self._capacity is not None:
+            self._capacity.take(request)
+        return refused
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A job to be made, or why not. known: keys that its tenant used before; those used now are added.
+    asked_by: what its line in the log says besides."""
+
+    request: SubmitRequest | Refused
+    gate: Gate
+    known: dict[str, IdempotencyKey]
+    asked_by: Mapping[str, Any] = field(default_factory=dict)
+
+
+def store(entries: Sequence[Entry]) -> list[Item]:
+    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
+    # what only repeats, or is wrong in itself, must not wait for its turn to write
+    if any(map(_is_new, entries)):
+        with turn_to_write(), one_trip(), transaction.atomic():
+            items = _insert(entries)
+    else:
+        items = _insert(entries)
+    _log(entries, items)
+    return items
+
+
+def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
+    """The same, and the key of the batch with what became of its jobs."""
+    with turn_to_write(), one_trip(), transaction.atomic():
+        items = _insert(entries)
+        first = next((item.job for item in items if isinstance(item, Submitted)), None)
+        if first is not None:
+            row = IdempotencyKey(
+                tenant_id=tenant_id,
+                key=key,
+                fingerprint=fingerprint,
+                job=first,
+                batch=[remembered(item) for item in items],
+            )
+            bulk_rows.insert_all([row])
+    _log(entries, items)
+    return items
+
+
+def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
+    """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
+    open_places = [place for place, item in enumerate(earlier.items) if item is None]
+    again = [entries[place] for place in open_places]
+    with turn_to_write(), transaction.atomic():
+        tried = dict(zip(open_places, _insert(again), strict=True))
+        items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
+        complete_batch(earlier, items)
+    _log(again, list(tried.values()))
+    return items
+
+
+def _is_new(entry: Entry) -> bool:
+    request = entry.request
+    return isinstance(request, SubmitRequest) and request.idempotency_key not in entry.known
+
+
+def _insert(entries: Sequence[Entry]) -> list[Item]:
+    """What becomes of each; inside the transaction."""
+    items: list[Item] = []
+    jobs: list[Job] = []
+    keys: list[IdempotencyKey] = []
+    for index, entry in enumerate(entries):
+        request, gate, known = entry.request, entry.gate, entry.known
+        if isinstance(request, Refused):
+            items.append(request)
+            continue
+        used = known.get(request.idempotency_key or "")
+        if used is not None:
+            items.append(replayed(used, request.fingerprint))
+            continue
+        refused = gate.refusal(request)
+        if refused is not None:
+            items.append(refused)
+            continue
+        job = _job(request, gate, int(gate.now.timestamp() * 1_000_000) + index)
+        jobs.append(job)
+        items.append(Submitted(job, outcome_of(job), None, replayed=False))
+        if request.idempotency_key:
+            key = IdempotencyKey(
+                tenant_id=gate.tenant_id,
+                key=request.idempotency_key,
+                fingerprint=request.fingerprint,
+                job=job,
+            )
+            known[request.idempotency_key] = key
+            keys.append(key)
+    if jobs:
+        create_jobs(jobs, jobs[0].created_at)
+    bulk_rows.insert_all(keys)
+    return items
+
+
+def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
+    for entry, item in zip(entries, items, strict=True):
+        if isinstance(item, Submitted) and not item.replayed:
+            job = item.job
+            log.info(
+                "job_submitted",
+                job_id=job.id,
+                model=job.model,
+                tenant=job.tenant_id,
+                priority=job.priority,
+                **entry.asked_by,
+            )
+
+
+def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
+    """A later one stands among those that come at its time."""
+    now = gate.now
+    spec = registry.model_spec(request.model)
+    if spec is None:
+        raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
+    run_at = later_start(request, now)
+    start = run_at or now
+    return new_row(
+        Job,
+        id=new_id(place_us / 1_000_000),
+        tenant_id=gate.tenant_id,
+        model=request.model,
+        pool=spec.pool,
+        fleet=registry.fleet_of(spec.pool),
+        payload=request.payload,
+        priority=request.priority,
+        tags=list(request.tags),
+        metadata=dict(request.metadata),
+        callback_url=request.callback_url,
+        max_retries=request.max_retries,
+        max_run_seconds=request.max_run_seconds,
+        state=(JobState.QUEUED if run_at is None else JobState.SCHEDULED).value,
+        run_at=run_at,
+        place_us=place_us if run_at is None else int(run_at.timestamp() * 1_000_000),
+        created_at=now,
+        deadline_at=after(start, request.deadline_seconds),
+        start_deadline_at=after(start, request.start_deadline_seconds),
+        queue_deadline_at=gate.queue_deadline(request.model, start),
+    )

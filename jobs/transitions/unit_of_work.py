@@ -1,0 +1,194 @@
+"""The rows of one transaction that writes many attempts: read together, moved in memory, written together.
+
+A transaction has as many statements as there are kinds of rows, however many attempts it writes. It says what
+its writes would say one after the other; where that can't be (the unique index on live slots refuses a row,
+or a slot is begun before what stands there has ended) it fails, and whoever asked for it writes one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from django.db.models import Model
+
+from foundation.database import bulk_rows, statements
+from foundation.database.statements import value
+from jobs.domain.states import LIVE_ATTEMPT_STATES
+from jobs.models import Attempt, Callback, Event, Job
+
+_locked = statements.Read(
+    lambda: Job.objects.select_for_update().defer("payload", "result").filter(id=value(Job, "id"))
+)
+_locked_among = statements.ReadAmong(
+    (Job, "id"),
+    rows=lambda ids: (
+        Job.objects.select_for_update().defer("payload", "result").filter(id__in=ids).order_by("id")
+    ),
+)
+_of_id = statements.Read(lambda: Attempt.objects.filter(id=value(Attempt, "id")))
+_attempts_among = statements.ReadAmong(
+    (Attempt, "id"), rows=lambda ids: Attempt.objects.filter(id__in=ids).order_by("id")
+)
+
+
+class OneByOne(Exception):
+    """Written together these would say something else than one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a write is about: its job, and the attempt whose row it reads."""
+
+    job_id: str
+    attempt_id: str
+
+
+class Together:
+    """Rows of this transaction as they are now, None for those that are not there; and what of them is not
+    written yet."""
+
+    def __init__(self, touched: Sequence[Touched]) -> None:
+        job_ids = sorted({one.job_id for one in touched})
+        attempt_ids = sorted({one.attempt_id for one in touched})
+        self.jobs: dict[str, Job | None] = dict.fromkeys(job_ids)
+        self.attempts: dict[str, Attempt | None] = dict.fromkeys(attempt_ids)
+        self.jobs.update((job.id, job) for job in _locked_among(job_ids))
+        self.attempts.update((attempt.id, attempt) for attempt in _attempts_among(attempt_ids))
+        self._on_slot: dict[tuple[str, int], str] = {}
+        self._new: dict[type[Model], dict[str, Model]] = {Attempt: {}, Event: {}, Callback: {}}
+        self._changed: dict[type[Model], dict[str, tuple[Model, dict[str, None]]]] = {Attempt: {}, Job: {}}
+
+    def insert(self, row: Attempt | Event | Callback) -> None:
+        if isinstance(row, Attempt):
+            self._stand(row)
+            self.attempts[row.id] = row
+        new = self._new[type(row)]
+        new[str(row.pk or len(new))] = row
+
+    def read_attempt(self, attempt_id: str) -> Attempt | None:
+        """One that begins in this transaction is written first: it stood on its slot, however soon it ends,
+        and the index must have its say."""
+        if attempt_id in self._new[Attempt]:
+            self._write_attempts()
+        if attempt_id not in self.attempts:
+            self.attempts[attempt_id] = _of_id.first(id=attempt_id)
+        return self.attempts[attempt_id]
+
+    def change(self, row: Job | Attempt, fields: Sequence[str]) -> None:
+        if isinstance(row, Attempt):
+            self._stand(row)
+        _, changed = self._changed[type(row)].setdefault(row.pk, (row, {}))
+        changed.update(dict.fromkeys(fields))
+
+    def write(self) -> None:
+        self._write_attempts()
+        self._update(Job)
+        self._insert(Event)
+        self._insert(Callback)
+
+    def _stand(self, attempt: Attempt) -> None:
+        """One after the other, the second of two live attempts on a slot would be refused, also where the
+        first ends later in this transaction."""
+        slot = attempt.server, attempt.slot
+        if self._on_slot.get(slot, attempt.id) != attempt.id:
+            raise OneByOne(f"{attempt.server}/{attempt.slot}")
+        if attempt.state in LIVE_ATTEMPT_STATES:
+            self._on_slot[slot] = attempt.id
+        else:
+            self._on_slot.pop(slot, None)
+
+    def _write_attempts(self) -> None:
+        """What ended leaves its slot before others stand there."""
+        self._update(Attempt)
+        self._insert(Attempt)
+
+    def _insert(self, model: type[Model]) -> None:
+        new, self._new[model] = self._new[model], {}
+        bulk_rows.insert_all(list(new.values()))
+
+    def _update(self, model: type[Model]) -> None:
+        changed, self._changed[model] = self._changed[model], {}
+        alike: dict[tuple[str, ...], list[Model]] = {}
+        for row, fields in changed.values():
+            alike.setdefault(tuple(sorted(fields)), []).append(row)
+        for names, rows in alike.items():
+            bulk_rows.update_all(rows, names)
+
+
+_now: ContextVar[Together | None] = ContextVar("rows_of_this_transaction", default=None)
+
+
+@contextmanager
+def together(touched: Sequence[Touched]) -> Iterator[None]:
+    """Inside a transaction, which ends with this block or is rolled back: locks the jobs of all these writes,
+    in order of their ids (so that two workers never wait for each other in a circle), and reads their
+    attempts. What is moved is written at its end, or when `write_out` asks for it."""
+    if not touched:
+        yield
+        return
+    rows = Together(touched)
+    token = _now.set(rows)
+    try:
+        yield
+    finally:
+        _now.reset(token)
+    rows.write()
+
+
+def write_out() -> None:
+    """Before the database is asked for more than rows by their keys: it must know what was moved."""
+    rows = _now.get()
+    if rows is not None:
+        rows.write()
+
+
+def lock_job(job_id: str) -> Job | None:
+    """The row for the rest of the transaction (SQLite's transactions are exclusive by themselves)."""
+    rows = _now.get()
+    if rows is not None and job_id in rows.jobs:
+        return rows.jobs[job_id]
+    job: Job | None = _locked.first(id=job_id)
+    if rows is not None:
+        rows.jobs[job_id] = job
+    return job
+
+
+def read_attempt(attempt_id: str) -> Attempt | None:
+    """Its job must be locked."""
+    rows = _now.get()
+    if rows is not None:
+        return rows.read_attempt(attempt_id)
+    attempt: Attempt | None = _of_id.first(id=attempt_id)
+    return attempt
+
+
+def insert_attempt(attempt: Attempt) -> bool:
+    """False: it is there, or the unique index on live slots, which stands behind the lease, knows another
+    one."""
+    rows = _now.get()
+    if rows is None:
+        return statements.insert(attempt, ignore_conflicts=True)
+    if rows.attempts.get(attempt.id) is not None:
+        return False
+    rows.insert(attempt)
+    return True
+
+
+def insert(row: Event | Callback) -> None:
+    rows = _now.get()
+    if rows is None:
+        statements.insert(row)
+    else:
+        rows.insert(row)
+
+
+def change(row: Job | Attempt, *fields: str) -> None:
+    """Writes these fields of a row that was read; the job must be locked."""
+    rows = _now.get()
+    if rows is None:
+        statements.update(row, fields)
+    else:
+        rows.change(row, fields)

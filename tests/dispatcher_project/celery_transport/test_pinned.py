@@ -1,0 +1,126 @@
+"""A worker that runs models by itself: what their runs say, and what it may be asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from dispatcher_project.celery_transport import pinned
+from dispatcher_project.celery_transport.pinned import Wishes, _hear, find_device, run_pinned_worker
+from gpu_host.handlers.declared import Declared
+from gpu_host.local.device import NoSuchDevice
+from gpu_host.local.nvml import Nvml, NvmlError
+from gpu_host.local.orders import Order
+from gpu_host.local.runner import LocalRunner
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.registry.model_fields import RegistryRefused
+from gpus.runners.base import Abort, RunRequest
+from tests.gpu_host.local.fake_nvml import Card, FakeNvml
+
+
+class Gpu:
+    """Says what a run said of itself, as `LocalGpu` does."""
+
+    def run(self, order: Order, patience: Any) -> Any:
+        _hear(order, "partial", "word")
+        _hear(order, "log", {"text": "a line", "fields": {}})
+        _hear(order, "progress", 0.5)
+        return "whole"
+
+
+def test_what_a_local_run_says_goes_where_that_of_http_runs_goes() -> None:
+    told: list[tuple[str, Any]] = []
+    request = RunRequest(
+        job_id="j",
+        attempt_id="a",
+        model=ModelSpec("m", "m"),
+        endpoint=Endpoint("box", "local://box/m"),
+        payload={},
+        slot="box/0",
+        fence=1,
+        tell=lambda kind, value: told.append((kind, value)),
+    )
+    gpu: Any = Gpu()
+    assert LocalRunner(gpu).start(request, abort=Abort()).result == "whole"
+    assert told == [("partial", "word"), ("progress", 0.5)]
+
+
+def test_a_gpu_needs_models_or_servers() -> None:
+    with pytest.raises(CommandError, match="--models or --servers"):
+        call_command("gpu_worker", gpu="none")
+    with pytest.raises(CommandError, match="--models or --servers"):
+        call_command("gpu_worker", servers=Path("llms.toml"))
+
+
+def test_a_file_of_servers_that_cannot_be_read_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run_pinned_worker(Wishes(gpu="none", models=[], name="box", servers=tmp_path / "none.toml"))
+    said = capsys.readouterr().err
+    assert status == 2
+    assert said.startswith("gpu_worker: ")
+    assert said.count("\n") == 1
+
+
+def test_a_worker_says_what_machine_its_server_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def register(**values: Any) -> None:
+        said.append(values["machine"])
+        raise RegistryRefused("seen", "seen", pointer="")
+
+    class NoModels:
+        def start(self) -> dict[str, Any]:
+            return {"m": Declared("m")}
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(pinned, "make_gpu", lambda *_: NoModels())
+    monkeypatch.setattr(pinned, "register_pinned", register)
+    monkeypatch.setattr(pinned, "_sign_off", lambda *_: None)
+    monkeypatch.setattr(pinned.socket, "gethostname", lambda: "-gpu_worker.pool-" + "x" * 60 + ".example")
+    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box"))
+    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box", machine="rack-7"))
+    assert said == ["gpu_worker.pool-" + "x" * 48, "rack-7"]
+
+
+def test_a_machine_that_has_no_name_is_refused() -> None:
+    with pytest.raises(CommandError, match="is not a name"):
+        call_command("gpu_worker", "--gpu", "none", "--models", "m", "--machine", "a b")
+
+
+@pytest.fixture
+def half_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose first card fell off the bus."""
+    cards = [Card("GPU-aaaa1111-x"), Card("GPU-bbbb2222-x", parts=[Card("MIG-cccc3333-x")])]
+    cards[0].lost = True
+    monkeypatch.setattr(pinned, "Nvml", lambda: Nvml(FakeNvml(*cards)))
+
+
+@pytest.mark.usefixtures("half_lost")
+@pytest.mark.parametrize("said", ["1", "GPU-bbbb2222-x", "GPU-bbbb", "MIG-cccc3333-x"])
+def test_a_lost_card_stops_no_worker_of_another(said: str) -> None:
+    device, nvml = find_device(said)
+    assert device.uuid == ("MIG-cccc3333-x" if said.startswith("MIG") else "GPU-bbbb2222-x")
+    assert nvml is not None
+    assert nvml.read(device.uuid).total_mb == 16_000
+
+
+@pytest.mark.usefixtures("half_lost")
+@pytest.mark.parametrize("said", ["0", "GPU-aaaa1111-x"])
+def test_a_worker_of_the_lost_card_does_not_start(said: str) -> None:
+    with pytest.raises(NoSuchDevice):
+        find_device(said)
+
+
+@pytest.mark.usefixtures("half_lost")
+def test_a_gpu_named_by_its_whole_uuid_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Nvml) -> list[str]:
+        raise NvmlError("no count")
+
+    monkeypatch.setattr(Nvml, "uuids", broken)
+    assert find_device("GPU-bbbb2222-x")[0].label == "gpu-bbbb2222"

@@ -1,0 +1,345 @@
+"""`doctor`: each ill state is found and named, and a well installation has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from django.db import OperationalError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from redis.exceptions import ConnectionError as RedisGone
+
+from dispatcher_project.cli.doctor import examine
+from dispatcher_project.cli.doctor.finding import Level, View
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from gpus.errors import Verdict
+from gpus.leasing.values import DEFAULT_RULES
+from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
+from gpus.protocol import ReleaseMode
+from jobs.domain.states import JobState
+from jobs.models import Callback, Job
+from jobs.sweeps.ages import Ran, write_runs
+from jobs.sweeps.base import SweepCount
+from jobs.transitions import end_waiting, request_cancel
+from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
+from tests.dispatcher_project.cli.doctor.patient import Patient, patient
+
+__all__ = ["patient", "terminal", "world"]
+pytestmark = pytest.mark.django_db
+
+
+def test_the_well_are_well(patient: Patient) -> None:
+    patient.world.job()
+    patient.world.job()
+    patient.world.claim()
+    patient.world.clock.advance(2)
+    found = patient.findings()
+    assert {one.level for one in found} == {Level.OK}, found
+    assert {one.check for one in found} >= {
+        "database",
+        "redis",
+        "disk",
+        "index main",
+        "beat",
+        "workers",
+        "servers",
+    }
+
+
+def later(patient: Patient, seconds: float) -> None:
+    """Everything that is asked regularly was asked just now."""
+    patient.world.clock.advance(seconds)
+    now = patient.world.clock.now()
+    write_runs({"tick": Ran(now, SweepCount()), "fill": Ran(now, SweepCount())})
+    Server.objects.update(checked_at=now)
+
+
+Make = Callable[[Patient], Any]
+
+
+def an_old_redis(patient: Patient) -> None:
+    patient.facts = {"redis_version": "6.2.1", "aof_enabled": 1}
+
+
+def a_server_that_fails_again_and_again(patient: Patient) -> None:
+    leases = patient.world.leases
+    for number in range(DEFAULT_RULES.failures):
+        patient.world.job()
+        lease = leases.claim("m", worker="w", attempt_id=f"fails-{number}")
+        assert lease is not None
+        leases.release(lease.ref, ReleaseMode.SETTLE, worker="w", gpu_seconds=1.0, verdict=Verdict.SERVER)
+        leases.settled([lease.ref])
+    Job.objects.all().delete()
+
+
+def a_job_without_lease(patient: Patient) -> None:
+    patient.world.job()
+    lease = patient.world.claim()
+    patient.world.release(lease, ReleaseMode.SETTLE)
+    patient.world.leases.settled([lease.ref])
+    later(patient, 100)
+
+
+def a_job_without_ticket(patient: Patient) -> None:
+    patient.world.job(push=False)
+    later(patient, 100)
+
+
+def a_retry_that_nobody_takes(patient: Patient) -> None:
+    job = patient.world.job(push=False)
+    Job.objects.filter(id=job.id).update(state="retrying", due_at=patient.world.clock.now())
+    later(patient, 100)
+
+
+def a_start_that_nobody_makes(patient: Patient) -> None:
+    patient.world.job(push=False, state="scheduled", run_at=patient.world.clock.now())
+    later(patient, 100)
+
+
+def a_cancel_without_proof(patient: Patient) -> None:
+    job = patient.world.job(push=False)
+    Job.objects.filter(id=job.id).update(state="cancelling", cancel_requested_at=patient.world.clock.now())
+    later(patient, 700)
+
+
+def a_deadline_that_nobody_keeps(patient: Patient) -> None:
+    patient.world.job(deadline_at=patient.world.clock.now())
+    later(patient, 100)
+
+
+def a_cancel_without_end(patient: Patient) -> None:
+    job = patient.world.job()
+    lease = patient.world.claim()
+    assert request_cancel(job.id, patient.world.clock.now())
+    later(patient, 700)
+    patient.world.leases.renew("w1", [lease], [])
+
+
+def a_late_callback(patient: Patient) -> None:
+    now = patient.world.clock.now()
+    job = patient.world.job()
+    Callback.objects.create(id="c", job=job, url="u", body="{}", created_at=now, next_at=now)
+    later(patient, 70)
+
+
+def a_dead_letter(patient: Patient) -> None:
+    job = patient.world.job(push=False)
+    end_waiting(job.id, JobState.FAILED, patient.world.clock.now(), code="timeout", message="m")
+
+
+def quarantined(patient: Patient, *, minutes: float, limit: float) -> None:
+    begin = patient.world.clock.now() - timedelta(minutes=minutes)
+    QuarantinedSlot.objects.create(
+        server=Server.objects.get(),
+        slot=0,
+        reason="timeout",
+        since=begin,
+        until=begin + timedelta(minutes=limit),
+    )
+
+
+def nobody_for_waiting_jobs(patient: Patient) -> None:
+    patient.world.job()
+    patient.queues = {"sweeps": ["s@h"], "callbacks": ["c@h"]}
+
+
+def a_model_nobody_has(patient: Patient) -> None:
+    patient.world.job()
+    Placement.objects.all().delete()
+
+
+def a_sweep_that_hangs(patient: Patient) -> None:
+    write_runs({"fill": Ran(patient.world.clock.now() - timedelta(seconds=200), SweepCount())})
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "level"),
+    [
+        (an_old_redis, "redis version", Level.WARNING),
+        (lambda p: p.facts.update(maxmemory_policy="allkeys-lru"), "redis eviction", Level.ERROR),
+        (lambda p: p.facts.update(maxmemory=100, used_memory=90), "redis memory", Level.WARNING),
+        (lambda p: p.facts.update(aof_enabled=0), "redis persistence", Level.WARNING),
+        (lambda p: p.facts.update(aof_last_write_status="err"), "redis persistence", Level.ERROR),
+        (lambda p: setattr(p, "redis_error", RedisGone("refused")), "redis", Level.ERROR),
+        (lambda p: p.world.flush(), "index main", Level.ERROR),
+        (lambda p: setattr(p, "redis_skew", 3.0), "clocks", Level.WARNING),
+        (lambda p: setattr(p, "redis_skew", -60.0), "clocks", Level.ERROR),
+        (lambda p: setattr(p, "free", 1e9), "disk", Level.WARNING),
+        (lambda p: setattr(p, "free", 1e6), "disk", Level.ERROR),
+        (lambda p: p.world.clock.advance(30), "beat", Level.ERROR),
+        (a_sweep_that_hangs, "sweep fill", Level.ERROR),
+        (lambda p: setattr(p, "queues", None), "broker", Level.ERROR),
+        (lambda p: p.queues.pop("sweeps"), "queue sweeps", Level.ERROR),
+        (lambda p: p.queues.pop("gpu.m"), "queue gpu.m", Level.WARNING),
+        (nobody_for_waiting_jobs, "queue gpu.m", Level.ERROR),
+        (lambda p: Server.objects.update(host="box"), "queue gpu.m.box", Level.WARNING),
+        (lambda p: Server.objects.update(desired="off"), "model m", Level.WARNING),
+        (a_model_nobody_has, "model m", Level.ERROR),
+        (lambda p: p.world.job(model="gone", push=False), "model gone", Level.ERROR),
+        (lambda p: Placement.objects.all().delete(), "server gpu-1", Level.WARNING),
+        (lambda p: Server.objects.update(healthy=False), "server gpu-1", Level.ERROR),
+        (lambda p: Server.objects.all().delete(), "servers", Level.WARNING),
+        (
+            lambda p: ModelConfig.objects.update(payload_schema={"pattern": "(?=a)"}),
+            "model m",
+            Level.ERROR,
+        ),
+        (lambda p: quarantined(p, minutes=10, limit=30), "slot gpu-1/0", Level.WARNING),
+        (lambda p: quarantined(p, minutes=10, limit=5), "slot gpu-1/0", Level.ERROR),
+        (
+            lambda p: Pause.objects.create(kind="system", since=p.world.clock.now(), actor="cli:x"),
+            "pause system",
+            Level.WARNING,
+        ),
+        (a_server_that_fails_again_and_again, "server gpu-1", Level.WARNING),
+        (a_job_without_lease, "running jobs", Level.ERROR),
+        (a_job_without_ticket, "waiting jobs", Level.ERROR),
+        (a_retry_that_nobody_takes, "retries", Level.ERROR),
+        (a_start_that_nobody_makes, "later starts", Level.ERROR),
+        (a_cancel_without_proof, "cancelling jobs", Level.WARNING),
+        (a_deadline_that_nobody_keeps, "deadlines", Level.ERROR),
+        (a_cancel_without_end, "cancels", Level.WARNING),
+        (a_late_callback, "callbacks", Level.ERROR),
+        (a_dead_letter, "dead letters", Level.WARNING),
+    ],
+)
+def test_what_is_ill_is_found(patient: Patient, make: Make, check: str, level: Level) -> None:
+    if check == "clocks" and connection.vendor != "sqlite":
+        pytest.skip("the test's clock is not PostgreSQL's")
+    make(patient)
+    found = patient.ill()
+    assert check in found, found
+    assert found[check].level is level
+    assert found[check].means
+    assert found[check].todo, "it says what to do"
+
+
+def test_a_job_that_moves_while_it_is_looked_at_is_not_stuck(patient: Patient) -> None:
+    a_job_without_ticket(patient)
+    real = patient.world.leases
+
+    class MovesMeanwhile:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def has_tickets(self, pool: str, tickets: Any) -> list[bool]:
+            found = real.has_tickets(pool, tickets)
+            end_waiting(
+                tickets[0].job_id, JobState.CANCELLED, patient.world.clock.now(), code="c", message="m"
+            )
+            return found
+
+    patient.leases = cast(Any, MovesMeanwhile())
+    assert "waiting jobs" not in patient.ill()
+
+
+def test_a_missing_migration_is_found(patient: Patient) -> None:
+    MigrationRecorder(connection).migration_qs.filter(app="jobs").delete()
+    assert "jobs.0001_initial" in patient.ill()["migrations"].what
+
+
+def test_without_a_database_the_rest_is_looked_at(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("gone")
+
+    drop = SimpleNamespace(close_if_unusable_or_obsolete=lambda: None, cursor=connection.cursor)
+    monkeypatch.setattr(examine, "connection", drop)
+    with connection.execute_wrapper(away):
+        found = patient.findings()
+    assert [(one.check, one.level) for one in found] == [
+        ("database", Level.ERROR),
+        ("redis", Level.OK),
+        ("disk", Level.OK),
+        ("metrics", Level.OK),
+    ]
+
+
+@pytest.mark.parametrize(("token", "level"), [("", Level.WARNING), ("open", Level.OK), ("s3cret", Level.OK)])
+def test_metrics_that_answer_nobody_are_named(
+    patient: Patient, settings: Any, token: str, level: Level
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token=token)
+    (found,) = [one for one in patient.findings() if one.check == "metrics"]
+    assert found.level == level
+    assert ("DISPATCHER_METRICS_TOKEN" in found.todo) == (not token)
+    assert "s3cret" not in str(found)
+
+
+def test_a_check_that_breaks_stops_no_other(patient: Patient) -> None:
+    def breaks(view: View) -> Any:
+        raise RuntimeError("oh\nno")
+        yield
+
+    found = list(examine.examine(patient.view(), [breaks, examine.parts.disk]))
+    assert [(one.check, one.level) for one in found] == [
+        ("test_examine.breaks", Level.ERROR),
+        ("disk", Level.OK),
+    ]
+    assert found[0].what == "could not be looked at: RuntimeError: oh no"
+
+
+def test_the_exit_status_is_the_worst_finding(
+    patient: Patient, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "real_view", patient.view)
+    assert terminal("doctor").status == 0
+    a_dead_letter(patient)
+    run = terminal("doctor", "--json")
+    assert (run.status, run.json["status"]) == (1, "warning")
+    ModelConfig.objects.update(name="m")
+    patient.queues = None
+    run = terminal("doctor")
+    assert run.status == 2
+    assert "ERROR    broker: no worker answers through it" in run.said
+    assert "→ see that the broker runs" in run.said
+    assert run.said.endswith("1 errors, 1 warnings\n")
+
+
+def test_a_real_redis_is_asked(valkey: EmbeddedValkey, settings: Any) -> None:
+    settings.REDIS_URL = valkey.url
+    facts = examine.redis_facts()
+    assert facts["maxmemory_policy"] == "noeviction"
+    assert facts["time"] > 1.7e9
+    assert {"used_memory", "aof_enabled"} <= set(facts)
+
+
+def test_a_web_that_is_degraded_names_its_fleets(patient: Patient) -> None:
+    fleets = {"main": {"ok": True}, "far": {"ok": False, "error": "Redis does not answer"}}
+    checks = {"database": {"ok": True}, "redis": {"ok": False, "fleets": fleets}}
+    patient.web = (503, {"status": "degraded", "checks": checks})
+    found = patient.ill()["web"]
+    assert found.level is Level.WARNING
+    assert "fleet far: Redis does not answer" in found.what
+
+
+@pytest.mark.parametrize(
+    ("web", "level", "says"),
+    [
+        (OSError("Connection refused"), Level.WARNING, "does not answer at"),
+        ((503, {"status": "not ready", "checks": {"database": {"ok": False}}}), Level.ERROR, "database"),
+        ((502, {}), Level.ERROR, "answering 502"),
+    ],
+)
+def test_a_web_that_is_away_or_not_ready_is_found(
+    patient: Patient, web: Any, level: Level, says: str
+) -> None:
+    patient.web = web
+    found = patient.ill()["web"]
+    assert (found.level, says in found.what) == (level, True), found
+
+
+def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patient: Patient) -> None:
+    """Its host was the process that ended: no worker can be started under that name."""
+    Server.objects.update(host="box-cpu.94efa613", machine="box")
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
+    assert advice == "start `manage.py gpu_worker --host box-cpu.94efa613`", "an operator's own host"
+    Placement.objects.update(endpoint="local://gpu-1/m")
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
+    assert "94efa613" not in advice
+    assert "again on box" in advice
+    assert "--name gpu-1`" in advice
+    assert "DELETE /api/v1/admin/servers/gpu-1" in advice

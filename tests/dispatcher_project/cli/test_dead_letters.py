@@ -1,0 +1,161 @@
+"""`dlq`: looking at dead letters, and retrying or dismissing some."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.serializers.json import DjangoJSONEncoder
+from rest_framework.test import APIRequestFactory
+
+from dispatcher_project.cli import dead_letters
+from dispatcher_project.cli.progress import Progress
+from gpus.api.permissions import IsOperator
+from gpus.models import AuditEntry
+from jobs.api.dead_letters import DeadLetterGroups
+from jobs.domain.states import JobState
+from jobs.models import Job
+from jobs.transitions import end_waiting
+from tests.dispatcher_project.cli.conftest import Terminal, World
+
+pytestmark = pytest.mark.django_db
+
+
+def fail(world: World, message: str = "exit code 1", **fields: object) -> Job:
+    job = world.job(push=False, **fields)
+    end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message=message)
+    world.clock.advance(1)
+    return job
+
+
+def states() -> list[str]:
+    return list(Job.objects.order_by("id").values_list("state", flat=True))
+
+
+def test_the_last_ones_and_their_groups(world: World, terminal: Terminal) -> None:
+    first, second = fail(world, "exit code 1"), fail(world, "exit code 2", model="other")
+    odd = fail(world, "out of memory")
+    assert [line.split()[0] for line in terminal("dlq").said.splitlines()[1:]] == [
+        odd.id,
+        second.id,
+        first.id,
+    ]
+    assert [one["job_id"] for one in terminal("dlq", "--model", "other", "--json").json] == [second.id]
+    groups = terminal("dlq", "groups", "--json").json["results"]
+    assert [(one["count"], one["models"]) for one in groups] == [(2, {"m": 1, "other": 1}), (1, {"m": 1})]
+    assert groups[0]["fingerprint"] in terminal("dlq", "groups").said
+    only = terminal("dlq", "list", "--fingerprint", groups[1]["fingerprint"], "--json").json
+    assert [one["job_id"] for one in only] == [odd.id]
+
+
+def test_the_groups_are_told_as_the_api_tells_them(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(world, "exit code 1")
+    fail(world, "out of memory", model="other")
+    monkeypatch.setattr(IsOperator, "has_permission", lambda *_: True)
+    answer = DeadLetterGroups.as_view()(APIRequestFactory().get("/api/v1/admin/dlq/groups"))
+    assert len(answer.data["results"]) == 2
+    assert terminal("dlq", "groups", "--json").json == json.loads(
+        json.dumps(answer.data, cls=DjangoJSONEncoder)
+    )
+
+
+def test_a_group_is_retried_and_nothing_else(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "STEP", 2)
+    world.server()
+    for number in range(5):
+        fail(world, f"exit code {number}")
+    fail(world, "out of memory")
+    group = terminal("dlq", "groups", "--json").json["results"][0]["fingerprint"]
+    assert (
+        terminal("dlq", "retry", "--fingerprint", group, "--dry-run").said == "would retry 5 dead letters\n"
+    )
+    assert set(states()) == {"failed"}
+    run = terminal("dlq", "retry", "--fingerprint", group, "--yes", "--json")
+    assert run.json == {"done": 5, "refused": 0, "remaining": 0}
+    assert states() == ["queued"] * 5 + ["failed"]
+    entries = list(AuditEntry.objects.values_list("actor", "action"))
+    assert {action for _, action in entries} == {"retry_jobs"}
+    assert all(actor.startswith("cli:") for actor, _ in entries)
+
+
+def test_nothing_is_done_without_a_clear_word(world: World, terminal: Terminal) -> None:
+    fail(world)
+    assert "Say so with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
+    assert "Name ids, a filter" in terminal("dlq", "dismiss").said
+    assert "not both" in terminal("dlq", "retry", "X", "--model", "m").said
+    assert "ids go with retry" in terminal("dlq", "list", "X").said
+    assert states() == ["failed"]
+
+
+@pytest.mark.parametrize(("answer", "state"), [("y\n", "queued"), ("\n", "failed"), ("", "failed")])
+def test_somebody_at_the_terminal_is_asked(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
+) -> None:
+    class Keyboard(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    fail(world)
+    monkeypatch.setattr("sys.stdin", Keyboard(answer))
+    run = terminal("dlq", "retry", "--all")
+    assert states() == [state]
+    assert (run.said == "nothing was done") == (state == "failed")
+
+
+def test_by_id_and_what_is_no_dead_letter_is_named(world: World, terminal: Terminal) -> None:
+    letter, waiting = fail(world), world.job(push=False)
+    run = terminal("dlq", "dismiss", letter.id.lower(), waiting.id)
+    assert run.status == 1
+    assert run.said.splitlines() == [f"{letter.id} done", f"{waiting.id} The job is not a dead letter."]
+    assert terminal("dlq").said == "no dead letters\n"
+    assert AuditEntry.objects.get().target == f"job:{letter.id}"
+
+
+def test_what_fails_anew_meanwhile_is_not_taken_again(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a retry of jobs that fail at once would never end."""
+    monkeypatch.setattr(dead_letters, "STEP", 2)
+    for _ in range(3):
+        fail(world)
+    real, calls = dead_letters.retry_jobs, []
+
+    def retry_and_fail_again(*arguments: object, **options: object) -> object:
+        outcome = real(*arguments, **options)  # type: ignore[arg-type]
+        calls.append(outcome)
+        assert len(calls) <= 2
+        for job in Job.objects.filter(state="queued"):
+            end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message="again")
+        return outcome
+
+    monkeypatch.setattr(dead_letters, "retry_jobs", retry_and_fail_again)
+    assert terminal("dlq", "retry", "--all", "--yes", "--json").json["done"] == 3
+
+
+@pytest.mark.parametrize("what", ["list", "groups", "retry"])
+def test_a_tenant_that_does_not_exist_is_said_to(terminal: Terminal, what: str) -> None:
+    told = terminal("dlq", what, "--tenant", "nobody")
+    assert (told.status, told.said) == (2, "no tenant is named nobody")
+
+
+def test_a_bar_is_drawn_in_place_and_taken_away() -> None:
+    class Screen(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen, pipe = Screen(), StringIO()
+    for out in (screen, pipe):
+        progress = Progress(out, 4, "retry jobs")
+        progress.to(1)
+        progress.to(4)
+        progress.end()
+    drawn = screen.getvalue().split("\r")
+    assert "1/4" in drawn[1]
+    assert "4/4" in drawn[2]
+    assert drawn[-1] == "\x1b[K"
+    assert pipe.getvalue() == ""

@@ -1,0 +1,105 @@
+"""`index`: which key layout is in use, who knows another one, the switch by hand; also `top` and `doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dispatcher_project.management.commands import index
+from gpus.leasing.index_gate import IndexGate
+from gpus.leasing.keys import LAYOUT
+from gpus.models import FleetIndex, Process
+from gpus.registry import processes
+from jobs import ports as wiring
+from jobs.operations.index_switch import begin_switch
+from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
+from tests.dispatcher_project.cli.doctor.patient import Patient, patient
+
+__all__ = ["patient", "terminal", "world"]
+pytestmark = pytest.mark.django_db
+
+OTHER = LAYOUT + 1
+GPU, SWEEPS, WEB = Process.Kind.GPU, Process.Kind.SWEEPS, Process.Kind.WEB
+
+
+@pytest.fixture(autouse=True)
+def gates(world: World, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    def gate(fleet: str, layout: int) -> IndexGate:
+        return IndexGate(world.client, fleet, layout, now_ms=world.clock.now_ms)
+
+    ports = replace(world.ports, index_gate=gate)
+    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+
+
+def beat(name: str, kind: str, layout: int = LAYOUT) -> None:
+    processes.beat(name, kind, layout, {})
+
+
+def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> None:
+    world.server()
+    beat("host-a:1", GPU)
+    beat("host-b:1", GPU, OTHER)
+    said = terminal("index").said
+    assert said.startswith(f"this code: layout {LAYOUT}\n")
+    assert f"{world.fleet}: layout {LAYOUT}\n" in said
+    assert f"host-b:1  layout {OTHER}" in said
+    told = terminal("index", "--json").json
+    assert told["fleets"][world.fleet] == {"layout": LAYOUT, "next_layout": None}
+    assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
+
+
+def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, terminal: Terminal) -> None:
+    world.server()
+    beat("host-b:1", GPU, OTHER)
+    refused = terminal("index", "switch", "--to", str(OTHER))
+    assert refused.status == 2
+    assert f"no GPU worker and sweeper that know layout {OTHER} live" in refused.said
+    assert not FleetIndex.objects.exists()
+
+
+def test_a_switch_says_what_it_waits_for_and_goes_on(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    beat("old", GPU)
+    beat("new", GPU, OTHER)
+    beat("new-sweeps", SWEEPS, OTHER)
+
+    def the_old_one_is_ready() -> None:
+        switches = {row.fleet: row.switch for row in FleetIndex.objects.all()}
+        processes.beat("old", GPU, LAYOUT, switches)
+
+    while_waiting(monkeypatch, index, the_old_one_is_ready)
+    run = terminal("index", "switch", "--to", str(OTHER))
+    assert run.status == 0
+    assert "waits for old: its starts are not all written yet" in run.said
+    assert f"{world.fleet}: layout {OTHER}" in run.said
+    assert set(FleetIndex.objects.values_list("layout", flat=True)) == {OTHER}
+
+
+def test_one_that_takes_too_long_is_left_to_the_sweeps_or_taken_back(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    beat("old", GPU)
+    while_waiting(monkeypatch, index, lambda: None)
+    run = terminal("index", "switch", "--to", str(OTHER), "--force", "--wait", "0.01", "--fleet", world.fleet)
+    assert run.status == 1
+    assert FleetIndex.objects.get().next_layout == OTHER
+    assert "is cancelled" in terminal("index", "cancel", "--fleet", world.fleet).said
+    assert FleetIndex.objects.get().next_layout is None
+
+
+def test_doctor_and_top_name_those_that_know_another_layout(
+    patient: Patient, terminal: Terminal, world: World
+) -> None:
+    beat("host-a:1", GPU)
+    assert not [check for check in patient.ill() if check.startswith("layout")]
+    beat("host-b:1", WEB, OTHER)
+    finding = patient.ill()[f"layout {world.fleet}"]
+    assert f"web host-b:1 ({OTHER})" in finding.what
+    assert "restart the hosts of the other version" in finding.todo
+    assert f"layout {LAYOUT}; apart: 1 web of layout {OTHER}" in terminal("top").said
+    assert begin_switch(world.fleet, OTHER)
+    assert f"being switched from {LAYOUT} to {OTHER}" in patient.ill()[f"layout {world.fleet}"].what

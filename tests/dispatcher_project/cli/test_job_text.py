@@ -1,0 +1,100 @@
+"""`job`: a job's way, and following it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dispatcher_project.management.commands import job as command
+from gpus.errors import BadInput, ServerFailed
+from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.transitions import End
+from tests.builders import make_running
+from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+
+pytestmark = pytest.mark.django_db
+
+
+def ended(world: World, job: Any, attempt: str, ending: Ending) -> None:
+    end = End(job.id, attempt, 1, "gpu-1/0", ending, RetryPolicy(), world.clock.now())
+    assert transitions.end_attempt(end).won
+
+
+def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    world.clock.advance(2)
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(5)
+    ended(world, job, attempt, Ending(error=ServerFailed("boom \x1b[31m")))
+    transitions.queue_again(job.id, world.clock.now())
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(30)
+    ended(world, job, attempt, Ending())
+
+    lines = terminal("job", job.id.lower()).said.splitlines()
+    assert lines[0].split()[:3] == [job.id, "completed", "m"]
+    assert "waited 2.0 s, ran 35 s, 1 try used" in lines[1]
+    first, second = (line for line in lines if "gpu-1/0" in line and "█" in line)
+    assert first.rstrip().endswith("5.0 s  server_error boom ·[31m")
+    assert second.rstrip().endswith("30 s   completed")
+    assert [line.split()[-1] for line in lines if "completed    attempt" in line] == ["status=completed"]
+
+    told = terminal("job", job.id, "--json").json
+    assert [event["type"] for event in told["events"]] == [
+        "queued", "started", "retrying", "queued", "started", "completed",
+    ]  # fmt: skip
+    assert [attempt["state"] for attempt in told["attempts"]] == ["failed", "completed"]
+
+
+def test_a_job_that_waits_again_ran_only_while_it_ran(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(5)
+    ended(world, job, attempt, Ending(error=ServerFailed("boom")))
+    transitions.queue_again(job.id, world.clock.now())
+    world.clock.advance(30)
+    assert "waited 30 s, ran 5.0 s, 1 try used" in terminal("job", job.id).said
+
+
+def test_a_retried_dead_letter_tells_of_its_new_round(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    attempt = make_running(job, at=world.clock.now())
+    world.clock.advance(5)
+    ended(world, job, attempt, Ending(error=BadInput("no")))
+    world.clock.advance(3600)
+    assert transitions.open_round(job.id, world.clock.now()) is not None
+    world.clock.advance(2)
+    make_running(job, at=world.clock.now())
+    world.clock.advance(7)
+    assert "UTC, round 2: waited 2.0 s, ran 7.0 s" in terminal("job", job.id).said
+
+
+def test_it_follows_until_the_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.job()
+    steps: list[Callable[[], Any]] = [
+        lambda: make_running(job, at=world.clock.now()),
+        lambda: None,
+        lambda: ended(world, job, type(job).objects.get().live_attempt, Ending()),
+    ]
+
+    def step() -> None:
+        steps.pop(0)()
+
+    while_waiting(monkeypatch, command, step)
+    lines = terminal("job", job.id, "--follow").said.splitlines()
+    assert [line.split()[3] for line in lines[-2:]] == ["started", "completed"]
+    assert not steps
+
+    run = terminal("job", job.id, "--follow", "--json")
+    assert len(run.said.splitlines()) == 2, "over already: what it was, and what it is"
+
+
+def test_an_unknown_job_is_one_line(terminal: Terminal) -> None:
+    run = terminal("job", "nope")
+    assert (run.status, run.said) == (
+        2,
+        "there is no job NOPE: never submitted here, or removed after its retention",
+    )

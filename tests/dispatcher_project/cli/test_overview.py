@@ -1,0 +1,124 @@
+"""`top`: what it tells, in text and JSON, also while parts are away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from django.db import OperationalError, connection
+
+from dispatcher_project.cli.overview import overview
+from dispatcher_project.cli.overview_text import overview_lines
+from dispatcher_project.cli.paint import Paint
+from dispatcher_project.management.commands import top
+from gpus.models import Pause, QuarantinedSlot, Server
+from jobs.domain.states import JobState
+from jobs.models import Job
+from jobs.sweeps.ages import Ran, write_runs
+from jobs.sweeps.base import SweepCount
+from jobs.transitions import end_waiting
+from tests.builders import WrongClocks
+from tests.dispatcher_project.cli.conftest import Terminal, World
+
+pytestmark = pytest.mark.django_db
+
+
+def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, terminal: Terminal) -> None:
+    server = world.server(slots=3)
+    lost = world.job(push=False)
+    end_waiting(lost.id, JobState.FAILED, world.clock.now(), code="timeout", message="too\x1b[2J\nslow")
+    world.job()
+    world.claim()
+    waiting = world.job()
+    QuarantinedSlot.objects.create(
+        server=server, slot=1, reason="timeout", since=world.clock.now(), until=world.clock.now()
+    )
+    Pause.objects.create(
+        kind="tenant", name=str(world.tenant.pk), since=world.clock.now(), actor="cli:ann", reason="owes us"
+    )
+    write_runs({"tick": Ran(world.clock.now(), SweepCount())})
+    world.clock.advance(20)
+    lines = terminal("top").said.splitlines()
+    told = terminal("top", "--json").json
+
+    assert "1 waiting  1 running  0 retrying  1 dead letter  " in lines[1]
+    assert f"PAUSED tenant {world.tenant.name}" in lines[2]
+    assert lines[2].endswith("by cli:ann: owes us")
+    (row,) = (line for line in lines if line.startswith("gpu-1"))
+    assert row.split()[:4] == ["gpu-1", "m", "on", "on"]
+    assert "█!·" in row
+    assert "m 1× up to 20 s" in row
+    assert f"{lost.id}  m      timeout  too·[2J slow" in "\n".join(lines)
+    assert [slot["state"] for slot in told["fleet"][0]["slots"]] == ["busy", "quarantined", "free"]
+    (queue,) = told["queues"]
+    assert (queue["waiting"], queue["running"], queue["oldest_seconds"]) == (1, 1, pytest.approx(20.0))
+    assert told["failures"][0]["error_code"] == "timeout"
+    assert Job.objects.get(id=waiting.id).state == "queued"
+
+
+def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: Terminal) -> None:
+    world.server()
+    world.job()
+    world.claim()
+    world.redis_is_gone = True
+    run = terminal("top")
+    assert run.status == 0
+    assert "Redis does not serve" in run.said
+    assert "m 1× up to" in run.said
+
+
+def test_a_clock_that_is_off_is_named(world: World) -> None:
+    said = "\n".join(overview_lines(overview(world.ports), Paint(coloured=False), columns=120))
+    assert "CLOCKS" not in said
+    ports = replace(world.ports, clocks=WrongClocks(-90.0))
+    said = "\n".join(overview_lines(overview(ports), Paint(coloured=False), columns=120))
+    assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
+
+
+@pytest.mark.sqlite_only
+def test_a_fleet_that_is_too_high_gives_way_to_the_queues(world: World) -> None:
+    for number in range(30):
+        world.server(f"gpu-{number}")
+    seen = overview(world.ports)
+    lines = overview_lines(seen, Paint(coloured=False), columns=60, rows=20)
+    assert len(lines) == 20
+    assert max(map(len, lines)) <= 60
+    assert "a higher terminal shows them" in "\n".join(lines)
+    assert lines[-1].startswith("m ")
+
+
+def test_nothing_registered_is_said_so(terminal: Terminal) -> None:
+    said = terminal("top").said
+    assert "no server is registered" in said
+    assert "no model is registered" in said
+    assert "beat never ticked" in said
+
+
+def test_live_it_waits_for_a_database_that_is_away(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise OperationalError("server closed the connection")
+
+    closed: list[bool] = []
+    drop = SimpleNamespace(close_if_unusable_or_obsolete=lambda: closed.append(True))
+    monkeypatch.setattr(top, "connection", drop)
+    command = top.Command()
+    command.paint = Paint(coloured=False)
+    with connection.execute_wrapper(away):
+        lines = command._draw(80, 24)
+    assert "the database does not answer (server closed the connection)" in lines[0]
+    assert closed, "a broken connection is not used again"
+    assert len(command._draw(80, 24)) > 4, "and goes on"
+
+
+def test_the_database_away_is_one_line(terminal: Terminal) -> None:
+    Server.objects.count()
+
+    def away(*_: object) -> None:
+        raise OperationalError("could not connect\nto server")
+
+    with connection.execute_wrapper(away):
+        run = terminal("top", "--once")
+    assert (run.status, "check DATABASE_URL" in run.said) == (2, True)

@@ -1,0 +1,50 @@
+"""`quarantine` lists suspect slots, `free` gives one back on an operator's word."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.models import AuditEntry, Server
+from gpus.registry.audit import cli_actor
+from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.jobs.sweeps.test_quarantine import let_go
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_suspect_slot_is_listed_and_freed(world: World, terminal: Terminal) -> None:
+    world.server()
+    assert terminal("quarantine").said == "no slot is in quarantine\n"
+    job = world.job()
+    let_go(world, world.claim())
+    Server.objects.update(tells_health=False)
+    heads, line = terminal("quarantine").said.splitlines()
+    assert heads.split()[:3] == ["slot", "for", "reason"]
+    assert line.split()[0] == "gpu-1/0"
+    assert job.id in line
+    assert "no health endpoint" in line
+    (told,) = terminal("quarantine", "--json").json["results"]
+    assert (told["slot"], told["job_id"], told["tells_health"]) == ("gpu-1/0", job.id, False)
+    assert terminal("free", "gpu-1/0").status == 2, "it asks first"
+    assert world.slot() == "quarantined"
+    assert terminal("free", "gpu-1/0", "--yes", "--reason", "seen").said == "gpu-1/0 is free\n"
+    assert world.slot() == "free"
+    entry = AuditEntry.objects.get(action="free_slot")
+    assert (entry.actor, entry.detail["reason"]) == (cli_actor(), "seen")
+
+
+def test_what_is_not_in_quarantine_is_said_in_one_line(world: World, terminal: Terminal) -> None:
+    world.server()
+    assert terminal("free", "gpu-1/0", "--yes").said == "Slot gpu-1/0 is not in quarantine."
+    assert "no slot 'gpu-9/0'" in terminal("free", "gpu-9/0", "--yes").said
+
+
+def test_the_slot_is_looked_at_before_the_question(world: World, terminal: Terminal) -> None:
+    world.server()
+    world.job()
+    let_go(world, world.claim())
+    refused = terminal("free", "gpu-1/0", "gpu-1/7")
+    assert refused.status == 2
+    assert refused.said == "There is no slot 'gpu-1/7'; gpu-1 has 1 slot, counted from 0."
+    assert terminal("free", "gpu-1/0", "gpu-1/7", "--yes").status == 2
+    assert world.slot() == "quarantined", "all of them or none"

@@ -1,0 +1,122 @@
+"""`submit`: through the service and the API's own checks."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dispatcher_project.cli import submitting
+from jobs.domain.states import JobState
+from jobs.limits import redis_breaker
+from jobs.models import Job, Tenant
+from jobs.transitions import end_waiting
+from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def redis_was_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    redis_breaker.forget()
+
+
+def test_a_job_is_stored_with_what_was_said_and_stands_in_line(world: World, terminal: Terminal) -> None:
+    world.server()
+    options = ("--priority", "2", "--tag", "night", "--tag", "x", "--json")
+    first = terminal("submit", "m", '{"a": 1}', *options).json
+    job = Job.objects.get(id=first["job_id"])
+    assert (job.payload, job.priority, job.tags, job.tenant) == ({"a": 1}, 2, ["night", "x"], world.tenant)
+    assert (first["outcome"], world.leases.depth("m").waiting) == ("leased", {"m": 1})
+    assert terminal("submit", "m", "{}").said.strip().endswith("queued, position 2")
+
+
+def test_a_key_makes_a_repetition_harmless(world: World, terminal: Terminal) -> None:
+    world.server()
+    key = ("--idempotency-key", "k1")
+    first = terminal("submit", "m", "{}", *key, "--json").json
+    again = terminal("submit", "m", "{}", *key, "--json").json
+    assert (again["job_id"], again["replayed"]) == (first["job_id"], True)
+    other = terminal("submit", "m", '{"b": 2}', *key)
+    assert (other.status, "another body" in other.said) == (2, True)
+
+
+def test_payloads_come_from_stdin_and_files_too(
+    world: World, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    (tmp_path / "p.json").write_text('{"from": "file"}')
+    monkeypatch.setattr(
+        submitting.sys, "stdin", SimpleNamespace(buffer=io.BytesIO('{"from": "stdin é"}'.encode()))
+    )
+    for payload in (f"@{tmp_path}/p.json", "-"):
+        assert terminal("submit", "m", payload).status == 0
+    assert [job.payload["from"] for job in Job.objects.order_by("id")] == ["file", "stdin é"]
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope", "{}"], "No model 'nope' is registered."),
+        (["m", "[1]"], "payload: Must be of type object."),
+        (["m", "{bad"], "the payload: The body is not valid JSON"),
+        (["m", '{"a": "\\u0000"}'], "the payload:"),
+        (["m", "@/nowhere"], "cannot read the payload"),
+        (["m", "{}", "--priority", "10"], "priority: Must be at most 9."),
+        (["m", "{}", "--tenant", "who"], "no tenant is named who; there are"),
+        (["m", "{}", "--callback-url", "http://169.254.1.1/"], "callback"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_stored(
+    world: World, terminal: Terminal, arguments: list[str], says: str
+) -> None:
+    world.server()
+    run = terminal("submit", *arguments)
+    assert (run.status, says in run.said) == (2, True), run.said
+    assert not Job.objects.exists()
+
+
+def test_whose_job_it_is_must_be_clear(world: World, terminal: Terminal) -> None:
+    world.server()
+    Tenant.objects.create(name="acme")
+    assert "say for which --tenant" in terminal("submit", "m", "{}").said
+    operator = Tenant.objects.create(name="operator")
+    assert terminal("submit", "m", "{}").status == 0
+    assert Job.objects.get().tenant == operator
+
+
+@pytest.mark.parametrize(("state", "status"), [("completed", 0), ("failed", 1)])
+def test_it_waits_for_the_end_and_says_how_it_went(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
+) -> None:
+    world.server()
+
+    def work() -> None:
+        job = Job.objects.get()
+        end_waiting(job.id, JobState.FAILED, world.clock.now(), code="timeout", message="too slow")
+        if state == "completed":
+            Job.objects.update(state=state, result={"url": "s3://x"})
+
+    while_waiting(monkeypatch, submitting, work)
+    run = terminal("submit", "m", "{}", "--wait")
+    assert run.status == status
+    assert ('"url": "s3://x"' if state == "completed" else "failed timeout too slow") in run.said
+
+
+def test_who_waits_too_long_is_told_so(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while_waiting(monkeypatch, submitting, lambda: None)
+    world.server()
+    run = terminal("submit", "m", "{}", "--wait", "0.001", "--json")
+    assert (run.status, run.json["status"]) == (3, "queued")
+
+
+def test_without_redis_the_job_is_durable_all_the_same(world: World, terminal: Terminal) -> None:
+    world.server()
+    world.redis_is_gone = True
+    run = terminal("submit", "m", "{}")
+    assert (run.status, Job.objects.get().state) == (0, "queued")

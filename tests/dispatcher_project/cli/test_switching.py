@@ -1,0 +1,144 @@
+"""`drain`, `on`, `off`, `pause`, `resume`: the services, by name, with an audit entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher_project.cli import switching
+from gpus.models import AuditEntry, Pause, Server
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.transitions import End, end_attempt
+from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, terminal: Terminal) -> None:
+    world.server()
+    assert terminal("drain", "gpu-1").said == "gpu-1 is to be draining\n"
+    world.job()
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
+    world.wakes.clear()
+    assert terminal("on", "gpu-1", "--json").json["desired"] == "on"
+    assert world.wakes, "who waits is told"
+    assert world.leases.claim("m", worker="w", attempt_id="a") is not None
+    assert [entry.detail["after"] for entry in AuditEntry.objects.order_by("id")] == ["draining", "on"]
+    assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
+
+
+def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) -> None:
+    world.server("gpu-1")
+    world.server("gpu-2")
+    assert terminal("off").said == "name servers, or say --machine or --all: one of these"
+    assert terminal("off", "gpu-1", "--all").status == 2
+    unknown = terminal("off", "gpu-1", "gpu-3")
+    assert unknown.said == "no server is named gpu-3; there are gpu-1, gpu-2"
+    assert set(Server.objects.values_list("desired", flat=True)) == {"on"}, "all or nothing"
+    assert terminal("off", "--all").said == "switch off 2 servers, stop what runs there? Say so with --yes"
+    assert set(Server.objects.values_list("desired", flat=True)) == {"on"}
+    assert terminal("off", "--all", "--yes").status == 0
+    assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
+
+
+def test_a_pattern_means_all_gpus_of_a_box_and_nobody_else(world: World, terminal: Terminal) -> None:
+    for name in ("box-gpu0", "box-gpu1", "other-gpu0"):
+        world.server(name)
+    assert terminal("drain", "box-*").status == 0
+    drained = Server.objects.filter(desired="draining").order_by("name").values_list("name", flat=True)
+    assert list(drained) == ["box-gpu0", "box-gpu1"]
+    assert terminal("drain", "none-*").said.startswith("no server is named none-*;")
+
+
+def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Terminal) -> None:
+    for name, machine in (("box-gpu0", "box"), ("llm", "box"), ("box-gpu1", "other"), ("alone", None)):
+        world.server(name)
+        Server.objects.filter(name=name).update(machine=machine)
+    assert terminal("off", "--machine", "box").said == "box-gpu0 is to be off\nllm is to be off\n"
+    off = Server.objects.filter(desired="off").order_by("name").values_list("name", flat=True)
+    assert list(off) == ["box-gpu0", "llm"]
+    world.wakes.clear()
+    told = terminal("on", "--machine", "box", "--json").json
+    assert (told["servers"], told["desired"], told["mirrored"]) == (["box-gpu0", "llm"], "on", True)
+    assert AuditEntry.objects.filter(action="switch_machine", target="machine:box").count() == 2
+    assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
+    unknown = terminal("drain", "--machine", "boxes")
+    assert (unknown.status, unknown.said) == (
+        2,
+        "no server is part of a machine boxes; there are box, other",
+    )
+    assert terminal("drain", "llm", "--machine", "box").said.startswith("name servers, or say --machine")
+
+
+def test_waiting_shows_what_still_runs_until_nothing_does(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    job = world.job()
+    lease = world.claim()
+
+    def finish() -> None:
+        end = End(job.id, lease.attempt_id, 1, lease.slot, Ending(), RetryPolicy(), world.clock.now())
+        assert end_attempt(end).won
+
+    while_waiting(monkeypatch, switching, finish)
+    lines = terminal("drain", "gpu-1", "--wait").said.splitlines()
+    assert lines[2].split()[:3] == ["gpu-1/0", job.id, "m"]
+    assert lines[-1] == "nothing runs there any more"
+
+
+def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    while_waiting(monkeypatch, switching, lambda: None)
+    world.server()
+    world.job()
+    world.claim()
+    run = terminal("drain", "gpu-1", "--wait", "--timeout", "0.001", "--json")
+    assert (run.status, len(run.json["running"])) == (3, 1)
+    assert "1 still run there; --wait shows them" in terminal("drain", "gpu-1").said
+
+
+def test_without_redis_it_counts_once_redis_is_back(world: World, terminal: Terminal) -> None:
+    world.server()
+    world.redis_is_gone = True
+    run = terminal("drain", "gpu-1")
+    assert (run.status, "takes effect once it is back" in run.said) == (0, True)
+    assert Server.objects.get().desired == "draining"
+
+
+def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal) -> None:
+    world.server()
+    name = world.tenant.name
+    assert terminal("pause", "tenant", name, "--reason", "owes us").said == f"tenant {name} is paused\n"
+    pause = Pause.objects.get()
+    assert (pause.name, pause.reason) == (str(world.tenant.pk), "owes us")
+    world.job()
+    assert world.leases.claim("m", worker="w", attempt_id="a") is None
+    assert "nothing changed" in terminal("pause", "tenant", name).said
+    assert terminal("resume", "tenant", name, "--json").json["changed"] is True
+    assert world.leases.claim("m", worker="w", attempt_id="a") is not None
+    assert {entry.target for entry in AuditEntry.objects.all()} == {f"tenant:{name}"}
+
+
+def test_the_system_and_models(world: World, terminal: Terminal) -> None:
+    world.server()
+    assert terminal("pause", "system").said == "start nothing any more, on no server? Say so with --yes"
+    assert not Pause.objects.exists()
+    assert terminal("pause", "system", "--yes").said == "system is paused\n"
+    assert terminal("pause", "model", "m").said == "model m is paused\n"
+    assert {pause.kind for pause in Pause.objects.all()} == {"system", "model"}
+    assert terminal("resume", "system").said == "system goes on\n"
+    assert "nothing changed" in terminal("resume", "system").said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["system", "x"], "the system has none"),
+        (["model"], "have a name"),
+        (["model", "nope"], "No model 'nope' is registered."),
+        (["tenant", "nope"], "no tenant is named nope"),
+    ],
+)
+def test_what_can_not_be_paused_is_said(terminal: Terminal, arguments: list[str], says: str) -> None:
+    run = terminal("pause", *arguments)
+    assert (run.status, says in run.said) == (2, True)
+    assert not Pause.objects.exists()

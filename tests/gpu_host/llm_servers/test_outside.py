@@ -1,0 +1,169 @@
+"""Servers whose memory is held outside of the model process: a unit's, and an Ollama that runs anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.memory import Memory, RamGauge, held_by
+from gpus.errors import DoesNotFit
+from tests.gpu_host.llm_servers.box import CHAT, Box
+from tests.gpu_host.node.caller import eventually
+from tests.gpus.runners.llm_server import Behaviour, LlmServer
+from tests.ports import free_port
+
+
+class Unit:
+    """A unit of a systemd that is not here: a command of its name writes down what it is told, and ends the
+    process that holds the unit's memory."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said, self.program = folder / "systemctl.log", folder / "bin" / "systemctl"
+        self.said.touch()
+        self.pids: list[int] = []
+        self._holders: list[subprocess.Popen[bytes]] = []
+        self.program.parent.mkdir()
+        self.program.write_text(f'#!/bin/sh\necho "$*" >> {self.said}\n')
+        self.program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{self.program.parent}:{os.environ['PATH']}")
+
+    def hold(self, mib: int) -> None:
+        """As an earlier worker left it."""
+        code = f"b = bytearray(b'x') * ({mib} << 20); print(flush=True); import time; time.sleep(600)"
+        holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        self._holders.append(holder)
+        self.pids.append(holder.pid)
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        self.program.write_text(
+            f'#!/bin/sh\necho "$*" >> {self.said}\n[ "$1" = stop ] && kill -9 {holder.pid}\nexit 0\n'
+        )
+
+    def end(self) -> None:
+        for holder in self._holders:
+            with holder:
+                holder.kill()
+
+
+@pytest.fixture
+def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unit]:
+    unit = Unit(tmp_path, monkeypatch)
+    yield unit
+    unit.end()
+
+
+@pytest.mark.parametrize("do", ["drain", "stop", "replace"])
+def test_a_unit_is_stopped_before_its_process_ends(box: Box, unit: Unit, do: str) -> None:
+    with LlmServer(Behaviour(models=("llama",))) as server:
+        gpu = box.open(command="", unit="llama.service", url=f"{server.url}/v1")
+        box.run("llama", CHAT)
+        assert unit.said.read_text() == "start llama.service\n"
+        if do == "replace":
+            gpu._shelf.tainted = "it is"
+            box.run("a")
+        else:
+            gpu.rest() if do == "drain" else gpu.stop()
+        assert unit.said.read_text().splitlines()[:2] == ["start llama.service", "stop llama.service"]
+
+
+@pytest.mark.parametrize("do", ["off", "stop"])
+def test_a_unit_that_outlived_its_process_is_stopped_all_the_same(box: Box, unit: Unit, do: str) -> None:
+    with LlmServer(Behaviour(models=("llama",))) as server:
+        gpu = box.open(command="", unit="llama.service", url=f"{server.url}/v1")
+        box.run("llama", CHAT)
+        end_by_itself(gpu)
+        assert unit.said.read_text() == "start llama.service\n", "it goes on"
+        gpu.rest() if do == "off" else gpu.stop()
+        assert unit.said.read_text().splitlines() == ["start llama.service", "stop llama.service"]
+        assert gpu.session is None
+        spawned = gpu.spawned
+        gpu.rest()
+        assert gpu.spawned == spawned, "once is enough"
+        box.run("llama", CHAT)
+
+
+def test_who_can_not_be_reached_any_more_is_not_tried_for_ever(box: Box, unit: Unit, tmp_path: Path) -> None:
+    unit.hold(10)
+    gpu = box.open(command="", unit="llama.service")
+    end_by_itself(gpu)
+    (tmp_path / "llms.toml").write_text("no file of servers any more")
+    assert gpu.rest()
+    assert gpu.spawned == 2
+    assert gpu.rest()
+    assert gpu.spawned == 2
+    assert [event for event, _ in box.events][-1] == "not_unloaded"
+
+
+def test_without_such_servers_a_process_that_ended_is_left_alone(tmp_path: Path) -> None:
+    gpu = LocalGpu(
+        ["tests.gpu_host.local.models"],
+        gauge=RamGauge(),
+        environment={"TEST_FOLDER": str(tmp_path)},
+        output_root=tmp_path / "output",
+    )
+    gpu.start()
+    end_by_itself(gpu)
+    assert gpu.rest()
+    assert gpu.spawned == 1
+
+
+def end_by_itself(gpu: LocalGpu) -> None:
+    """As a crash ends it."""
+    assert gpu.session is not None
+    os.killpg(gpu.session, signal.SIGKILL)
+    eventually(lambda: gpu.session is None)
+
+
+def test_what_a_unit_holds_from_before_is_no_part_of_the_process(box: Box, unit: Unit) -> None:
+    unit.hold(450)
+    box.open(command="", unit="llama.service", gauge=RamGauge(also=lambda: unit.pids))
+    assert box.run("a")["model"] == "a", "it was stopped for that"
+    assert box.gpu is not None
+    assert box.gpu.spawned == 2
+    assert unit.said.read_text().startswith("stop llama.service")
+
+
+def test_a_unit_that_cannot_be_stopped_is_not_tried_for_ever(box: Box, unit: Unit) -> None:
+    unit.hold(450)
+    unit.program.write_text("#!/bin/sh\nexit 1\n")
+    gpu = box.open(command="", unit="llama.service", gauge=RamGauge(also=lambda: unit.pids))
+    with pytest.raises(DoesNotFit):
+        box.run("a")
+    assert gpu.spawned == 2
+
+
+class OllamasGauge:
+    """A device of 600 MB with an Ollama server on it that nobody knows to be ours."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def read(self, session: int | None) -> Memory:
+        return Memory(600.0, RamGauge().read(session).own, held_by(self._pid))
+
+
+def test_an_ollama_server_that_runs_anyway_leaves_its_room_to_another_model(box: Box) -> None:
+    port = free_port()
+    with subprocess.Popen(box.command(port, 420, "ollama")) as ollama:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            gauge = OllamasGauge(ollama.pid)
+            gpu = box.open(command="", protocol="ollama", url=url, vram_mb=450, gauge=gauge)
+            box.run("llama", CHAT)
+            assert held_by(ollama.pid) > 420
+            box.run("a")
+            assert gpu.warm() == ["a"]
+            assert held_by(ollama.pid) < 150, "it was told to unload the model"
+            box.run("llama", CHAT)
+            assert gpu.warm() == ["llama"]
+            gpu.rest()
+            assert held_by(ollama.pid) < 150
+        finally:
+            ollama.terminate()

@@ -1,0 +1,110 @@
+"""A model process for the tests of a module: most leave it as it was, and those that end it get a new one."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.knobs import Knobs
+from gpu_host.local.memory import RamGauge
+from gpu_host.local.orders import Order
+from gpus.runners.base import Abort
+
+MODELS = "tests.gpu_host.local.models"
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.heard: list[tuple[str, str, Any]] = []
+        self.lines: list[str] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.gpu = LocalGpu(
+            [MODELS],
+            gauge=RamGauge(),
+            environment={"CUDA_VISIBLE_DEVICES": "", "TEST_FOLDER": str(folder)},
+            output_root=folder / "output",
+            knobs=Knobs(
+                sample_seconds=0.0,
+                budget_mb=600,
+                back_seconds=1.0,
+                back_mb=50,
+                cancel_seconds=0.3,
+                least_leak_mb=60,
+            ),
+            hear=lambda order, kind, value: self.heard.append((order.attempt, kind, value)),
+            output=self.lines.append,
+            happened=lambda event, **fields: self.events.append((event, fields)),
+        )
+
+    def order(self, model: str, payload: Any = None, *, limit_seconds: float = 30.0) -> Order:
+        attempt = uuid.uuid4().hex
+        return Order(attempt, f"job-{attempt[:6]}", model, payload, limit_seconds)
+
+    def run(self, model: str, payload: Any = None, **values: Any) -> Any:
+        return self.gpu.run(self.order(model, payload, **values), Abort())
+
+    def wild(self, do: str, **payload: Any) -> Any:
+        return self.run("wild", {"do": do, **payload})
+
+    def begin(self, order: Order) -> Going:
+        return Going(self.gpu, order)
+
+    def path(self) -> Path:
+        return self.folder / uuid.uuid4().hex
+
+
+class Going:
+    """A run in a thread of its own."""
+
+    def __init__(self, gpu: LocalGpu, order: Order) -> None:
+        self.order, self.abort = order, Abort()
+        self.result: Any = None
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._go, args=(gpu,), daemon=True)
+        self._thread.start()
+
+    def _go(self, gpu: LocalGpu) -> None:
+        try:
+            self.result = gpu.run(self.order, self.abort)
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Any:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the run does not end"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@pytest.fixture(scope="module")
+def module_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    bench = Bench(tmp_path_factory.mktemp("local"))
+    bench.gpu.start()
+    yield bench
+    bench.gpu.stop()
+
+
+@pytest.fixture
+def bench(module_bench: Bench) -> Bench:
+    module_bench.heard.clear()
+    module_bench.lines.clear()
+    module_bench.events.clear()
+    return module_bench
+
+
+@pytest.fixture
+def patient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that heeds its cancel gets all the time it needs for that."""
+    monkeypatch.setattr(bench.gpu, "knobs", replace(bench.gpu.knobs, cancel_seconds=30.0))
+
+
+Eventually = Callable[[Callable[[], Any]], Any]

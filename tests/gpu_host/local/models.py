@@ -1,0 +1,292 @@
+"""Models that behave, and models that do not. Sizes in MiB, small enough for any machine."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from gpu_host.handlers import BadInput, Cancelled, OutOfMemory, RunContext, TransientGpuError
+from gpu_host.handlers.code import ModelCode
+from gpu_host.local.wire import Pipe
+from tests.gpu_host.local.unspeakable import Mute, Unspeakable, broken
+
+_MIB = 1024 * 1024
+_leaked: list[bytearray] = []
+_kept: list[RunContext] = []
+
+
+def filled(mib: int) -> bytearray:
+    """Memory that is really there: every page is written."""
+    return bytearray(b"x") * (mib * _MIB)
+
+
+class Sized:
+    """Holds so much memory while it is loaded."""
+
+    mib = 150
+    vram_mb = 200
+
+    def load(self) -> None:
+        self.weights = filled(self.mib)
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        until = payload.get("until") if isinstance(payload, dict) else None
+        while until and not Path(until).exists():
+            ctx.wait(0.02)
+        return {"model": ctx.model_name, "pid": os.getpid(), "echo": payload}
+
+
+class A(Sized):
+    pass
+
+
+class B(Sized):
+    pass
+
+
+class C(Sized):
+    pass
+
+
+class Keeps(Sized):
+    """Gives nothing back when it is unloaded, which is as soon as nobody uses it."""
+
+    warm_seconds = 0
+
+    def unload(self) -> None:
+        _leaked.append(self.weights)
+
+
+class LargeRuns(Sized):
+    """Needs far more to run than to be loaded."""
+
+    vram_mb = 800
+
+
+class KeepsContext(Sized):
+    """Keeps what it was given for a run, as a cache of an author's might."""
+
+    warm_seconds = 0
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        _kept.append(ctx)
+        return None
+
+
+class Huge(Sized):
+    vram_mb = 50_000_000
+
+
+class Understated(Sized):
+    """Finds less memory than it needs while another model is loaded, whatever it declared."""
+
+    vram_mb = 10
+
+    def load(self) -> None:
+        if any(one.handle is not None for one in _loaded()):
+            raise OutOfMemory("too little is left")
+        self.weights = b""
+
+
+def _loaded() -> list[Any]:
+    """The other models of this process."""
+    return [one for one in gc.get_objects() if isinstance(one, ModelCode) and one.name == "a"]
+
+
+class Leaks:
+    """Loses memory with every run."""
+
+    vram_mb = 50
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        _leaked.append(filled(payload["mib"]))
+        return os.getpid()
+
+
+class Twice:
+    """Runs twice at a time."""
+
+    at_once = 2
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        Path(payload["here"]).touch()
+        while not Path(payload["until"]).exists():
+            ctx.wait(0.02)
+        return payload["here"]
+
+
+class Deaf:
+    """Twice at a time, and heeds no cancel."""
+
+    at_once = 2
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        if payload:
+            Path(payload["here"]).touch()
+            while not Path(payload.get("until", "")).is_file():
+                time.sleep(0.02)
+            if payload.get("crash"):
+                ctypes.string_at(0)
+            return os.getpid()
+        while True:
+            time.sleep(0.05)
+
+
+class BadLoad:
+    vram_mb = 10
+
+    def load(self) -> None:
+        raise ValueError("no weights")
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        return None
+
+
+class LateFault:
+    """Loses its GPU at some time after its run; the library says so when its memory is to go back."""
+
+    vram_mb = 10
+    warm_seconds = 0
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=broken)
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)  # type: ignore[assignment]
+
+
+class Wild:
+    """Does what it is told to: one name after `do`."""
+
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        return getattr(self, payload["do"])(payload, ctx)
+
+    def echo(self, payload: Any, ctx: RunContext) -> Any:
+        return os.getpid()
+
+    def tells(self, payload: Any, ctx: RunContext) -> Any:
+        ctx.report(0.5)
+        ctx.log("half", step=1)
+        ctx.partial("tok")
+        (ctx.output_dir / "image.png").write_bytes(b"png")
+        ctx.report(1.0)
+        return [ctx.job_id, ctx.attempt_id, str(ctx.output_dir)]
+
+    def crashes(self, payload: Any, ctx: RunContext) -> Any:
+        ctypes.string_at(0)
+
+    def exits(self, payload: Any, ctx: RunContext) -> Any:
+        os._exit(3)
+
+    def is_killed(self, payload: Any, ctx: RunContext) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def raises(self, payload: Any, ctx: RunContext) -> Any:
+        raise {
+            "input": BadInput("no prompt"),
+            "transient": TransientGpuError("again"),
+            "memory": OutOfMemory("too large"),
+            "sticky": RuntimeError("CUDA error: an illegal memory access was encountered"),
+            "exit": SystemExit(1),
+        }.get(payload["what"]) or ValueError(payload["what"])
+
+    def hangs(self, payload: Any, ctx: RunContext) -> Any:
+        """Deaf to its cancel."""
+        if "here" in payload:
+            Path(payload["here"]).touch()
+        while True:
+            time.sleep(0.05)
+
+    def waits(self, payload: Any, ctx: RunContext) -> Any:
+        """Heeds its cancel."""
+        Path(payload["here"]).touch()
+        ctx.wait(None)
+
+    def garbage(self, payload: Any, ctx: RunContext) -> Any:
+        sys.stdout.write("\x00\x00\x00\x05hello garbage\n")
+        sys.stdout.flush()
+        os.write(1, os.urandom(2000) + b"\n")
+        os.write(2, b"to stderr\n" * 200)
+        return "clean"
+
+    def environment(self, payload: Any, ctx: RunContext) -> Any:
+        return sorted(os.environ)
+
+    def not_json(self, payload: Any, ctx: RunContext) -> Any:
+        return {1, 2}
+
+    def mute(self, payload: Any, ctx: RunContext) -> Any:
+        raise Mute
+
+    def end_mute(self, payload: Any, ctx: RunContext) -> Any:
+        return Unspeakable({"a": 1})
+
+    def spoil(self, payload: Any, ctx: RunContext) -> Any:
+        """The process can't tell its worker anything about the end of this run."""
+        Pipe.send = broken  # type: ignore[method-assign]
+
+    def cancels_itself(self, payload: Any, ctx: RunContext) -> Any:
+        raise Cancelled
+
+    def forks(self, payload: Any, ctx: RunContext) -> Any:
+        """One child that comes back out of here, and one that leaves its session and stays."""
+        if os.fork() == 0:
+            return "from the fork"
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            Path(payload["here"]).write_text(str(os.getpid()))
+            time.sleep(600)
+            os._exit(0)  # whatever became of its warden, it ends
+        while not Path(payload["here"]).exists() or not Path(payload["here"]).read_text():
+            time.sleep(0.01)
+        if payload.get("then"):
+            return getattr(self, payload["then"])(payload, ctx)
+        return "from the parent"
+
+
+class SlowLoad(BadLoad):
+    def load(self) -> None:
+        wait_in("loading")
+
+
+def wait_in(name: str) -> None:
+    """Says that it is there, and waits for ``go``."""
+    folder = Path(os.environ["TEST_FOLDER"])
+    (folder / name).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+
+
+class BadLoadCrashes(BadLoad):
+    def load(self) -> None:
+        ctypes.string_at(0)
+
+
+MODELS = {
+    "bad_load_crashes": BadLoadCrashes,
+    "slow_load": SlowLoad,
+    "large_runs": LargeRuns,
+    "a": A,
+    "b": B,
+    "c": C,
+    "keeps": Keeps,
+    "huge": Huge,
+    "leaks": Leaks,
+    "understated": Understated,
+    "keeps_context": KeepsContext,
+    "twice": Twice,
+    "bad_load": BadLoad,
+    "wild": Wild,
+    "deaf": Deaf,
+    "late_fault": LateFault,
+}

@@ -1,0 +1,133 @@
+"""The memory of a card as a model process uses it: the driver's context, libraries' own, and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.knobs import Knobs
+from gpu_host.local.memory import Memory
+from tests.gpu_host.local.conftest import MODELS, Bench, Going
+from tests.gpu_host.node.caller import eventually
+
+CONTEXT, WEIGHTS = 600.0, 150.0
+
+
+class Card:
+    """A gauge of which the test says what else our process holds."""
+
+    def __init__(self) -> None:
+        self.total, self.others = 2000.0, 100.0
+        self.context = self.models = self.more = 0.0
+        self.session: int | None = None
+        self.gpu: LocalGpu | None = None
+        self.events: list[str] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def read(self, session: int | None) -> Memory:
+        if session != self.session:  # with its process all of it is gone
+            self.session, self.models, self.more = session, 0.0, 0.0
+        own = 0.0 if session is None else self.context + self.models + self.more
+        return Memory(self.total, own, self.others)
+
+    def ask(self, frame: Any, said: str, seconds: float) -> Any:
+        if frame["do"] == "probe":
+            self.read(self.gpu.session)
+            self.context = CONTEXT
+            return {"why": ""}
+        answer = self.real(frame, said, seconds)
+        self.models += {"load": WEIGHTS, "unload": -WEIGHTS}[frame["do"]]
+        return answer
+
+    def happened(self, event: str, **fields: Any) -> None:
+        if event == "model_process_replaced":
+            self.context = 0.0
+        self.events.append(event)
+        self.told.append((event, fields))
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    card = Card()
+    gpu = LocalGpu(
+        [MODELS],
+        gauge=card,
+        environment={},
+        output_root=tmp_path,
+        is_gpu=True,
+        knobs=Knobs(back_seconds=0.2, back_mb=100, library_mb=500, sample_seconds=0.0),
+        happened=card.happened,
+    )
+    card.gpu, card.real = gpu, gpu._holder.ask
+    monkeypatch.setattr(gpu._holder, "ask", card.ask)
+    yield card
+    gpu.stop()
+
+
+def run(card: Card, bench: Bench, model: str, payload: Any = None) -> Any:
+    return begin(card, bench, model, payload).end()
+
+
+def begin(card: Card, bench: Bench, model: str, payload: Any = None) -> Going:
+    assert card.gpu is not None
+    return Going(card.gpu, bench.order(model, payload))
+
+
+def test_the_drivers_context_is_no_models_memory(card: Card, bench: Bench):
+    run(card, bench, "keeps_context")
+    card.gpu.tick()
+    assert card.gpu.warm() == []
+    assert "model_process_replaced" not in card.events
+
+
+def test_what_a_running_model_uses_is_no_leak_of_another(card: Card, bench: Bench):
+    run(card, bench, "keeps_context")
+    gate = bench.path()
+    going = begin(card, bench, "large_runs", {"until": str(gate)})
+    eventually(lambda: len(card.gpu.running()) == 1)
+    card.more = 600.0
+    card.gpu.tick()
+    gate.touch()
+    going.end()
+    card.more = 0.0
+    run(card, bench, "wild", {"do": "echo"})
+    assert "model_process_replaced" not in card.events
+
+
+def test_what_libraries_keep_is_granted_once_and_not_again_and_again(card: Card, bench: Bench):
+    for kept, replaced in ((400.0, False), (400.0, False), (800.0, True)):
+        run(card, bench, "keeps_context")
+        card.more = kept
+        card.gpu.tick()
+        assert ("model_process_replaced" in card.events) is replaced
+
+
+def test_what_is_kept_at_a_later_unload_is_a_leak_however_little_libraries_took(card: Card, bench: Bench):
+    for kept, replaced in ((150.0, False), (300.0, True)):
+        run(card, bench, "keeps_context")
+        card.more = kept
+        card.gpu.tick()
+        assert ("model_process_replaced" in card.events) is replaced
+    assert [fields for event, fields in card.told if event == "unload_measured"] == [
+        {"models": ["keeps_context"], "residue_mb": 150, "first": True},
+        {"models": ["keeps_context"], "residue_mb": 150, "first": False},
+    ]
+    run(card, bench, "keeps_context")
+    card.more = 150.0
+    card.gpu.tick()
+    assert card.events.count("model_process_replaced") == 1, "in a new process it is the first again"
+
+
+def test_memory_that_our_process_keeps_is_taken_back_for_a_model_that_needs_it(card: Card, bench: Bench):
+    run(card, bench, "a")
+    session = card.gpu.session
+    card.more = 1200.0
+    gate = bench.path()
+    gate.touch()
+    run(card, bench, "large_runs", {"until": str(gate)})
+    assert card.gpu.session != session
+    assert "model_unloaded" in card.events

@@ -1,0 +1,58 @@
+"""What models' code sees of its worker's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_host.local.environment import for_models
+from tests.gpu_host.local.conftest import Bench
+
+SECRETS = [
+    "FLOWER_BASIC_AUTH",
+    "CELERY_BROKER_URL",
+    "PGPASSWORD",
+    "PGHOST",
+    "DISPATCHER_SECRET_KEY",
+    "DISPATCHER_ANYTHING_NEW",
+    "DJANGO_SECRET_KEY",
+    "DATABASE_URL",
+    "TEST_DATABASE_URL",
+    "REDIS_URL",
+    "CREDENTIALS_DIRECTORY",
+    "AWS_SECRET_ACCESS_KEY",
+    "SSH_AUTH_SOCK",
+    "HTTPS_PROXY",
+    "KUBECONFIG",
+    "ANYTHING_ELSE",
+    "HF_TOKEN",
+    "HUGGINGFACE_API_KEY",
+    "VLLM_API_KEY",
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_what_is_the_dispatchers_stays_there(name):
+    assert for_models({name: "s", "PATH": "p"}) == {"PATH": "p"}
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_HOME", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HOME", "LC_ALL"]
+)
+def test_what_is_the_models_is_passed_on(name):
+    assert for_models({name: "x"}) == {name: "x"}
+
+
+def test_an_operator_names_what_else_is_theirs():
+    assert for_models({"HF_TOKEN": "t", "HF_TOKEN_2": "u"}, ["HF_TOKEN"]) == {"HF_TOKEN": "t"}
+
+
+def test_a_model_process_has_none_of_it_and_what_is_given_to_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    assert bench.gpu.rest()
+    for name in (*SECRETS, "HF_HOME"):
+        monkeypatch.setenv(name, "s")
+    seen = bench.wild("environment")
+    assert not set(seen) & set(SECRETS)
+    assert {"HF_HOME", "TEST_FOLDER", "PATH"} <= set(seen)
+    assert bench.gpu.rest()

@@ -1,0 +1,42 @@
+"""How much a run may say before its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_host.local.output_limiter import MAX_LOG_CHARS, MAX_PARTIAL_BYTES, PER_SECOND, Faucet
+
+
+def line(text: str = "x", **fields: object) -> dict[str, object]:
+    return {"text": text, "fields": fields}
+
+
+def test_progress_is_told_ten_times_a_second_and_its_end_always():
+    faucet = Faucet()
+    told = [
+        faucet.let("progress", value, now)
+        for value, now in ((0.1, 5.0), (0.2, 5.05), (0.3, 5.2), (1.0, 5.21))
+    ]
+    assert [len(one) for one in told] == [1, 0, 1, 1]
+
+
+def test_a_flood_is_cut_and_counted():
+    faucet = Faucet()
+    told = [one for number in range(PER_SECOND + 7) for one in faucet.let("partial", number, 5.5)]
+    assert told == [("partial", number) for number in range(PER_SECOND)]
+    assert faucet.let("log", line("later"), 6.0) == [
+        ("log", line("… 7 more left out")),
+        ("log", line("later")),
+    ]
+
+
+def test_what_is_too_large_is_cut_or_left_out():
+    faucet = Faucet()
+    ((_, long),) = faucet.let("log", line("x" * 10_000, blob="y" * 10_000), 1.0)
+    assert long == {"text": "x" * MAX_LOG_CHARS, "fields": {"left_out": ["blob"]}}
+    assert faucet.let("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
+
+
+def test_what_is_no_json_is_the_handlers_mistake():
+    with pytest.raises(TypeError):
+        Faucet().let("partial", {1, 2}, 1.0)

@@ -1,0 +1,36 @@
+"""How long a run's files stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpu_host.local.output import KEPT_SECONDS, make_own_folder, remove_old
+
+
+def test_folders_of_ended_runs_leave_after_their_time(tmp_path: Path):
+    for name in ("ended", "running"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "image.png").touch()
+    now = time.time()
+    assert remove_old(tmp_path, ["running"], now=now + KEPT_SECONDS - 5) == 0
+    assert remove_old(tmp_path, ["running"], now=now + KEPT_SECONDS + 5) == 1
+    assert [folder.name for folder in tmp_path.iterdir()] == ["running"]
+    assert remove_old(tmp_path / "none", []) == 0
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_of_its_name(tmp_path: Path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, others, lives = (
+        tmp_path / name
+        for name in (f"runs-box.{ended.pid}-x", f"runs-box-2.{ended.pid}-x", f"runs-box.{os.getppid()}-x")
+    )
+    for folder in (left, others, lives):
+        (folder / "attempt").mkdir(parents=True)
+    mine = make_own_folder("runs-box", tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([others, lives, mine])
+    assert mine.stat().st_mode & 0o077 == 0

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from foundation.pace import UNIT_BYTES, Pace
+
+
+class Time:
+    def __init__(self) -> None:
+        self.at, self.slept = 0.0, 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+        self.slept += seconds
+
+
+def test_a_burst_is_free_and_the_rest_takes_its_time() -> None:
+    time = Time()
+    pace = Pace(1000.0, lambda: 10 * UNIT_BYTES, now=time.now, sleep=time.sleep)
+    for _ in range(10):
+        pace.take(0)
+    assert time.slept == 0.0
+    pace.take(1000 - UNIT_BYTES)
+    assert time.slept == pytest.approx(1.0)
+    pace.take(2000 - UNIT_BYTES)
+    assert time.slept == pytest.approx(3.0)
+
+
+def test_what_is_not_used_does_not_pile_up() -> None:
+    time = Time()
+    pace = Pace(1000.0, lambda: UNIT_BYTES, now=time.now, sleep=time.sleep)
+    time.at = 1e9
+    pace.take(0)
+    assert time.slept == 0.0
+    pace.take(1000 - UNIT_BYTES)
+    assert time.slept == pytest.approx(1.0)

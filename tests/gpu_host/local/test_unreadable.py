@@ -1,0 +1,139 @@
+"""A device that can't be read for a moment, a reader that breaks: no job pays, and none waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gpu_host.local.gpu import LocalGpu
+from gpu_host.local.memory import Memory, RamGauge
+from gpus.errors import GpuBusy, ProcessDied
+from gpus.runners.base import Abort
+from tests.gpu_host.local.conftest import MODELS, Bench
+from tests.gpu_host.node.caller import eventually
+
+
+class Moody:
+    """Fails at the reads whose turn it is (0: the next one), else tells what is."""
+
+    def __init__(self) -> None:
+        self.real, self.fails, self.reads = RamGauge(), range(0), 0
+
+    def read(self, session: int | None) -> Memory:
+        self.reads += 1
+        if self.reads - 1 in self.fails:
+            raise OSError("GPU is lost")
+        return self.real.read(session)
+
+    def fail(self, *turns: int) -> None:
+        self.reads, self.fails = 0, turns  # type: ignore[assignment]
+
+
+@pytest.fixture
+def moody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Moody:
+    assert bench.gpu.rest()
+    gauge = Moody()
+    monkeypatch.setattr(bench.gpu._shelf, "_gauge", gauge)
+    return gauge
+
+
+def test_a_run_that_ends_while_the_device_cannot_be_read_ends(bench: Bench, moody: Moody):
+    pid = bench.wild("echo")
+    moody.fail(*range(100))
+    assert bench.wild("echo") == pid
+    moody.fail()
+    assert bench.wild("echo") == pid
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 3], ids=["spawn", "plan", "before the load", "after the load"])
+def test_a_device_that_cannot_be_read_costs_nothing(bench: Bench, moody: Moody, turn: int):
+    moody.fail(turn)
+    with pytest.raises(GpuBusy, match="GPU is lost") as raised:
+        bench.run("a")
+    assert (raised.value.counts, raised.value.suspect) == (False, False)
+    assert bench.run("a")["model"] == "a"
+
+
+def test_a_process_that_cannot_be_made_costs_nothing(bench: Bench, moody: Moody, monkeypatch):
+    def full(*arguments: Any, **values: Any) -> Any:
+        raise OSError("Cannot allocate memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpu_host.local.process.subprocess.Popen", full)
+        with pytest.raises(GpuBusy, match="Cannot allocate"):
+            bench.run("a")
+    assert bench.run("a")["model"] == "a"
+
+
+def test_an_unload_while_the_device_cannot_be_read_replaces_the_process(bench: Bench, moody: Moody):
+    bench.run("keeps_context")
+    session = bench.gpu.session
+    moody.fail(*range(1, 1000))
+    with pytest.raises(GpuBusy):
+        bench.gpu.tick()
+    moody.fail()
+    assert bench.wild("echo")
+    assert bench.gpu.session != session
+
+
+def test_a_reader_that_breaks_ends_its_process_and_the_run(bench: Bench, monkeypatch):
+    here = bench.path()
+    going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
+    eventually(here.exists)
+    process: Any = bench.gpu._holder.process
+
+    def broken(frame: Any) -> None:
+        raise KeyError("kind")
+
+    monkeypatch.setattr(process, "_hear", broken)
+    bench.gpu.runs()[0].send({"do": "cancel", "attempt": going.order.attempt})
+    with pytest.raises(ProcessDied, match="broke its worker: KeyError"):
+        going.end()
+    assert bench.wild("echo")
+
+
+def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
+    def full(*arguments: Any, **values: Any) -> None:
+        raise OSError("No space left on device")
+
+    gpu = LocalGpu(
+        [MODELS],
+        gauge=RamGauge(),
+        environment={},
+        output_root=tmp_path,
+        hear=full,
+        output=full,
+        happened=full,
+    )
+    try:
+        assert gpu.run(bench.order("wild", {"do": "tells"}), Abort())
+        with pytest.raises(ProcessDied):
+            gpu.run(bench.order("wild", {"do": "crashes"}), Abort())
+        assert gpu.run(bench.order("wild", {"do": "garbage"}), Abort()) == "clean"
+    finally:
+        gpu.stop()
+
+
+def test_others_are_told_without_the_lock(bench: Bench, tmp_path):
+    free: list[bool] = []
+    gpu: LocalGpu
+
+    def look(*arguments: Any, **values: Any) -> None:
+        def take() -> None:
+            taken = gpu._lock.acquire(timeout=5)
+            free.append(taken)
+            if taken:
+                gpu._lock.release()
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+
+    gpu = LocalGpu([MODELS], gauge=RamGauge(), environment={}, output_root=tmp_path, hear=look)
+    try:
+        gpu.run(bench.order("wild", {"do": "tells"}), Abort())
+        assert free == [True] * 4
+    finally:
+        gpu.stop()

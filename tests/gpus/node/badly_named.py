@@ -1,5 +1,0 @@
-"""Its model would hide a path of the node's own."""
-
-from tests.gpus.node.custom_handlers import only_payload
-
-MODELS = {"health": only_payload}

@@ -1,0 +1,66 @@
+"""Processes of the trial answer, and end when they are told to, whatever they think of it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from verification.proving import children as module
+from verification.proving.children import Children, Silent
+
+ECHO = "import sys\nprint('{}', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
+DEAF = (
+    "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\n"
+    "print('{}', flush=True)\ntime.sleep(60)"
+)
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    children = Children(tmp_path, {})
+    yield children
+    children.close()
+
+
+def test_a_child_answers_each_order(children):
+    child = children.start("echo", sys.executable, "-c", ECHO, talks=True)
+    assert child.hear() == {}
+    assert child.ask(do="this", count=2) == {"do": "this", "count": 2}
+    assert children.pids() == {"echo": child.pid}
+
+
+def test_one_that_ends_or_says_nothing_is_silent(children, monkeypatch):
+    gone = children.start("gone", sys.executable, "-c", "pass", talks=True)
+    with pytest.raises(Silent, match="gone ended"):
+        gone.hear()
+    deaf = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
+    deaf.hear()
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.2)
+    with pytest.raises(Silent, match="deaf does not answer"):
+        deaf.ask(do="this")
+
+
+def test_one_that_will_not_stop_is_killed(children):
+    child = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
+    child.hear()
+    child.stop(0.1)
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_a_stopped_one_is_woken_to_end(children):
+    child = children.start("echo", sys.executable, "-c", ECHO, talks=True)
+    child.hear()
+    child.send(signal.SIGSTOP)
+    child.stop(10.0)
+    assert child.process.returncode == -signal.SIGTERM
+
+
+def test_closing_ends_all_of_them(children):
+    started = [children.start(f"c{n}", sys.executable, "-c", ECHO, talks=True) for n in range(3)]
+    children.close()
+    assert not any(child.is_running() for child in started)
+    assert children.pids() == {}

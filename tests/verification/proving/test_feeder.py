@@ -1,0 +1,87 @@
+"""The line is kept as long as it is told, and never longer than the jobs last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.dispatcher_project.worker_bench import wait_for
+from verification.proving.feeder import Feeder
+
+
+class Load:
+    """Takes every order at once."""
+
+    def __init__(self) -> None:
+        self.orders: list[dict[str, Any]] = []
+        self.released = 0
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        self.orders.append(order)
+        self.released += order.get("count", 0)
+        return {"released": self.released, "accepted": self.released, "given_up": 0}
+
+
+def feeder(load: Load, waiting: Any, *, limit: int = 1000) -> Feeder:
+    return Feeder(load, waiting, limit)  # type: ignore[arg-type]
+
+
+def test_what_is_missing_is_released_and_no_more_than_allowed():
+    load = Load()
+    fed = feeder(load, lambda: load.released)
+    fed.level, fed.allowance = 10, 4
+    fed.feed(0.0)
+    assert (load.released, fed.allowance) == (4, 0)
+    fed.allowance = 100
+    fed.feed(0.0)
+    fed.feed(0.0)
+    assert load.released == 10
+
+
+def test_the_jobs_end_some_time():
+    load = Load()
+    fed = feeder(load, lambda: 0, limit=7)
+    fed.level = fed.allowance = 100
+    fed.trickles = True
+    for second in range(5):
+        fed.feed(float(second))
+    assert load.released == 7
+
+
+def test_one_a_second_trickles_in_while_it_shall():
+    load = Load()
+    fed = feeder(load, lambda: 5)
+    fed.trickles = True
+    for tenth in range(31):
+        fed.feed(100.0 + tenth / 10)
+    assert load.released == 4
+    fed.trickles = False
+    fed.feed(200.0)
+    assert load.released == 4
+
+
+def test_blind_it_feeds_a_little():
+    load = Load()
+    fed = feeder(load, lambda: None)
+    fed.level = fed.allowance = 10
+    fed.feed(0.0)
+    assert load.released == 1
+
+
+def test_many_at_once_are_sent_in_batches():
+    load = Load()
+    fed = feeder(load, lambda: 0)
+    fed.release(100)
+    fed.release(1, model="prove-video", seconds=6.0)
+    assert [order["batch"] for order in load.orders] == [True, False]
+    assert load.orders[1]["seconds"] == 6.0
+
+
+def test_its_thread_feeds_and_ends():
+    load = Load()
+    ended: list[bool] = []
+    fed = Feeder(load, lambda: load.released, 1000, lambda: ended.append(True))  # type: ignore[arg-type]
+    fed.level = fed.allowance = 3
+    fed.start()
+    wait_for(lambda: load.released == 3)
+    fed.stop()
+    assert ended == [True]

@@ -1,0 +1,128 @@
+"""The proxy passes everything on until it is told to break, and breaks as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from verification.proving.children import Children, Silent
+from verification.proving.proxies import Proxies
+from verification.proving.proxy import _Route, _Side
+from verification.proving.system import clean_environment
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A server that sends back what it gets."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(ConnectionResetError):
+                while data := connection.recv(65536):
+                    connection.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def children(tmp_path: Path) -> Iterator[Children]:
+    children = Children(tmp_path, clean_environment())
+    yield children
+    children.close()
+
+
+@pytest.fixture
+def proxies(children: Children, echo: int) -> Proxies:
+    return Proxies(children, {"echo": f"127.0.0.1:{echo}", "other": f"127.0.0.1:{echo}"})
+
+
+def connect(proxies: Proxies, name: str = "echo") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", proxies.port(name)), timeout=10)
+
+
+def ask(connection: socket.socket, text: bytes = b"hello") -> bytes:
+    connection.sendall(text)
+    return connection.recv(65536)
+
+
+def test_it_passes_on_what_it_gets_and_the_end_of_it(proxies):
+    with connect(proxies) as caller:
+        assert ask(caller) == b"hello"
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(1) == b""
+
+
+def test_a_silent_route_keeps_everything_back_until_it_is_healed(proxies):
+    with connect(proxies) as caller, connect(proxies, "other") as other:
+        assert ask(caller) == b"hello"
+        proxies.silence("echo")
+        caller.sendall(b"held")
+        with connect(proxies) as newcomer:
+            newcomer.sendall(b"new")
+            for silent in (caller, newcomer):
+                silent.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    silent.recv(1)
+            assert ask(other) == b"hello"
+            proxies.heal("echo")
+            caller.settimeout(10)
+            newcomer.settimeout(10)
+            assert caller.recv(64) == b"held"
+            assert newcomer.recv(64) == b"new"
+
+
+def test_a_cut_resets_connections_and_takes_new_ones(proxies):
+    with connect(proxies) as caller:
+        assert ask(caller) == b"hello"
+        proxies.cut("echo")
+        with pytest.raises(ConnectionResetError):
+            caller.recv(1)
+    with connect(proxies) as again:
+        assert ask(again) == b"hello"
+
+
+def test_a_closed_route_refuses_until_it_is_healed_on_the_same_port(proxies):
+    with connect(proxies) as caller:
+        assert ask(caller) == b"hello"
+        proxies.close("echo")
+        with pytest.raises(ConnectionRefusedError):
+            connect(proxies)
+    proxies.heal("echo")
+    with connect(proxies) as again:
+        assert ask(again) == b"hello"
+
+
+def test_an_order_to_a_proxy_that_is_gone_is_refused(proxies, children):
+    children.close()
+    with pytest.raises(Silent):
+        proxies.heal("echo")
+
+
+def test_what_comes_before_the_target_is_reached_is_passed_on(echo: int) -> None:
+    """The first Pythons 3.11 read on although they were told to pause."""
+
+    async def converse() -> bytes:
+        answered = asyncio.get_running_loop().create_future()
+        caller = Mock(is_closing=lambda: False, write=answered.set_result)
+        side = _Side(_Route("127.0.0.1", echo))
+        side.connection_made(caller)
+        side.data_received(b"hello")
+        return await asyncio.wait_for(answered, 10)
+
+    assert asyncio.run(converse()) == b"hello"

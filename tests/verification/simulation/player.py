@@ -1,0 +1,135 @@
+"""`python3 -m tests.verification.simulation.player`: plays seeds as its standard input asks.
+
+A line of JSON says what `_play` takes; another one answers: `{"broken": [laws], "played", "cost": {},
+"steps": []}`. One process for many questions: starting Django and making its tables costs more than playing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import die_with_parent
+
+HASH_SEED = "1"
+
+
+class Player:
+    """The process, seen from a test. without: mechanisms taken out; faults: empty for all; it plays until a
+    law breaks, or the one that `law` begins, or, whatever breaks, until the cost `until` is there; tells: the
+    steps of the last seed."""
+
+    def __init__(self, process: Popen[str]) -> None:
+        self._process = process
+
+    def play(
+        self,
+        seeds: int,
+        *,
+        first: int = 0,
+        without: str = "",
+        faults: str = "",
+        jobs: int = 24,
+        faults_each: int = 12,
+        law: str = "",
+        until: str = "",
+        tells: bool = False,
+    ) -> dict[str, Any]:
+        asked = {
+            "mechanisms": [name for name in without.split(",") if name],
+            "faults": [name for name in faults.split(",") if name],
+            "first": first, "seeds": seeds, "jobs": jobs, "faults_each": faults_each, "law": law,
+            "until": until, "tells": tells,
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(asked)}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the player died: see its standard error"
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def started_player() -> Iterator[Player]:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.simulation"}
+    process = Popen(
+        [sys.executable, "-m", __name__],
+        cwd=ROOT,
+        env={
+            **environment,
+            "PYTHONWARNINGS": "ignore",
+            "DISPATCHER_PAGES": "0",
+            "PYTHONHASHSEED": HASH_SEED,
+        },
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (only this thread forks)
+    )
+    try:
+        yield Player(process)
+    finally:
+        process.communicate()  # its standard input ends, and so does it
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    from dispatcher_project.celery_transport.gc_tuning import collect_seldom
+    from dispatcher_project.supervisor.embedded import EmbeddedValkey
+    from verification.simulation.redis_link import connect
+
+    collect_seldom()
+    with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as valkey:
+        client = connect(valkey.url)
+        for line in sys.stdin:
+            sys.stdout.write(f"{json.dumps(_play(client, **json.loads(line)))}\n")
+            sys.stdout.flush()
+
+
+def _play(
+    client: Any,
+    *,
+    mechanisms: list[str],
+    faults: list[str],
+    first: int,
+    seeds: int,
+    jobs: int,
+    faults_each: int,
+    law: str,
+    until: str,
+    tells: bool,
+) -> dict[str, Any]:
+    from tests.verification.simulation.sabotage import MECHANISMS, counted_bookings
+    from verification.simulation.run import simulate
+    from verification.simulation.size import Size
+
+    size = Size(jobs=jobs, faults=faults_each, names=tuple(faults), keeps_history=tells)
+    steps: list[str] = []
+    cost, broken, played = Counter[str](), list[str](), 0
+    with ExitStack() as stack:
+        for name in mechanisms:
+            stack.enter_context(MECHANISMS[name]())
+        stack.enter_context(counted_bookings(cost))
+        while not (cost[until] if until else any(one.startswith(law) for one in broken)) and played < seeds:
+            verdict = simulate(first + played, client, size)
+            broken += [f"{law} (seed {verdict.seed})" for law in verdict.broken]
+            played += 1
+            cost.update(verdict.cost)
+            steps = [f"{at:10.4f} {who:<12} {what}" for at, who, what in verdict.history] if tells else []
+    return {"broken": broken, "played": played, "cost": cost, "steps": steps}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Takes one mechanism out of the product, as if nobody had built it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from django.db import connection
+
+from gpus.leasing.scripts import library_code
+from gpus.leasing.store import RedisLeases
+from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
+from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import group_commit, row_prefetch, slot_loop
+from jobs.explain import limits
+from jobs.index_rebuild import rebuild
+from jobs.limits import gpu_quotas, gpu_usage
+from jobs.models import Attempt, Job
+from jobs.operations import explain_job
+from jobs.sweeps import due_starts
+from jobs.sweeps import quotas as sweeps_quotas
+from jobs.sweeps.registry import sweeps
+from verification.simulation import database, redis_link, roles, world
+
+Sabotage = Callable[[], Any]
+
+
+@contextmanager
+def each_write_reads_its_own() -> Iterator[None]:
+    """Not a mechanism: what a sabotage does to a row before a write must be seen by it."""
+    with patch.object(group_commit, "together", lambda touched: nullcontext()):
+        yield
+
+
+@contextmanager
+def result_fence() -> Iterator[None]:
+    """Whoever comes with a result writes it."""
+    real = transitions.end_attempt
+
+    def end_attempt(end: transitions.End) -> transitions.Ended:
+        attempt = Attempt.objects.filter(id=end.attempt_id).first()
+        if attempt is not None:
+            end = replace(end, epoch=attempt.epoch)
+            Attempt.objects.filter(job_id=end.job_id).exclude(id=end.attempt_id).filter(
+                state__in=[AttemptState.SENT, AttemptState.WAITING]
+            ).update(state=AttemptState.LOST)
+            Attempt.objects.filter(id=end.attempt_id).update(state=AttemptState.SENT)
+            Job.objects.filter(id=end.job_id).update(state=JobState.RUNNING, live_attempt=end.attempt_id)
+        return real(end)
+
+    with patch.object(transitions, "end_attempt", end_attempt), each_write_reads_its_own():
+        yield
+
+
+class _Whatever:
+    """Equal to every state."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@contextmanager
+def look_at_the_row() -> Iterator[None]:
+    """A claim does not look whether its job still waits, nor does who reads for it."""
+    anything = SimpleNamespace(QUEUED=_Whatever())
+    with patch.object(slot_loop, "JobState", anything), patch.object(row_prefetch, "JobState", anything):
+        yield
+
+
+@contextmanager
+def start_compare_and_set() -> Iterator[None]:
+    """A start is written whatever state the job is in."""
+    real = transitions.start_attempt
+
+    def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
+        if not Attempt.objects.filter(id=start.attempt_id).exists():
+            Job.objects.filter(id=start.job_id).update(state=JobState.QUEUED, finished_at=None)
+        return real(start)
+
+    with patch.object(transitions, "start_attempt", start_attempt), each_write_reads_its_own():
+        yield
+
+
+@contextmanager
+def without_sweeps(*names: str) -> Iterator[None]:
+    def rest() -> dict[str, Any]:
+        left = {*names, "due_callbacks", "retention", "rollups"}
+        return {name: entry for name, entry in sweeps().items() if name not in left}
+
+    with patch.object(roles, "swept", rest):
+        yield
+
+
+@contextmanager
+def quarantine() -> Iterator[None]:
+    """A slot is given on, whatever may still run there."""
+    release, resolve = RedisLeases.release, RedisLeases.resolve_expired
+
+    def release_anyway(self: Any, ref: Any, mode: ReleaseMode, **how: Any) -> Any:
+        return release(self, ref, ReleaseMode.SETTLE if mode is ReleaseMode.SUSPECT else mode, **how)
+
+    def free_anyway(self: Any, ref: Any, verdict: ExpiryVerdict) -> Any:
+        return resolve(self, ref, ExpiryVerdict.FREE if verdict is ExpiryVerdict.QUARANTINED else verdict)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(RedisLeases, "release", release_anyway))
+        stack.enter_context(patch.object(RedisLeases, "resolve_expired", free_anyway))
+        stack.enter_context(patch.object(RedisLeases, "quarantine", lambda *_: None))
+        yield
+
+
+@contextmanager
+def unique_slot() -> Iterator[None]:
+    """Two live attempts may stand on one slot."""
+    real = database.fresh_database
+
+    def fresh(register: Callable[[], None], registry: str) -> None:
+        real(register, registry)
+        with connection.cursor() as cursor:
+            cursor.execute("DROP INDEX one_live_attempt_per_slot")
+
+    with patch.object(world, "fresh_database", fresh):
+        yield
+
+
+@contextmanager
+def counted_bookings(counts: Counter[str]) -> Iterator[None]:
+    """Not a mechanism: counts starts on a slot that has a live attempt already, and of jobs that moved on."""
+    real = transitions.start_attempt
+
+    def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
+        outcome = real(start)
+        server, slot = split_slot(start.slot)
+        live = [AttemptState.SENT, AttemptState.WAITING]
+        on_slot = Attempt.objects.filter(server=server, slot=slot, state__in=live).count()
+        counts["double_bookings"] += on_slot > 1
+        counts["refused_bookings"] += outcome is transitions.StartOutcome.SLOT_TAKEN
+        counts["refused_starts"] += outcome is transitions.StartOutcome.JOB_MOVED
+        return outcome
+
+    with patch.object(transitions, "start_attempt", start_attempt):
+        yield
+
+
+@contextmanager
+def adoption() -> Iterator[None]:
+    """A run whose worker is gone is given up, although its server goes on with it."""
+    with patch.object(transitions, "note_remote_id", lambda *_: False):
+        yield
+
+
+@contextmanager
+def scripts_without(replaced: Mapping[str, str]) -> Iterator[None]:
+    code = library_code()
+    for text, instead in replaced.items():
+        assert text in code, text
+        code = code.replace(text, instead)
+    with patch.object(redis_link, "library_code", lambda: code):
+        yield
+
+
+def generation_marker() -> Any:
+    """An index is believed whoever made it, also one that a fail-over brought back."""
+
+    mine = "is_of_this_run(redis.call('HMGET', key('generation'), 'run_id', 'replication'))"
+    return scripts_without({mine: "redis.call('EXISTS', key('generation')) == 1"})
+
+
+def idempotent_requests() -> Any:
+    """A script that is sent twice does twice what it does."""
+
+    return scripts_without(
+        {
+            "local known = find_lease(attempt)": "local known = nil",
+            "local given = find_lease(next_attempt)": "local given = nil",
+        }
+    )
+
+
+@contextmanager
+def later_starts() -> Iterator[None]:
+    """What is for later comes into the line at once."""
+    due = due_starts._due
+
+    def all_of_them(now: datetime) -> Any:
+        return due(now=now + timedelta(hours=1))
+
+    with patch.object(due_starts, "_due", all_of_them):
+        yield
+
+
+def quota_in_the_rebuild() -> Any:
+    """An index that is made anew is not told whose day is used up."""
+    return patch.object(rebuild, "park_exhausted", lambda *_: ())
+
+
+def ends_in_the_quota() -> Any:
+    """What ended counts once it is summed up, which happens here never."""
+    return patch.object(gpu_usage, "_ended_since", lambda *_: {})
+
+
+@contextmanager
+def end_of_the_quota() -> Iterator[None]:
+    """Who was held back once is held back for ever."""
+    held: set[int] = set()
+
+    def park_exhausted(fleet: str, leases: Any, tenants: Iterable[int]) -> Any:
+        held.update(tenants)
+        return gpu_quotas.park_exhausted(fleet, leases, held)
+
+    with patch.object(sweeps_quotas, "park_exhausted", park_exhausted):
+        yield
+
+
+def quota_told() -> Any:
+    """Who waits for a quota is told something else."""
+    return patch.dict(limits.HELD, {limits.QUOTA: limits.HELD[limits.CAP]})
+
+
+def quota_told_to_who_waits_for_it() -> Any:
+    """Everybody is told so."""
+    return scripts_without({"parked = reasons, fifo": "parked = reasons .. 'q', fifo"})
+
+
+def quota_at_the_door() -> Any:
+    """An estimate does not look at it."""
+    return patch.object(explain_job, "quota_refusal", lambda *_: None)
+
+
+def figures_of_the_quota() -> Any:
+    """What runs is left out of what an explanation says was used."""
+    real = explain_job.quota_of
+
+    def quota_of(tenant: int, now: datetime) -> Any:
+        with patch.object(gpu_usage, "_running", lambda *_: {}):
+            return real(tenant, now)
+
+    return patch.object(explain_job, "quota_of", quota_of)
+
+
+MECHANISMS: dict[str, Sabotage] = {
+    "result fence": result_fence,
+    "look at the row": look_at_the_row,
+    "start compare-and-set": start_compare_and_set,
+    "reconciler": lambda: without_sweeps("reconcile"),
+    "expired leases": lambda: without_sweeps("expired_leases"),
+    "quarantine": quarantine,
+    "unique slot": unique_slot,
+    "adoption": adoption,
+    "generation marker": generation_marker,
+    "idempotent requests": idempotent_requests,
+    "later starts": later_starts,
+    "quota's sweep": lambda: without_sweeps("quotas"),
+    "quota in the rebuild": quota_in_the_rebuild,
+    "ends in the quota": ends_in_the_quota,
+    "end of the quota": end_of_the_quota,
+    "quota told": quota_told,
+    "quota told to who waits for it": quota_told_to_who_waits_for_it,
+    "quota at the door": quota_at_the_door,
+    "figures of the quota": figures_of_the_quota,
+}

@@ -1,0 +1,84 @@
+"""A full server is the dispatcher's fault, unless somebody is there whom nobody could stop."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+
+import pytest
+from django.conf import settings
+
+from verification.simulation.active_faults import Weather
+from verification.simulation.gpu import GpuServer, origin
+from verification.simulation.gpu_link import GpuLink
+from verification.simulation.scheduler import Process, Scheduler
+
+LEASE_SECONDS = settings.DISPATCHER.lease_seconds
+
+
+def sender(link: GpuLink, attempt: str, fence: int, *, seconds: float = 5.0) -> Callable[[], object]:
+    headers = {"Idempotency-Key": attempt, "X-Slot": "gpu/0", "X-Fence": str(fence)}
+    return request(
+        link, "POST", "run", {"X-Attempt": attempt, **headers}, json.dumps({"seconds": seconds}).encode()
+    )
+
+
+def poll(link: GpuLink, attempt: str) -> Callable[[], object]:
+    return request(link, "GET", "status/1", {"X-Attempt": attempt}, None)
+
+
+def request(
+    link: GpuLink, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+) -> Callable[[], object]:
+    return lambda: link.request(
+        method,
+        f"{origin('gpu')}/{path}",
+        headers={"X-Job-Id": f"job of {headers['X-Attempt']}", **headers},
+        body=body,
+        connect_timeout_seconds=5.0,
+        deadline_seconds=600.0,
+        max_bytes=1000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("stood_still", "is_excused"), [(LEASE_SECONDS + 1.0, True), (LEASE_SECONDS - 1.0, False)]
+)
+def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: float, is_excused: bool) -> None:
+    """Its lease is over, and the next one's request comes a moment after its own."""
+    scheduler, chance = Scheduler(1), random.Random(1)
+    server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False)
+    link = GpuLink(scheduler, Weather(chance), {"gpu": server})
+    stopped = Process("stopped")
+    scheduler.spawn(stopped, sender(link, "a", 1))
+    scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(stopped))
+    scheduler.run(stood_still)
+    assert server.running() == []
+    scheduler.go_on(stopped)
+    scheduler.run(stood_still + 1.0)
+    assert [one.attempt_id for one in server.running()] == ["a"]
+    scheduler.spawn(Process("other"), sender(link, "b", 2))
+    scheduler.run(stood_still + 2.0)
+    scheduler.end()
+    assert (server.oversubscribed == []) is is_excused
+    assert server.late_senders == is_excused
+
+
+def test_a_poll_that_stood_still_excuses_nothing() -> None:
+    """Its run began in time, and whoever gave its slot away did wrong."""
+    scheduler, chance = Scheduler(1), random.Random(1)
+    server = GpuServer("gpu", scheduler, chance, slots=1, is_async=True)
+    link = GpuLink(scheduler, Weather(chance), {"gpu": server})
+    polls = Process("polls")
+    scheduler.spawn(Process("starts"), sender(link, "a", 1, seconds=100))
+    scheduler.run(1.0)
+    scheduler.spawn(polls, poll(link, "a"))
+    scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(polls))
+    scheduler.run(LEASE_SECONDS + 2.0)
+    scheduler.go_on(polls)
+    scheduler.run(LEASE_SECONDS + 3.0)
+    scheduler.spawn(Process("other"), sender(link, "b", 2))
+    scheduler.run(LEASE_SECONDS + 4.0)
+    scheduler.end()
+    assert len(server.oversubscribed) == 1

@@ -1,0 +1,79 @@
+"""Each mechanism of the protocol, taken out: a law breaks, or, where another guard is behind it, it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher_project.supervisor.embedded import find_valkey
+from tests.verification.simulation.player import Player
+
+pytestmark = [
+    pytest.mark.sqlite_only,
+    pytest.mark.long,
+    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
+]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "faults", "law", "size"),
+    [
+        ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)", (12, 6, 6)),
+        ("reconciler", "redis_refuses,redis_silent,cut_from_redis", "(5)", (24, 12, 13)),
+        ("expired leases", "kill,kill_in_a_step", "dead:", (6, 6, 0)),
+        (
+            "quarantine",
+            "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill",
+            "oversubscribed:",
+            (24, 12, 15),
+        ),
+        ("generation marker", "redis_fails_over", "oversubscribed:", (40, 20, 26)),
+        ("idempotent requests", "redis_calls_doubled", "lost:", (12, 12, 3)),
+        ("later starts", "kill", "early:", (12, 6, 3)),
+        ("quota's sweep", "quota_cut", "quota:", (6, 6, 0)),
+        ("quota in the rebuild", "quota_cut,redis_flushed", "quota:", (12, 12, 14)),
+        ("ends in the quota", "quota_cut", "told:", (12, 6, 2)),
+        ("end of the quota", "quota_cut", "quota:", (6, 6, 0)),
+        ("quota told", "quota_cut", "told: job", (12, 6, 0)),
+        ("quota told to who waits for it", "quota_cut", "told: job", (12, 6, 0)),
+        ("quota at the door", "quota_cut", "told: tenant", (12, 6, 0)),
+        ("figures of the quota", "quota_cut", "told: ", (12, 6, 0)),
+        ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", (12, 6, 3)),
+    ],
+)
+def test_a_law_breaks_without(
+    player: Player, mechanism: str, faults: str, law: str, size: tuple[int, int, int]
+) -> None:
+    """size: jobs and faults, as few as show it soon; and a seed that showed it, or is near one."""
+    jobs, each, first = size
+    played = player.play(
+        60, first=first, without=mechanism, faults=faults, jobs=jobs, faults_each=each, law=law
+    )
+    assert any(one.startswith(law) for one in played["broken"]), played["broken"]
+
+
+def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
+    player: Player,
+) -> None:
+    """Either of the two keeps the laws; without the first, runs are begun that are stopped again."""
+    faults = "redis_refuses,cut_from_redis"
+    missing, whole = (
+        player.play(1, first=1, without=name, faults=faults, jobs=12) for name in ("look at the row", "")
+    )
+    assert missing["broken"] == whole["broken"] == []
+    assert missing["cost"]["refused_starts"] > whole["cost"]["refused_starts"]
+
+
+def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> None:
+    """An index that lies gives a slot twice: the database refuses the second, as long as it has its own."""
+    options = {"faults": "redis_fails_over", "jobs": 24, "faults_each": 6, "until": "double_bookings"}
+    missing = player.play(60, first=4, without="generation marker,unique slot", **options)
+    behind = player.play(missing["played"], first=4, without="generation marker", **options)["cost"]
+    assert missing["cost"]["double_bookings"] > 0
+    assert (behind["double_bookings"], behind["refused_bookings"] > 0) == (0, True)
+
+
+def test_without_adoption_runs_are_repeated_that_somebody_could_have_gone_on_polling(player: Player) -> None:
+    faults = "kill,kill_in_a_step"
+    missing, whole = (player.play(1, without=name, faults=faults, jobs=12) for name in ("adoption", ""))
+    assert missing["broken"] == whole["broken"] == []
+    assert missing["cost"]["async_runs"] > whole["cost"]["async_runs"]

@@ -1,0 +1,75 @@
+"""A hundred and twenty short histories of the real protocol break no law; a seed is always the same history.
+
+`manage.py simulate` plays more and longer ones (docs/simulation.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import find_valkey
+from tests.verification.simulation.player import HASH_SEED, Player
+
+pytestmark = [
+    pytest.mark.sqlite_only,
+    pytest.mark.long,
+    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
+]
+SEEDS, PARTS = 120, 12
+JOBS, FAULTS = 6, 6
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_law_is_broken(player: Player, part: int) -> None:
+    each = SEEDS // PARTS
+    played = player.play(each, first=part * each, jobs=JOBS, faults_each=FAULTS)
+    assert played["broken"] == []
+    assert played["played"] == each
+    assert played["cost"]["jobs"] >= each * JOBS
+
+
+def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
+    """In another process, with another order of hashes, whatever was played before."""
+    file = tmp_path / "steps.txt"
+    size = ("--jobs", "8", "--faults", "20")
+    done = subprocess.run(
+        [sys.executable, "manage.py", "simulate", "--seed", "3", *size, "--history", str(file)],
+        cwd=ROOT,
+        env={**os.environ, "DISPATCHER_NO_BOOTSTRAP": "1", "PYTHONHASHSEED": f"{HASH_SEED}1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    steps = player.play(2, first=2, jobs=8, faults_each=20, tells=True)["steps"]
+    assert steps == file.read_text().splitlines()
+    assert len(steps) > 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--only", "nope"), "no fault is named nope; there are beat_down, "),
+        (("--seeds", "0"), "is not a positive number"),
+        (("--faults", "-1"), "must not be negative"),
+    ],
+)
+def test_bad_arguments_are_told_in_one_line(arguments: tuple[str, ...], says: str) -> None:
+    with pytest.raises(CommandError) as told:
+        call_command("simulate", *arguments)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_an_unknown_fault_is_no_broken_law() -> None:
+    """Status 1 says that a law broke."""
+    with pytest.raises(CommandError) as told:
+        call_command("simulate", "--only", "nope")
+    assert told.value.returncode == 2

@@ -1,0 +1,96 @@
+"""Connections that are held, dripped into, or not read."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from verification.hostile.attacks.base import ANYBODY, TENANT, Attack
+from verification.hostile.wire import Crowd, ask, head, open_socket
+
+if TYPE_CHECKING:
+    from verification.hostile.ground import Ground
+
+
+class HalfHeads(Attack):
+    id, title, who = "s07", "1,200 connections with half a request head", ANYBODY
+    seconds = 14.0
+    crowd: Crowd
+
+    def first(self, ground: Ground) -> bytes:
+        return b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
+
+    def play(self, ground: Ground, until: float) -> None:
+        self.crowd = Crowd(ground.url)
+        self.crowd.open(1200, self.first(ground), until=until - 4)
+        lives = 0
+        while time.monotonic() < until:
+            answer = ask(ground.url, "GET", "/livez", timeout=2.0, as_neighbour=True)
+            lives += answer.status == 200
+            self.answers[f"livez {answer.status}"] += 1
+            self._drip()
+            time.sleep(0.5)
+        self.figures["held"] = len(self.crowd.sockets)
+        self.figures["refused"] = self.crowd.refused
+        self.must(lives > 0, "/livez was not answered while they were held")
+
+    def _drip(self) -> None:
+        """A byte each, so that no idle time is over."""
+        for sock in self.crowd.sockets:
+            try:
+                sock.setblocking(False)
+                sock.send(b"a")
+            except OSError:
+                continue
+
+    def end(self, ground: Ground) -> None:
+        self.crowd.close()
+
+
+class SilentConnections(HalfHeads):
+    id, title = "s07b", "1,200 connections that say nothing"
+
+    def first(self, ground: Ground) -> bytes:
+        return b""
+
+    def _drip(self) -> None:
+        """Nothing."""
+
+
+class SlowBodies(HalfHeads):
+    id, title, who = "s07c", "400 submits whose body comes a byte at a time", TENANT
+
+    def first(self, ground: Ground) -> bytes:
+        sent = {"Content-Type": "application/json", "Content-Length": "100000"}
+        return head("POST", "/api/v1/queue/submit", key=ground.attacker_key, headers=sent) + b"{"
+
+
+class SlowReaders(Attack):
+    id, title, who = "s07d", "200 connections that ask for lists and read nothing of them", TENANT
+    seconds = 10.0
+
+    def play(self, ground: Ground, until: float) -> None:
+        self.sockets: list[socket.socket] = []
+        data = head("GET", "/api/v1/queue/jobs?limit=200", key=ground.attacker_key) * 10
+        for _ in range(200):
+            if time.monotonic() > until - 2:
+                break
+            try:
+                sock = open_socket(ground.url, 2.0)
+            except OSError:
+                continue
+            self.sockets.append(sock)
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                sock.sendall(data)
+        self.figures["held"] = len(self.sockets)
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def end(self, ground: Ground) -> None:
+        for sock in self.sockets:
+            sock.close()
+
+
+ATTACKS = (SlowBodies, SlowReaders, SilentConnections, HalfHeads)

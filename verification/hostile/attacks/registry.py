@@ -1,0 +1,34 @@
+"""Every attack by its id, in the order in which a trial plays them: the quiet ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from verification.hostile.attacks import (
+    bodies,
+    callbacks,
+    connections,
+    requests,
+    secrets,
+    servers,
+    sign_in,
+    storms,
+    streams,
+    tenants,
+)
+from verification.hostile.attacks.base import Attack
+
+_ORDER: tuple[type[Attack], ...] = (
+    *secrets.ATTACKS,
+    *tenants.ATTACKS,
+    *bodies.ATTACKS,
+    *requests.ATTACKS,
+    *streams.ATTACKS,
+    *storms.ATTACKS,
+    *sign_in.ATTACKS,
+    *connections.ATTACKS,
+    *callbacks.ATTACKS,
+    *servers.ATTACKS,
+)
+ATTACKS: Mapping[str, type[Attack]] = {attack.id: attack for attack in _ORDER}
+assert len(ATTACKS) == len(_ORDER)

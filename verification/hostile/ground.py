@@ -1,0 +1,356 @@
+"""Where the attacks take place: the dispatcher, an honest GPU server, a neighbour, the attacker's tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dispatcher_project.supervisor.signs import http_says_ok
+from verification.hostile.gpu import Asked, HostileServer, Told
+from verification.hostile.measure import Sample, Sightings
+from verification.hostile.options import Options
+from verification.hostile.wire import Answer, address_of, ask
+from verification.proving.children import Child, Children
+from verification.proving.fleet import Gpu
+from verification.proving.ledger import Tail
+from verification.proving.ports import free_ports
+from verification.proving.system import (
+    CannotProve,
+    OwnSystem,
+    RemoteSystem,
+    System,
+    UpSystem,
+    clean_environment,
+)
+from verification.proving.terminal import say
+
+RATE = 10.0
+"""Submits of the neighbour a second."""
+SHARED_SLOTS = 8
+FILES = 1024
+"""Open files that each process of the trial may have, unless it raises that itself: Linux' default."""
+_NICE = 10
+"""The attacker and its servers would run on other machines: here they give way to the dispatcher."""
+_SLOW_NAMES = Path(__file__).parent / "slow_names"
+_KINDS = {"submit": "submits", "read": "reads", "end": "ends", "callback": "callbacks"}
+
+
+class Ground:
+    """Made in steps by `open`; `close` ends whatever was begun by then."""
+
+    system: System
+    gpu: Gpu
+    neighbour: Child
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.chance = random.Random(options.seed)
+        self.folder = (options.data_dir or Path(tempfile.mkdtemp(prefix="hostile-"))).resolve()
+        if options.starts_its_own and not options.data_dir:
+            self.folder.chmod(0o755)  # as an operator may have made it: s18 looks at what becomes of it
+        self.report = (options.report or self.folder / "hostile").resolve()
+        self.report.mkdir(parents=True, exist_ok=True)
+        self.children = Children(self.report / "log", clean_environment())
+        self.prefix = f"hostile-{secrets.token_hex(3)}"
+        self.shared_model = f"{self.prefix}-shared"
+        self.attacker_key = self.neighbour_key = ""
+        self.ports = free_ports()
+        self._servers: list[tuple[str, HostileServer]] = []
+        self._honest: dict[str, Child] = {}
+        self._registered: list[str] = []
+        self._made_keys: list[tuple[str, str]] = []
+        self._tail: Tail | None = None
+        self._seen = Sightings()
+        self._awaited: dict[tuple[str, str], float] = {}
+        self._nice = os.nice(0)
+
+    @property
+    def url(self) -> str:
+        return self.system.url
+
+    @property
+    def inside(self) -> bool:
+        """Whether its processes are on this machine, and its settings known."""
+        return bool(self.system.settings())
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.system.settings()["DISPATCHER_DATA_DIR"])
+
+    # -- its life ------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Raises CannotProve."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
+        self._start_system()
+        self._make_keys()
+        self.gpu = Gpu(
+            name=self.shared_model, pool=self.shared_model, models=(self.shared_model,), slots=SHARED_SLOTS,
+            mode="sync", push=False, port=next(self.ports), log=self.report / "gpu.jsonl",
+        )  # fmt: skip
+        self.gpu.child = self.children.start("gpu", *self.gpu.command())
+        _wait(lambda: http_says_ok("127.0.0.1", self.gpu.port, "/health"), "the honest GPU server")
+        self.register(
+            self.shared_model, f"http://127.0.0.1:{self.gpu.port}/{self.shared_model}/run", slots=SHARED_SLOTS
+        )
+        self._start_neighbour()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._nice = os.nice(_NICE)
+
+    def close(self) -> None:
+        """Ends everything that it began, the dispatcher last."""
+        if hasattr(self, "neighbour"):
+            self.neighbour.stop()
+        for name in list(self._registered):
+            self.unregister(name)
+        for _, server in self._servers:
+            server.close()
+        for tenant, prefix in self._made_keys:
+            self.operator("POST", f"/admin/tenants/{tenant}/keys/{prefix}/revoke")
+        if hasattr(self, "system"):
+            self.system.stop()
+        self.children.close()
+
+    def _start_system(self) -> None:
+        options = self.options
+        if options.url:
+            self.system = RemoteSystem(options.url, options.api_key)
+        elif options.up_json is not None:
+            self.system = UpSystem(options.up_json)
+        else:
+            say("starting a dispatcher of our own")
+            path = f"{_SLOW_NAMES}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+            self.system = OwnSystem(
+                self.folder, self.children, environment={"PYTHONPATH": path}, redis_url="", database_url="",
+                ports=self.ports,
+            )  # fmt: skip
+
+    def _make_keys(self) -> None:
+        names = (self.options.attacker, self.options.neighbour)
+        if not self.inside:
+            self.attacker_key, self.neighbour_key = (self.make_key(name) for name in names)
+            return
+        os.environ.update(self.system.settings())
+        os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = self.system.database_url, self.system.redis_url
+        os.environ["DISPATCHER_LOG_LEVEL"] = "ERROR"
+        import django
+
+        django.setup()
+        from django.db import connection
+
+        from jobs.models import Tenant
+        from jobs.operations.tenants import create_tenant
+
+        for name in names:
+            if not Tenant.objects.filter(name=name).exists():
+                create_tenant(name)
+        connection.close()
+        self.attacker_key, self.neighbour_key = (self.make_key(name) for name in names)
+
+    def make_key(self, tenant: str) -> str:
+        """Revoked at the end of the trial."""
+        answer = self.operator("POST", f"/admin/tenants/{tenant}/keys", {"name": "prove --hostile"})
+        said = answer.said
+        if answer.status != 201:
+            raise CannotProve(
+                f"no key for the tenant {tenant}: {answer.label}; --tenants names two that exist"
+            )
+        self._made_keys.append((tenant, said["prefix"]))
+        return str(said["key"])
+
+    def revoke(self, key: str) -> Answer:
+        prefix = key.partition(".")[0]
+        (tenant,) = (tenant for tenant, made in self._made_keys if made == prefix)
+        return self.operator("POST", f"/admin/tenants/{tenant}/keys/{prefix}/revoke")
+
+    def _start_neighbour(self) -> None:
+        log = self.report / "neighbour.jsonl"
+        log.unlink(missing_ok=True)
+        plan = {"url": self.url, "key": self.neighbour_key, "model": self.shared_model, "rate": RATE}
+        file = self.report / "neighbour.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps({**plan, "log": str(log)}))
+        command = [sys.executable, "-m", "verification.hostile.neighbour", str(file)]
+        self.neighbour = self.children.start("neighbour", *command)
+        self._tail = Tail(log)
+
+    # -- what attacks ask ----------------------------------------------------------------------------------
+
+    def operator(self, method: str, path: str, body: Any = None) -> Answer:
+        return ask(
+            self.url, method, f"/api/v1{path}", key=self.system.operator_key, body=body, as_neighbour=True
+        )
+
+    def register(self, model: str, endpoint: str, *, slots: int = 2, **fields: Any) -> Answer:
+        """fields: of the model and server, as `/admin/register` takes them. The server is named as it."""
+        body = {"model": model, "server": model, "endpoint": endpoint, "slots": slots, "max_run_seconds": 30}
+        answer = self.operator("POST", "/admin/register", {**body, **fields})
+        if answer.status in (200, 201) and model not in self._registered:
+            self._registered.append(model)
+        return answer
+
+    def hostile_server(
+        self,
+        name: str,
+        behave: Callable[[Asked], Told | None],
+        *,
+        slots: int = 2,
+        path: str = "/run",
+        **fields: Any,
+    ) -> tuple[str, HostileServer]:
+        """The model's name, and its server, registered."""
+        model = f"{self.prefix}-{name}"
+        server = HostileServer(behave)
+        self._servers.append((model, server))
+        answer = self.register(model, f"http://127.0.0.1:{server.port}{path}", slots=slots, **fields)
+        if answer.status not in (200, 201):
+            raise CannotProve(f"{model} could not be registered: {answer.label} {answer.body[:300]!r}")
+        return model, server
+
+    def honest_model(self, name: str, *, slots: int = 4, **fields: Any) -> str:
+        """A model of a good server of its own, which the neighbour may use too. Ended by `dismiss`."""
+        model = f"{self.prefix}-{name}"
+        gpu = Gpu(
+            name=model, pool=model, models=(model,), slots=slots, mode="sync", push=False,
+            port=next(self.ports), log=self.report / f"{name}.jsonl",
+        )  # fmt: skip
+        child = self.children.start(name, *gpu.command())
+        self._honest[model] = child
+        _wait(lambda: http_says_ok("127.0.0.1", gpu.port, "/health"), model)
+        self.register(model, f"http://127.0.0.1:{gpu.port}/{model}/run", slots=slots, **fields)
+        return model
+
+    def neighbour_gets(self, model: str, jobs: int, seconds: float) -> int:
+        """How many of so many jobs that the neighbour submits to that model are completed in time."""
+        until = time.monotonic() + seconds
+        body = {"jobs": [{"model": model, "payload": {"number": n, "seconds": 0.02}} for n in range(jobs)]}
+        batch = ask(
+            self.url,
+            "POST",
+            "/api/v1/queue/submit-batch",
+            key=self.neighbour_key,
+            body=body,
+            as_neighbour=True,
+        )
+        waiting = {row["job_id"] for row in batch.rows if "job_id" in row}
+        done = 0
+        while waiting and time.monotonic() < until:
+            for job_id in list(waiting):
+                state = self.job(job_id, self.neighbour_key).said.get("status")
+                if state in ("completed", "failed", "cancelled"):
+                    waiting.discard(job_id)
+                    done += state == "completed"
+            time.sleep(0.1)
+        return done
+
+    def unregister(self, name: str) -> None:
+        """Its jobs are cancelled first; off, where a slot is in quarantine."""
+        self.cancel_all(name)
+        if self.operator("DELETE", f"/admin/servers/{name}").status >= 400:
+            self.operator("PATCH", f"/admin/servers/{name}", {"desired": "off"})
+        self._registered.remove(name)
+
+    def dismiss(self, name: str) -> None:
+        """A hostile server of this trial."""
+        model = f"{self.prefix}-{name}"
+        if model in self._registered:
+            self.unregister(model)
+        if model in self._honest:
+            self._honest.pop(model).stop()
+        for one in [one for one in self._servers if one[0] == model]:
+            one[1].close()
+            self._servers.remove(one)
+
+    def cancel_all(self, model: str, tenant: str | None = None) -> None:
+        chosen = {"model": model, **({"tenant": tenant} if tenant else {})}
+        for _ in range(30):
+            said = self.operator("POST", "/admin/jobs/cancel", {"filter": chosen}).said
+            if not said.get("remaining") or not said.get("done"):
+                return
+
+    def job(self, job_id: str, key: str | None = None) -> Answer:
+        return ask(self.url, "GET", f"/api/v1/queue/jobs/{job_id}", key=key or self.attacker_key)
+
+    def restart_gpu(self) -> None:
+        """Restart the honest GPU server."""
+        assert self.gpu.child is not None
+        self.gpu.child.kill()
+        self.gpu.child = self.children.start("gpu", *self.gpu.command())
+        _wait(lambda: http_says_ok("127.0.0.1", self.gpu.port, "/health"), "the honest GPU server")
+
+    def rescue(self) -> bool:
+        """Restart the web if it does not answer any more. Return True if it answers then."""
+        pid = self.pids().get("web", 0)
+        if pid and self.options.starts_its_own:
+            os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 40.0
+        while not self.is_ready():
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.2)
+        return True
+
+    def flush_redis(self) -> None:
+        from gpus.leasing.connect import connect
+
+        client: Any = connect(self.system.redis_url)
+        client.flushall()
+        client.close()
+
+    def is_ready(self) -> bool:
+        return http_says_ok(*address_of(self.url), "/readyz?strict=1")
+
+    def seen(self) -> Sightings:
+        """All that the neighbour saw so far."""
+        if self._tail is not None:
+            for line in self._tail.read():
+                if line["what"] == "await":
+                    self._awaited[line["kind"], line["job"]] = line["at"]
+                    continue
+                self._awaited.pop((line["what"], line["job"]), None)
+                sample = Sample(line["at"], line["took"], line["status"])
+                getattr(self._seen, _KINDS[line["what"]]).append(sample)
+        return self._seen
+
+    def wait_until_calm(self) -> None:
+        """Until the neighbour's jobs run. Raises CannotProve."""
+        _wait(lambda: len(self.seen().ends) >= 3, "the neighbour", seconds=60.0)
+
+    def unfinished(self, since: float, until: float) -> Sightings:
+        """The neighbour's jobs and callbacks of that time that did not come to their end yet."""
+        self.seen()
+        found, now = Sightings(), time.time()
+        for (kind, _), at in self._awaited.items():
+            if since <= at < until:
+                getattr(found, _KINDS[kind]).append(Sample(at, now - at, status=0))
+        return found
+
+    def pids(self) -> dict[str, int]:
+        return self.system.pids()
+
+    def logs(self) -> dict[str, str]:
+        """What its processes have written, by name of the file."""
+        found = self.data_dir.glob("log/*.log*")
+        return {file.name: file.read_text(errors="surrogateescape") for file in found}
+
+    def settings(self) -> Mapping[str, str]:
+        return self.system.settings()
+
+
+def _wait(sign: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not sign():
+        if time.monotonic() > until:
+            raise CannotProve(f"{what} did not start")
+        time.sleep(0.05)

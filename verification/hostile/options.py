@@ -1,0 +1,126 @@
+"""The command line of `manage.py prove --hostile`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from verification.hostile.measure import FLOOR_SECONDS
+
+QUIET_SECONDS = 2.0
+ATTACKER, NEIGHBOUR = "hostile-attacker", "hostile-neighbour"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """attacks: ids in the order to play them. seconds: of each, None for its own. up_json, or url and api_key
+    with two tenants' names: a dispatcher that runs already."""
+
+    attacks: tuple[str, ...]
+    seconds: float | None = None
+    seed: int = 0
+    url: str = ""
+    api_key: str = ""
+    attacker: str = ATTACKER
+    neighbour: str = NEIGHBOUR
+    up_json: Path | None = None
+    data_dir: Path | None = None
+    report: Path | None = None
+    floor_seconds: float = FLOOR_SECONDS
+    quiet_seconds: float = QUIET_SECONDS
+    list_only: bool = False
+
+    @property
+    def starts_its_own(self) -> bool:
+        return not self.url and self.up_json is None
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(
+        prog="manage.py prove --hostile",
+        description="Attacks a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "
+        "measures what another tenant notices. Exit status 0: every attack was held.",
+    )
+    arguments.add_argument("--attacks", help="ids with commas, or `all` (the default)")
+    arguments.add_argument("--list", action="store_true", help="name the attacks and end")
+    arguments.add_argument("--seconds", type=float, help="how long each attack lasts (default: its own time)")
+    arguments.add_argument(
+        "--quiet-seconds",
+        type=float,
+        default=QUIET_SECONDS,
+        help="quiet time that is measured before each attack (default %(default)s), six times at first",
+    )
+    arguments.add_argument("--seed", type=int, help="repeats the choices of another trial (default: random)")
+    arguments.add_argument(
+        "--floor-ms",
+        type=float,
+        default=FLOOR_SECONDS * 1000,
+        help="a neighbour's p99 below this is no finding, whatever its quiet value (default %(default)s)",
+    )
+    arguments.add_argument("--up-json", type=Path, help="the up.json of a dispatcher on this machine")
+    arguments.add_argument("--url", default="", help="a dispatcher that runs; needs --api-key")
+    arguments.add_argument(
+        "--api-key", default=os.environ.get("DISPATCHER_API_KEY", ""), help="an operator's key for --url"
+    )
+    arguments.add_argument(
+        "--tenants",
+        default=f"{ATTACKER},{NEIGHBOUR}",
+        help="with --url: two tenants that exist, the attacker first (default %(default)s)",
+    )
+    arguments.add_argument("--data-dir", type=Path, help="of the trial's own system (default: a new one)")
+    arguments.add_argument("--report", type=Path, help="folder of the report (default <data-dir>/hostile)")
+    return arguments
+
+
+def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
+    """known: the attacks there are. Ends the process with status 2 and one line for what makes no sense."""
+    given = parser().parse_args([one for one in arguments if one != "--hostile"])
+    if given.url and given.up_json:
+        _refuse("--url and --up-json are two ways to say the same: give one")
+    if given.url and not given.api_key:
+        _refuse("--url needs --api-key (or DISPATCHER_API_KEY), of the operator kind")
+    if given.up_json is not None and not given.up_json.is_file():
+        _refuse(f"there is no {given.up_json}: does that dispatcher run?")
+    if (given.url or given.up_json) and given.data_dir:
+        _refuse("--data-dir is for a system that the trial starts itself")
+    if given.seconds is not None and not 0.5 <= given.seconds <= 600:
+        _refuse("--seconds is a number from 0.5 to 600")
+    tenants = given.tenants.split(",")
+    if len(tenants) != 2 or not all(tenants):
+        _refuse("--tenants names two tenants with a comma: the attacker, and the neighbour")
+    return Options(
+        attacks=_attacks(given.attacks, known),
+        seconds=given.seconds,
+        seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        url=given.url.rstrip("/"),
+        api_key=given.api_key,
+        attacker=tenants[0],
+        neighbour=tenants[1],
+        up_json=given.up_json,
+        data_dir=given.data_dir,
+        report=given.report,
+        floor_seconds=given.floor_ms / 1000,
+        quiet_seconds=min(60.0, max(0.2, given.quiet_seconds)),
+        list_only=given.list,
+    )
+
+
+def _attacks(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    if text is None or text == "all":
+        return tuple(known)
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        _refuse(f"unknown attack {', '.join(unknown) or repr(text)}; known are {', '.join(known)}")
+    return names
+
+
+def _refuse(why: str) -> NoReturn:
+    sys.stderr.write(f"prove --hostile: {why}\n")
+    raise SystemExit(2)

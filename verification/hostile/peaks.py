@@ -1,0 +1,34 @@
+"""The most memory that processes had at once since they were last asked (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from verification.proving.memory import resident_bytes
+
+_MEGABYTE = 1024 * 1024
+_RESET_PEAK = "5"
+"""proc(5), /proc/pid/clear_refs."""
+
+
+def forget(pids: Mapping[str, int]) -> None:
+    """From now on their peak counts anew."""
+    for pid in pids.values():
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
+
+
+def peaks_mb(pids: Mapping[str, int]) -> dict[str, int]:
+    """By name; what is gone is left out."""
+    found = {name: _peak_bytes(pid) for name, pid in pids.items()}
+    return {name: round(size / _MEGABYTE) for name, size in found.items() if size}
+
+
+def _peak_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resident_bytes(pid)

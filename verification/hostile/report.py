@@ -1,0 +1,87 @@
+"""Writes what was found: report.json, report.md and a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from verification.hostile.ground import Ground
+from verification.hostile.trial import Story
+
+_STYLE = (
+    ":root{color-scheme:light dark;font:15px/1.5 system-ui,sans-serif}body{max-width:90rem;margin:2rem auto;"
+    "padding:0 1rem}table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;"
+    "padding:.3rem .7rem .3rem 0;border-bottom:1px solid #8884}.held{color:#1a7f37}.FAILS{color:#cf222e}"
+    ".skipped{color:#8a8a8a}small{color:#8a8a8a}"
+)
+_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "seen")
+
+
+def write_report(ground: Ground, stories: Sequence[Story], seconds: float) -> Path:
+    """The page's path."""
+    found = summary(ground, stories, seconds)
+    (ground.report / "report.json").write_text(json.dumps(found, indent=2) + "\n")
+    (ground.report / "report.md").write_text(markdown(found))
+    page = ground.report / "report.html"
+    page.write_text(html(found), encoding="utf-8")
+    return page
+
+
+def summary(ground: Ground, stories: Sequence[Story], seconds: float) -> dict[str, Any]:
+    return {
+        "verdict": "not held" if any(story.wrongs for story in stories) else "every attack was held",
+        "seed": ground.options.seed,
+        "seconds": round(seconds),
+        "system": "its own" if ground.options.starts_its_own else ground.url,
+        "floor_ms": round(ground.options.floor_seconds * 1000),
+        "attacks": [story.as_json() for story in stories],
+    }
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    rows = [_row(one) for one in found["attacks"]]
+    lines = ["| " + " | ".join(_HEADS) + " |", "| " + " | ".join("---" for _ in _HEADS) + " |"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return f"{_intro(found)}\n\n" + "\n".join(lines) + "\n"
+
+
+def html(found: Mapping[str, Any]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in _HEADS)
+    body = "".join(
+        "<tr>" + "".join(f"<td class={one['verdict']}>{escape(cell)}</td>" for cell in _row(one)) + "</tr>"
+        for one in found["attacks"]
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>prove --hostile: {escape(found['verdict'])}</title><style>{_STYLE}</style>"
+        f"<h1>prove --hostile</h1><p>{escape(_intro(found))}</p><table><tr>{head}</tr>{body}</table></html>\n"
+    )
+
+
+def _intro(found: Mapping[str, Any]) -> str:
+    return (
+        f"{found['verdict'].capitalize()}. Seed {found['seed']}, {found['seconds']} s, system: "
+        f"{found['system']}. The neighbour's p99 may be three times its quiet value, or "
+        f"{found['floor_ms']} ms where that is more."
+    )
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    if one["skipped"]:
+        return (f"{one['attack']} {one['title']}", one["who"], "skipped", "", "", "", "", one["skipped"])
+    recovery = one["recovery_seconds"]
+    told = ", ".join(f"{name} {value}" for name, value in one["figures"].items())
+    answers = ", ".join(f"{times} × {label}" for label, times in one["answers"].items())
+    return (
+        f"{one['attack']} {one['title']}",
+        one["who"],
+        one["verdict"],
+        f"{one['quiet_p99_ms']} → {one['neighbour'].get('submit_p99_ms', '–')} ms",
+        "–" if recovery is None else f"{recovery} s",
+        f"{one['peak_mb'].get('web', '–')} MB",
+        "; ".join(part for part in (told, answers) if part),
+        "; ".join(one["wrong"]),
+    )

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from verification.proving.main import main
+from verification.proving.options import parser
+
+
+class Command(BaseCommand):
+    """For `manage.py help`: manage.py itself runs `prove` before Django is set up, for no dispatcher yet."""
+
+    help = "Breaks a dispatcher in every way there is, under load, and compares what everybody saw."
+
+    def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
+        return parser()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        sys.exit(main(argv[2:]))

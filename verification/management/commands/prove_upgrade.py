@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from verification.proving.upgrade import main, parser
+
+
+class Command(BaseCommand):
+    """For `manage.py help`: manage.py itself runs it before Django is set up, for no dispatcher yet."""
+
+    help = "Replaces the hosts of one version by those of another, one by one and under load."
+
+    def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
+        return parser()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        sys.exit(main(argv[2:]))

@@ -1,0 +1,106 @@
+"""`manage.py simulate`: the real protocol under virtual time and many faults; every seed is a history."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.command import INTERRUPTED, WRONG
+from foundation.plurals import counted
+from verification.simulation.campaign import verdicts
+from verification.simulation.nemesis import FAULTS as KINDS
+from verification.simulation.run import Verdict
+from verification.simulation.size import Size
+
+PROGRESS_SECONDS = 30.0
+SHOWN_LAWS, SHOWN_STEPS = 10, 40
+BROKEN, NOT_PLAYED = 1, 3
+"""Exit statuses: a law broke; the seeds could not be played."""
+
+
+class Command(BaseCommand):
+    help = (
+        "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
+        "laws of docs/simulation.md afterwards. A seed replays exactly."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--seeds", type=positive, default=200, help="how many (default 200)")
+        parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+        parser.add_argument("--seed", type=int, help="just this one, with its plan of faults")
+        parser.add_argument("--jobs", type=positive, default=Size().jobs, help="jobs per seed (default 40)")
+        parser.add_argument("--faults", type=int, default=Size().faults, help="faults per seed (default 20)")
+        parser.add_argument("--only", default="", metavar="A,B", help="only these faults")
+        parser.add_argument(
+            "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
+        )
+        parser.add_argument("--history", type=Path, metavar="FILE", help="with --seed: where every step goes")
+
+    def handle(self, **options: Any) -> None:
+        names = tuple(name for name in options["only"].split(",") if name)
+        if unknown := sorted(set(names) - set(KINDS)):
+            raise CommandError(
+                f"no fault is named {', '.join(unknown)}; there are {', '.join(sorted(KINDS))}",
+                returncode=WRONG,
+            )
+        if options["faults"] < 0:
+            raise CommandError("--faults must not be negative", returncode=WRONG)
+        one = options["seed"]
+        size = Size(options["jobs"], options["faults"], names, keeps_history=one is not None)
+        seeds = [one] if one is not None else range(options["first"], options["first"] + options["seeds"])
+        processes = min(options["processes"], len(seeds))
+        began, cost, broken = time.monotonic(), Counter[str](), list[int]()
+        told = began
+        try:
+            for played, verdict in enumerate(verdicts(seeds, size, processes=processes), 1):
+                cost.update(verdict.cost)
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self._progress(played, len(seeds), told - began, len(broken))
+                if verdict.broken:
+                    broken.append(verdict.seed)
+                    self._show(verdict, size, options["history"])
+                elif one is not None:
+                    self._show(verdict, size, options["history"])
+        except KeyboardInterrupt:
+            raise CommandError("interrupted", returncode=INTERRUPTED) from None
+        except RuntimeError as error:
+            raise CommandError(str(error), returncode=NOT_PLAYED) from None
+        took = time.monotonic() - began
+        self.stdout.write(
+            f"{counted(len(seeds), 'seed')} in {took:.1f} s ({len(seeds) / took:.1f} a second): "
+            f"{cost['jobs']} jobs, {cost['gpu_runs']} runs on GPUs, {cost['attempts_lost']} attempts lost, "
+            f"{cost['quarantined']} slots quarantined, {cost['late_senders']} late senders refused; "
+            + (f"{counted(len(broken), 'seed')} broke a law: {broken[:20]}" if broken else "no law broken")
+        )
+        if broken:
+            sys.exit(BROKEN)
+
+    def _progress(self, played: int, of: int, seconds: float, broken: int) -> None:
+        self.stdout.write(f"{played} of {of} seeds, {played / seconds:.1f} a second, {broken} broke a law")
+        self.stdout.flush()
+
+    def _show(self, verdict: Verdict, size: Size, history: Path | None) -> None:
+        self.stdout.write(f"seed {verdict.seed}: {'BROKEN' if verdict.broken else 'good'}, {verdict.cost}")
+        for law in verdict.broken[:SHOWN_LAWS]:
+            self.stdout.write(f"  {law}")
+        for planned in verdict.plan:
+            self.stdout.write(f"  {planned.at:8.3f}  {planned.name}")
+        steps = [f"{at:10.4f} {who:<12} {what}\n" for at, who, what in verdict.history]
+        if history is not None and steps:
+            history.write_text("".join(steps))
+            self.stdout.write(f"  all {len(steps)} steps: {history}")
+        elif verdict.broken:
+            self.stdout.write("  the last steps:\n" + "".join(f"  {step}" for step in steps[-SHOWN_STEPS:]))
+        only = f" --only {','.join(size.names)}" if size.names else ""
+        self.stdout.write(
+            f"  replay: python3 manage.py simulate --seed {verdict.seed} --jobs {size.jobs} "
+            f"--faults {size.faults}{only} --history steps.txt"
+        )

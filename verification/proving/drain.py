@@ -1,0 +1,122 @@
+"""After the last fault: everything that was accepted comes to its end, or it is said what does not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from verification.proving.terminal import say
+
+if TYPE_CHECKING:
+    from verification.proving.trial import Trial
+
+STUCK_SECONDS = 150.0
+"""Nothing changed for so long: it is over, as badly as it stands."""
+CALLBACK_SECONDS = 420.0
+"""Two failed tries bring the third after five minutes."""
+_SETTLE_SECONDS = 90.0
+_LINE_JOBS = 1000
+_SAY_SECONDS = 15.0
+
+
+def release_rest(trial: Trial) -> None:
+    """What is left of the jobs, as the line gets shorter."""
+    said = time.monotonic()
+    while True:
+        left = trial.options.jobs - trial.feeder.released
+        if left <= 0:
+            return
+        trial.check()
+        waiting = trial.feeder.waiting_now()
+        if waiting is None or waiting < _LINE_JOBS // 2:
+            trial.feeder.release(min(_LINE_JOBS, left))
+        if time.monotonic() - said > _SAY_SECONDS:
+            said = time.monotonic()
+            say(f"load: {trial.feeder.released} of {trial.options.jobs} jobs sent")
+        time.sleep(0.5)
+
+
+def drain(trial: Trial) -> list[str]:
+    """Waits until nothing moves any more. Returns what was still open when patience ended."""
+    if trial.state is None:
+        return _drain_from_outside(trial)
+    open_jobs = _until_still(trial)
+    left = [f"{open_jobs} jobs are not over"] if open_jobs else []
+    until = time.monotonic() + CALLBACK_SECONDS
+    said = 0.0
+    while (pending := trial.state.pending_callbacks()) is None or pending[0]:
+        if time.monotonic() > until:
+            left.append(f"{pending[0] if pending else 'unknown'} callbacks are not delivered")
+            break
+        if pending and time.monotonic() - said > _SAY_SECONDS:
+            said = time.monotonic()
+            due = max(0.0, pending[1] - time.time())
+            say(f"drain: {pending[0]} callbacks to come, the last in {due:.0f} s")
+        time.sleep(0.5)
+    until = time.monotonic() + _SETTLE_SECONDS
+    while (slots := _unsettled(trial)) and time.monotonic() < until:
+        time.sleep(0.5)
+    return [*left, *slots]
+
+
+def ask_fates(trial: Trial) -> list[str]:
+    """Every client reads how its jobs ended."""
+    standing = trial.load.ask(do="fates")
+    until = time.monotonic() + 60.0 + trial.options.jobs / 50
+    while standing["fates"] == "asking":
+        if time.monotonic() > until:
+            return ["the clients could not read how their jobs ended in time"]
+        time.sleep(0.5)
+        standing = trial.load.ask(do="say")
+    return (
+        []
+        if standing["fates"] == "told"
+        else [f"the clients could not read how their jobs ended: {standing}"]
+    )
+
+
+def _until_still(trial: Trial) -> int:
+    """Jobs that are not over, once that number is 0 or has not changed for a long time."""
+    assert trial.state is not None
+    last, since, said = -1, time.monotonic(), time.monotonic()
+    while True:
+        trial.check()
+        standing = trial.feeder.standing()
+        coming = standing["released"] - standing["accepted"] - standing["given_up"]
+        unfinished = trial.state.unfinished()
+        now = time.monotonic()
+        if unfinished is not None and unfinished + coming != last:
+            last, since = unfinished + coming, now
+        if last == 0 or now - since > STUCK_SECONDS:
+            return last
+        if now - said > _SAY_SECONDS:
+            said = now
+            say(f"drain: {last} jobs to go")
+        time.sleep(0.5)
+
+
+def _unsettled(trial: Trial) -> list[str]:
+    """Leases and quarantines that outlive their jobs."""
+    assert trial.state is not None
+    views = trial.state.slot_views([gpu.name for gpu in trial.fleet.gpus])
+    if views is None:
+        return ["the leases can't be read"]
+    return [
+        f"slot {slot} is {view.state} after the drain" for slot, view in views.items() if view.state != "free"
+    ]
+
+
+def _drain_from_outside(trial: Trial) -> list[str]:
+    """The clients ask for their jobs' ends until all are over."""
+    until = time.monotonic() + STUCK_SECONDS + trial.options.jobs / 5
+    while time.monotonic() < until:
+        standing = trial.feeder.standing()
+        if (
+            standing["released"] <= standing["accepted"] + standing["given_up"]
+            and not trial.feeder.waiting_now()
+        ):
+            trial.signs.read()
+            if not trial.signs.running:
+                return []
+        time.sleep(1.0)
+    return ["the jobs did not end in time"]

@@ -1,0 +1,113 @@
+"""A Redis under Sentinel: its master killed, hung, paused, cut off, or replaced by a stale replica."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from verification.proving.faults.base import wait
+from verification.proving.faults.redis import RedisFault
+
+if TYPE_CHECKING:
+    from verification.proving.sentinel import SentinelValkeys
+    from verification.proving.trial import Trial
+
+STALE_SECONDS = 5.0
+
+
+class SentinelFault(RedisFault):
+    """It recovers while the old master is still away, by the Sentinels' promotion."""
+
+    bound_seconds, runs_once = 25.0, "all"
+    recovers_while_on = True
+    settle_seconds = 60.0
+
+    def __init__(self) -> None:
+        self.master = ""
+
+    def skip(self, trial: Trial) -> str:
+        missing = "" if trial.sentinel is not None else "its Redis has no Sentinel of the trial's own"
+        return super().skip(trial) or missing
+
+    def play(self, trial: Trial) -> None:
+        valkeys = valkeys_of(trial)
+        self.master = valkeys.master
+        self.strike(trial, valkeys)
+
+    def mend(self, trial: Trial) -> None:
+        if self.master:
+            self.relieve(trial, valkeys_of(trial))
+
+    def is_over(self, trial: Trial) -> bool:
+        return valkeys_of(trial).is_replicating()
+
+    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        raise NotImplementedError
+
+    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        raise NotImplementedError
+
+
+def valkeys_of(trial: Trial) -> SentinelValkeys:
+    assert trial.sentinel is not None
+    return trial.sentinel
+
+
+class KillMaster(SentinelFault):
+    name = "kill_master"
+    expected = "the master is killed: the promoted one is a new run, its index is rebuilt, running jobs go on"
+
+    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        valkeys.servers[self.master].kill()
+
+    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        valkeys.servers[self.master].start()
+
+
+class HangMaster(SentinelFault):
+    name = "hang_master"
+    expected = "the master stands still: clients leave it for the promoted one; later it follows as a replica"
+
+    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        valkeys.send(self.master, signal.SIGSTOP)
+
+    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        valkeys.send(self.master, signal.SIGCONT)
+
+
+class PauseMaster(HangMaster):
+    """Longer than no client's patience, shorter than the Sentinels'."""
+
+    name = "pause_master"
+    expected = "the master stands still for 1.8 s and stays master: no connection is an answer behind"
+    bound_seconds, hold_seconds = 10.0, 1.8
+    recovers_while_on = False
+
+
+class PartitionMaster(SentinelFault):
+    name = "partition_master"
+    expected = "nobody reaches the master, which lives: the promoted one takes over, nothing runs twice"
+
+    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        assert trial.proxies is not None
+        trial.proxies.silence(self.master)
+
+    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        assert trial.proxies is not None
+        trial.proxies.heal(self.master)
+
+
+class PromoteStale(SentinelFault):
+    name = "promote_stale"
+    expected = "the promoted replica missed the last 5 s: its index is not believed, it is rebuilt"
+    bound_seconds = 35.0
+
+    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        replica = valkeys.servers[valkeys.replica]
+        replica.kill()
+        wait(trial, STALE_SECONDS)
+        valkeys.servers[self.master].kill()
+        replica.start()
+
+    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        valkeys.servers[self.master].start()

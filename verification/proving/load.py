@@ -1,0 +1,230 @@
+"""``python -m verification.proving.load PLAN``: clients that submit, retry, cancel, and keep a ledger.
+
+PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
+on stdin, one JSON object a line, and are answered with how things stand. ``release``: so many more jobs,
+submitted at once, or in batches; ``model`` and ``seconds`` in place of what the seed says. ``fates``: ask for
+the end of every job.
+
+Ledger lines, by ``what``: ``asked`` (before the first try), ``accepted``, ``unanswered``, ``refused``,
+``doubled``, ``cancel``, ``answer`` (what was slow, refused or never came), ``told`` (how a job ended, as its
+client reads it).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import queue
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dispatcher_client import Conflict, DispatcherError, NotFound, Problem, Unavailable
+from verification.proving.clients import SUBMITS, WatchedClient
+from verification.proving.ledger import Ledger
+from verification.proving.mix import PlannedJob, planned_job
+
+SUBMITTERS = 6
+BATCH_JOBS = 100
+SLOW_SECONDS = 1.0
+RESULTS_ASKED = 3000
+"""The ends of all jobs are read from the list; the results of so many are asked for one by one."""
+
+
+class Load:
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = plan
+        self._ledger = Ledger(Path(plan["ledger"]))
+        self._tenants = sorted(plan["keys"])
+        self._clients = {
+            tenant: WatchedClient(plan["url"], key, on_answer=self._note_answer)
+            for tenant, key in plan["keys"].items()
+        }
+        self._numbers = itertools.count()
+        self._work: queue.SimpleQueue[list[PlannedJob]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._jobs: dict[str, list[str]] = {tenant: [] for tenant in self._tenants}
+        self._state = {"released": 0, "accepted": 0, "given_up": 0, "cancels": 0}
+        self._fates = "not asked"
+        self._cancels: list[tuple[float, str, str]] = []
+        self._soon = threading.Condition()
+        for _ in range(SUBMITTERS):
+            threading.Thread(target=self._submit_for_ever, daemon=True).start()
+        threading.Thread(target=self._cancel_for_ever, daemon=True).start()
+
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        if order["do"] == "release":
+            self._release(order)
+        elif order["do"] == "fates":
+            self._fates = "asking"
+            threading.Thread(target=self._ask_fates, daemon=True).start()
+        with self._lock:
+            return {**self._state, "fates": self._fates}
+
+    # -- submitting ----------------------------------------------------------------------------------------
+
+    def _release(self, order: dict[str, Any]) -> None:
+        drawn = {name: self._plan[name] for name in ("seed", "prefix", "shorten")}
+        jobs = [
+            planned_job(next(self._numbers), tenants=self._tenants, **drawn) for _ in range(order["count"])
+        ]
+        if "model" in order:  # ordered to be there when something breaks: it must last
+            ordered = {"model": order["model"], "seconds": order["seconds"], "priority": 1}
+            jobs = [replace(job, **ordered, cancel_after=None, deadline_seconds=None) for job in jobs]
+        with self._lock:
+            self._state["released"] += len(jobs)
+        if not order.get("batch"):
+            for job in jobs:
+                self._work.put([job])
+            return
+        for tenant in self._tenants:
+            own = [job for job in jobs if job.tenant == tenant]
+            for at in range(0, len(own), BATCH_JOBS):
+                self._work.put(own[at : at + BATCH_JOBS])
+
+    def _submit_for_ever(self) -> None:
+        while True:
+            jobs = self._work.get()
+            client = self._clients[jobs[0].tenant]
+            asked_at = time.time()
+            self._ledger.write(*({"what": "asked", "at": asked_at, **job.as_json()} for job in jobs))
+            try:
+                if len(jobs) == 1:
+                    self._submit_one(client, jobs[0])
+                else:
+                    self._submit_many(client, jobs)
+            except DispatcherError as error:
+                for job in jobs:
+                    self._give_up(job, error)
+
+    def _submit_one(self, client: WatchedClient, job: PlannedJob) -> None:
+        began = time.monotonic()
+        accepted = client.submit(**self._request(job), idempotency_key=job.key)
+        self._accept(job, accepted.job_id, time.monotonic() - began)
+        if job.doubled:
+            again = client.submit(**self._request(job), idempotency_key=job.key)
+            self._ledger.write({"what": "doubled", "key": job.key, "job": again.job_id})
+
+    def _submit_many(self, client: WatchedClient, jobs: list[PlannedJob]) -> None:
+        began = time.monotonic()
+        items = [{**self._request(job), "idempotency_key": job.key} for job in jobs]
+        answers = client.submit_batch(items, idempotency_key=f"batch-{jobs[0].key}")
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, Problem):
+                self._give_up(job, answer)
+            else:
+                self._accept(job, answer.job_id, time.monotonic() - began)
+
+    def _request(self, job: PlannedJob) -> dict[str, Any]:
+        callback = f"{self._plan['callback_url']}/{job.tenant}" if job.callback else None
+        request = {
+            "model": job.model,
+            "payload": {"number": job.number, "seconds": job.seconds},
+            "priority": job.priority,
+            "callback_url": callback,
+            "deadline_seconds": job.deadline_seconds,
+        }
+        return {name: value for name, value in request.items() if value is not None}
+
+    def _accept(self, job: PlannedJob, job_id: str, took: float) -> None:
+        at = time.time()
+        self._ledger.write(
+            {"what": "accepted", "key": job.key, "job": job_id, "at": at, "took": round(took, 3)}
+        )
+        with self._lock:
+            self._state["accepted"] += 1
+            self._jobs[job.tenant].append(job_id)
+        if job.cancel_after is not None:
+            with self._soon:
+                heapq.heappush(self._cancels, (at + job.cancel_after, job_id, job.tenant))
+                self._soon.notify()
+
+    def _give_up(self, job: PlannedJob, error: DispatcherError) -> None:
+        refused = isinstance(error, Problem) and not isinstance(error, Unavailable)
+        what = "refused" if refused else "unanswered"
+        self._ledger.write({"what": what, "key": job.key, "at": time.time(), "error": str(error)[:300]})
+        with self._lock:
+            self._state["given_up"] += 1
+
+    def _note_answer(self, path: str, status: int, retry_after: str, asked_at: float, took: float) -> None:
+        if path in SUBMITS and (status not in (200, 202) or took > SLOW_SECONDS):
+            line = {
+                "status": status,
+                "retry_after": retry_after,
+                "asked_at": asked_at,
+                "took": round(took, 3),
+            }
+            self._ledger.write({"what": "answer", **line})
+
+    # -- cancelling ----------------------------------------------------------------------------------------
+
+    def _cancel_for_ever(self) -> None:
+        while True:
+            with self._soon:
+                while not self._cancels or self._cancels[0][0] > time.time():
+                    self._soon.wait(self._cancels[0][0] - time.time() if self._cancels else None)
+                _, job_id, tenant = heapq.heappop(self._cancels)
+            try:
+                outcome = self._clients[tenant].cancel(job_id)
+            except Conflict:
+                outcome = "over"
+            except DispatcherError as error:
+                outcome = f"unanswered: {error}"
+            self._ledger.write({"what": "cancel", "job": job_id, "outcome": outcome, "at": time.time()})
+            with self._lock:
+                self._state["cancels"] += 1
+
+    # -- how it all ended ----------------------------------------------------------------------------------
+
+    def _ask_fates(self) -> None:
+        try:
+            for tenant, client in self._clients.items():
+                self._read_list(client, set(self._jobs[tenant]))
+            everything = [(tenant, job_id) for tenant, ids in self._jobs.items() for job_id in ids]
+            step = max(1, len(everything) // RESULTS_ASKED)
+            for tenant, job_id in everything[::step]:
+                self._read_result(self._clients[tenant], job_id)
+        except DispatcherError as error:
+            self._fates = f"unanswered: {error}"
+        else:
+            self._fates = "told"
+
+    def _read_list(self, client: WatchedClient, wanted: set[str]) -> None:
+        following: str | None = None
+        while wanted:
+            page, following = client.page(following)
+            lines = [_told(job) for job in page if job["job_id"] in wanted]
+            wanted -= {line["job"] for line in lines}
+            self._ledger.write(*lines)
+            if following is None:
+                return
+
+    def _read_result(self, client: WatchedClient, job_id: str) -> None:
+        try:
+            job = client.get(job_id)
+        except NotFound:  # the judge sees that the database has no such row
+            return
+        attempt = job.result.get("attempt", "") if isinstance(job.result, dict) else ""
+        self._ledger.write({**_told(job.data), "attempt": attempt})
+
+
+def _told(job: Any) -> dict[str, Any]:
+    error = job.get("error") or {}
+    return {"what": "told", "job": job["job_id"], "status": job["status"], "code": error.get("code", "")}
+
+
+def main() -> None:
+    load = Load(json.loads(Path(sys.argv[1]).read_text()))
+    sys.stdout.write("{}\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(load.obey(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Whether processes grow. Pure, except for `resident_bytes`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import linear_regression, median
+from typing import Any
+
+from verification.proving.judge import Wrong
+
+WARM_UP_SECONDS = 60.0
+SHORTEST_SECONDS = 120.0
+"""A life shorter than this after its warm-up says nothing."""
+GROWTH_BYTES = 12 * 1024 * 1024
+GROWTH_SHARE = 0.12
+END_PART = 6
+"""What grows evenly gains a quarter of that within the last third of its life, from one half of it to the
+other. What gains less than a sixth is a cache that is full by then."""
+_MEGABYTE = 1024 * 1024
+
+Sample = tuple[float, int]
+"""Monotonic seconds, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """One life of one process, its warm-up left out. flat: None if it was too short to tell."""
+
+    name: str
+    pid: int
+    seconds: float
+    first_bytes: int
+    last_bytes: int
+    bytes_per_hour: float
+    flat: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "process": self.name,
+            "pid": self.pid,
+            "seconds": round(self.seconds),
+            "first_mb": round(self.first_bytes / _MEGABYTE, 1),
+            "last_mb": round(self.last_bytes / _MEGABYTE, 1),
+            "mb_per_hour": round(self.bytes_per_hour / _MEGABYTE, 1),
+            "flat": self.flat,
+        }
+
+
+def slope(name: str, pid: int, samples: Sequence[Sample]) -> Slope:
+    """Flat: the last third of its life is hardly larger than the first one, or it does not grow any more."""
+    since = samples[0][0] + WARM_UP_SECONDS
+    warm = [sample for sample in samples if sample[0] >= since]
+    if len(warm) < 6 or warm[-1][0] - warm[0][0] < SHORTEST_SECONDS:
+        return Slope(name, pid, samples[-1][0] - samples[0][0], samples[0][1], samples[-1][1], 0.0, None)
+    third = len(warm) // 3
+    first = int(median(size for _, size in warm[:third]))
+    last = int(median(size for _, size in warm[-third:]))
+    line = linear_regression([at for at, _ in warm], [float(size) for _, size in warm])
+    much = max(GROWTH_BYTES, GROWTH_SHARE * first)
+    flat = last - first <= much or _gain(warm[-third:]) <= much / END_PART
+    return Slope(name, pid, warm[-1][0] - warm[0][0], first, last, line.slope * 3600, flat)
+
+
+def _gain(samples: Sequence[Sample]) -> float:
+    """Between their first half and their second one, bytes."""
+    half = len(samples) // 2
+    return median(size for _, size in samples[half:]) - median(size for _, size in samples[:half])
+
+
+def growing(slopes: Sequence[Slope]) -> Iterator[Wrong]:
+    for one in slopes:
+        if one.flat is False:
+            sizes = f"{one.first_bytes / _MEGABYTE:.0f} to {one.last_bytes / _MEGABYTE:.0f} MB"
+            yield Wrong("memory", f"{one.name} ({one.pid}) grew from {sizes} in {one.seconds:.0f} s")
+
+
+class Samples:
+    """Bounded: a series that gets long is thinned, and goes on more slowly."""
+
+    MAX = 1200
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, int], list[Sample]] = {}
+        self._pauses: dict[tuple[str, int], float] = {}
+        self._is_over = False
+
+    def end(self) -> None:
+        """Sizes under another kind of load are not compared with those before."""
+        self._is_over = True
+
+    def take(self, pids: Mapping[str, int], now: float) -> None:
+        if self._is_over:
+            return
+        for key in pids.items():
+            series, pause = self._series.setdefault(key, []), self._pauses.get(key, 0.0)
+            if series and now - series[-1][0] < pause:
+                continue
+            size = resident_bytes(key[1])
+            if size:
+                series.append((now, size))
+            if len(series) > self.MAX:
+                del series[1::2]
+                self._pauses[key] = (series[-1][0] - series[0][0]) / len(series)
+
+    def slopes(self) -> list[Slope]:
+        return [slope(name, pid, samples) for (name, pid), samples in self._series.items() if samples]
+
+
+def resident_bytes(pid: int) -> int:
+    """0 if it is gone, or where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

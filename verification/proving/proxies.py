@@ -1,0 +1,41 @@
+"""Our end of the proxy process (proxy.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from verification.proving.children import Children
+
+
+class Proxies:
+    """targets: ``host:port`` by name."""
+
+    def __init__(self, children: Children, targets: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", "verification.proving.proxy"]
+        self._child = children.start(
+            "proxy", *command, *(f"{name}={target}" for name, target in targets.items()), talks=True
+        )
+        self._ports: dict[str, int] = {name: int(port) for name, port in self._child.hear().items()}
+
+    def port(self, name: str) -> int:
+        return self._ports[name]
+
+    def silence(self, name: str) -> None:
+        """Nothing passes any more, nobody is told."""
+        self._child.ask(do="silence", name=name)
+
+    def cut(self, name: str) -> None:
+        """Every connection ends with a RST; new ones are taken."""
+        self._child.ask(do="cut", name=name)
+
+    def close(self, name: str) -> None:
+        """The same, and new ones are refused."""
+        self._child.ask(do="close", name=name)
+
+    def aim(self, name: str, port: int) -> None:
+        """New connections go to that port of this machine."""
+        self._child.ask(do="aim", name=name, port=port)
+
+    def heal(self, name: str) -> None:
+        self._child.ask(do="heal", name=name)

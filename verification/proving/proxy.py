@@ -1,0 +1,173 @@
+"""``python -m verification.proving.proxy name=host:port …``: a TCP proxy that breaks on order.
+
+Says ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line:
+``{"do": "silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new
+ones are taken and stay silent; what the kernels hold back flows on after ``heal``. ``cut``: every connection
+ends with a RST. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new
+connections go to that port of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import sys
+from typing import Any, cast
+
+_RESET = struct.pack("ii", 1, 0)
+_BUFFER_BYTES = 256 * 1024
+
+
+class _Side(asyncio.Protocol):
+    """One end of a connection; `peer` is the other."""
+
+    def __init__(self, route: _Route, peer: _Side | None = None) -> None:
+        self.route, self.peer = route, peer
+        self.transport: asyncio.Transport | None = None
+        self.choked = self.lost = False
+        self._early = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        self.route.sides.add(self)
+        self.set_reading()
+        if self.peer is None:
+            self.route.tasks.add(task := asyncio.ensure_future(self._reach()))
+            task.add_done_callback(self.route.tasks.discard)
+
+    async def _reach(self) -> None:
+        """Connects to the target on behalf of a new caller; a silent route connects later."""
+        await self.route.open.wait()
+        loop = asyncio.get_running_loop()
+        try:
+            _, peer = await loop.create_connection(lambda: _Side(self.route, self), *self.route.target)
+        except OSError:
+            self.abort()
+            return
+        self.peer = peer
+        if self._early and peer.transport is not None:
+            peer.transport.write(bytes(self._early))
+            self._early.clear()
+        peer.follow()
+        self.set_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer is not None and self.peer.transport is not None:
+            self.peer.transport.write(data)
+        else:  # the first Pythons 3.11 read on although they were told to pause in `connection_made`
+            self._early += data
+
+    def pause_writing(self) -> None:
+        self._let_peer_read(False)
+
+    def resume_writing(self) -> None:
+        self._let_peer_read(True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.route.sides.discard(self)
+        self.lost = True
+        if self.peer is not None:
+            self.peer.follow()
+
+    def follow(self) -> None:
+        """Closes what has lost its other end; a silent route tells nobody before it is healed."""
+        if (
+            self.peer is not None
+            and self.peer.lost
+            and self.transport is not None
+            and self.route.open.is_set()
+        ):
+            self.transport.close()
+
+    def _let_peer_read(self, may: bool) -> None:
+        if self.peer is not None:
+            self.peer.choked = not may
+            self.peer.set_reading()
+
+    def set_reading(self) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.route.open.is_set() and not self.choked and self.peer is not None:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            with contextlib.suppress(OSError):
+                self.transport.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _RESET
+                )
+            self.transport.abort()
+
+
+class _Route:
+    def __init__(self, host: str, port: int) -> None:
+        self.target = (host, port)
+        self.sides: set[_Side] = set()
+        self.tasks: set[asyncio.Future[None]] = set()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.port = 0
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> None:
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(
+                lambda: _Side(self), "127.0.0.1", self.port, reuse_address=True, backlog=512
+            )
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def obey(self, do: str) -> None:
+        if do == "silence":
+            self.open.clear()
+        elif do == "heal":
+            self.open.set()
+            await self.listen()
+        elif do in ("cut", "close"):
+            if do == "close" and self._server is not None:
+                self._server.close()
+                self._server = None
+            for side in list(self.sides):
+                side.abort()
+        else:
+            raise ValueError(do)
+        for side in list(self.sides):
+            side.set_reading()
+            side.follow()
+
+
+async def main(arguments: list[str]) -> None:
+    routes: dict[str, _Route] = {}
+    for argument in arguments:
+        name, _, target = argument.partition("=")
+        host, _, port = target.rpartition(":")
+        routes[name] = _Route(host, int(port))
+        await routes[name].listen()
+    _say({name: route.port for name, route in routes.items()})
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(orders), sys.stdin.buffer
+    )
+    while line := await orders.readline():
+        order: dict[str, Any] = json.loads(line)
+        if order["do"] == "aim":
+            routes[order["name"]].target = ("127.0.0.1", order["port"])
+        else:
+            await routes[order["name"]].obey(order["do"])
+        _say({"done": order["do"]})
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""What the four records say, as values: what clients know, rows, runs of GPU servers, messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verification.proving.ledger import read_lines
+
+FINAL = ("completed", "failed", "cancelled")
+
+
+@dataclass(slots=True)
+class Order:
+    """A job as its client knows it. job_ids: what it was ever told for its key, more than one is a defect.
+
+    told: its end as the API says, empty if nobody asked. told_attempt: of the result, None if nobody read it.
+    """
+
+    key: str
+    tenant: str
+    model: str
+    priority: int
+    seconds: float
+    callback: bool
+    deadline_seconds: float | None
+    asked_at: float
+    job_ids: list[str] = field(default_factory=list)
+    accepted_at: float | None = None
+    took: float = 0.0
+    problem: str = ""
+    cancel: str = ""
+    told: str = ""
+    told_code: str = ""
+    told_attempt: str | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.job_ids[0] if self.job_ids else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A try to submit that was slow, refused, or never answered (status 0)."""
+
+    status: int
+    retry_after: str
+    asked_at: float
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    id: str
+    number: int
+    round: int
+    state: str
+    epoch: int
+    server: str
+    slot: int
+    has_remote_id: bool
+    error_code: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as the database knows it. result_attempt: the attempt that its result names, None without one."""
+
+    id: str
+    tenant: str
+    model: str
+    priority: int
+    place_us: int
+    state: str
+    error_code: str
+    round: int
+    result_attempt: str | None
+    attempts: tuple[AttemptRow, ...]
+
+
+@dataclass(slots=True)
+class Run:
+    """A run as its GPU server logged it. outcome: ``crashed`` if the server died under it, empty: it runs."""
+
+    server: str
+    job_id: str
+    attempt_id: str
+    slot: str
+    fence: int | None
+    started: float
+    ended: float | None = None
+    outcome: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """why: ``full``, ``stale_fence``, ``stopping`` or ``direct_caller`` (gpu_host/node/runs.py)."""
+
+    server: str
+    job_id: str
+    attempt_id: str
+    slot: str
+    why: str
+    running: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A callback that arrived. signed: None if the receiver has no secret to check with."""
+
+    webhook_id: str
+    job_id: str
+    status: str
+    attempt_id: str
+    signed: bool | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLog:
+    """runs: in the order in which they began. peak: the most that ran at one time."""
+
+    server: str
+    runs: list[Run]
+    refusals: list[Refusal]
+    peak: int
+    crossed: list[tuple[Run, Run]]
+    """Runs that began on a slot on which another one still ran."""
+
+
+def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
+    """By key, in the order in which they were asked."""
+    orders: dict[str, Order] = {}
+    by_job: dict[str, Order] = {}
+    answers: list[Answer] = []
+    for line in read_lines(path):
+        what = line["what"]
+        if what == "asked":
+            names = ("key", "tenant", "model", "priority", "seconds", "callback", "deadline_seconds")
+            order = Order(**{name: line[name] for name in names}, asked_at=line["at"])
+            orders[order.key] = order
+        elif what in ("accepted", "doubled"):
+            order = orders[line["key"]]
+            if line["job"] not in order.job_ids:
+                order.job_ids.append(line["job"])
+            by_job[line["job"]] = order
+            if what == "accepted":
+                order.accepted_at, order.took = line["at"], line["took"]
+        elif what in ("unanswered", "refused"):
+            orders[line["key"]].problem = f"{what}: {line['error']}"
+        elif what == "answer":
+            fields = ("status", "retry_after", "asked_at", "took")
+            answers.append(Answer(**{name: line[name] for name in fields}))
+        elif line["job"] in by_job:
+            _note(by_job[line["job"]], line)
+    return orders, answers
+
+
+def _note(order: Order, line: Mapping[str, Any]) -> None:
+    if line["what"] == "cancel":
+        order.cancel = line["outcome"]
+    elif line["what"] == "told":
+        order.told, order.told_code = line["status"], line["code"]
+        order.told_attempt = line.get("attempt", order.told_attempt)
+
+
+def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
+    """The order of its lines is the order in which things happened: no clock is trusted for that."""
+    log = NodeLog(server, [], [], 0, [])
+    running: dict[str, Run] = {}
+    peak = 0
+    for line in lines:
+        what = line["what"]
+        if what == "boot":  # what still ran did so in a process that is gone
+            for run in running.values():
+                run.ended, run.outcome = line["at"], "crashed"
+            running.clear()
+        elif what == "began" and line["source"] == "dispatcher":
+            run = Run(
+                server, line["job"], line["attempt"], line["slot"], line["fence"], started=line["started"]
+            )
+            log.crossed.extend((other, run) for other in running.values() if other.slot == run.slot)
+            running[line["run"]] = run
+            log.runs.append(run)
+            peak = max(peak, len(running))
+        elif what == "ended" and line["run"] in running:
+            run = running.pop(line["run"])
+            run.ended, run.outcome = line["ended"], line["outcome"]
+        elif what == "refused" and line["source"] == "dispatcher":
+            fields = {name: line[name] for name in ("slot", "why", "running", "at")}
+            log.refusals.append(Refusal(server, line["job"], line["attempt"], **fields))
+    return NodeLog(server, log.runs, log.refusals, peak, log.crossed)
+
+
+def read_messages(lines: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    for line in lines:
+        yield Message(
+            line["webhook_id"], line["job"], line["status"], line["attempt"], line["signed"], line["at"]
+        )

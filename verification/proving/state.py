@@ -1,0 +1,287 @@
+"""Looks into the database and the leases of the dispatcher on trial. Needs Django set up for it (trial.py).
+
+What can't be read now, because a fault is on, is None: the next look may see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import DatabaseError, connection, connections
+from django.db.models import Count
+from redis.exceptions import RedisError
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.connect import connect
+from gpus.leasing.store import redis_leases
+from gpus.leasing.values import SlotView
+from gpus.protocol import DesiredState, SystemClock, Ticket
+from gpus.registry.audit import cli_actor
+from gpus.registry.controls import switch_server
+from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.registry import remove_server
+from jobs.domain.states import FINAL_JOB_STATES, JobState
+from jobs.models import ApiKey, Attempt, Callback, Job, SweepRun
+from jobs.operations.tenants import create_key, create_tenant
+from jobs.ports import Ports
+from verification.laws import check_laws
+from verification.proving.judge import DEADLINE_CODES
+from verification.proving.records import AttemptRow, JobRow
+
+FLEET = "main"
+_FINAL = sorted(state.value for state in FINAL_JOB_STATES)
+_PAGE = 500
+_LOOKED_AT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An attempt that runs now. worker: as it calls itself, ``host:pid:…``. polled: its remote id is kept."""
+
+    job_id: str
+    attempt_id: str
+    number: int
+    epoch: int
+    worker: str
+    server: str
+    slot: str
+    model: str
+    polled: bool
+
+
+@dataclass(slots=True)
+class State:
+    """tenants: ids of the trial's own."""
+
+    redis_url: str
+    tenants: dict[str, int] = field(default_factory=dict)
+
+    def use_database_port(self, port: int) -> None:
+        """Every thread's next connection goes there."""
+        connections.settings["default"]["PORT"] = port
+        connection.close()
+
+    def make_tenants(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Keys and webhook secrets by name."""
+        keys, secrets = {}, {}
+        for index, name in enumerate(names):
+            tenant, secrets[name] = create_tenant(name, weight=1.0 + index, highest_band="urgent")
+            _, keys[name] = create_key(tenant, ApiKey.Kind.TENANT)
+            self.tenants[name] = tenant.pk
+        return keys, secrets
+
+    def ports(self) -> Ports:
+        """Nothing that only looks shall wake anybody."""
+        return Ports(
+            clock=SystemClock(),
+            leases=lambda fleet: redis_leases(self.redis_url, fleet),
+            send_wakes=lambda wakes: 0,
+            wake_callbacks=lambda ids: None,
+            announce=lambda ids: None,
+        )
+
+    def broken_laws(self, *, drained: bool = False, **more: Any) -> list[str] | None:
+        with _unless_away():
+            return check_laws(drained=drained, ports=self.ports(), **more)
+        return None
+
+    # -- now -----------------------------------------------------------------------------------------------
+
+    def live(self) -> list[Live] | None:
+        fields = ("job_id", "id", "number", "epoch", "worker", "server", "slot", "model", "state")
+        with _unless_away():
+            rows = Attempt.objects.filter(state__in=Attempt.LIVE).values_list(*fields)
+            return [
+                Live(
+                    job, attempt, number, epoch, worker, server, f"{server}/{slot}", model, state == "waiting"
+                )
+                for job, attempt, number, epoch, worker, server, slot, model, state in rows
+            ]
+        return None
+
+    def counts(self) -> dict[str, int] | None:
+        """The trial's jobs, by state."""
+        with _unless_away():
+            jobs = Job.objects.filter(tenant__in=self.tenants.values()).order_by()
+            return dict(jobs.values_list("state").annotate(Count("id")))
+        return None
+
+    def unfinished(self, *, but: bool = False) -> int | None:
+        """Of the trial; but: of everybody else."""
+        with _unless_away():
+            jobs = Job.objects.exclude(state__in=_FINAL)
+            ours = {"tenant__in": list(self.tenants.values())}
+            return jobs.exclude(**ours).count() if but else jobs.filter(**ours).count()
+        return None
+
+    def waiting(self, pool: str | None = None) -> int | None:
+        with _unless_away():
+            jobs = Job.objects.filter(state=JobState.QUEUED.value)
+            return (jobs if pool is None else jobs.filter(pool=pool)).count()
+        return None
+
+    def slot_views(self, servers: Collection[str]) -> dict[str, SlotView] | None:
+        try:
+            leases = redis_leases(self.redis_url, FLEET)
+            return {view.slot: view for server in servers for view in leases.slots(server)}
+        except (LeasingUnavailable, RedisError):
+            return None
+
+    def attempts_of(self, jobs: Collection[str]) -> dict[str, tuple[str, list[AttemptRow]]] | None:
+        """(state, attempts) by job."""
+        with _unless_away():
+            states = dict(Job.objects.filter(id__in=jobs).values_list("id", "state"))
+            found = _attempts(jobs)
+            return {job: (state, found.get(job, [])) for job, state in states.items()}
+        return None
+
+    def in_line(self, jobs: Collection[str]) -> dict[str, str] | None:
+        """The pools of those that wait and have their ticket."""
+        try:
+            with _unless_away():
+                waiting = Job.objects.filter(id__in=jobs, state=JobState.QUEUED.value)
+                found: dict[str, str] = {}
+                for job in waiting.defer("payload", "result"):
+                    leases = redis_leases(self.redis_url, FLEET)
+                    if leases.has_tickets(job.pool, [job.ticket])[0]:
+                        found[job.id] = job.pool
+                return found
+        except (LeasingUnavailable, RedisError):
+            pass
+        return None
+
+    def tickets(self, pools: Collection[str]) -> int:
+        """How many jobs have their ticket; 0 while Redis does not answer."""
+        try:
+            leases = redis_leases(self.redis_url, FLEET)
+            return sum(sum(leases.depth(pool).waiting.values()) for pool in pools)
+        except (LeasingUnavailable, RedisError):
+            return 0
+
+    def all_in_line(self) -> bool:
+        """Whether the jobs that have waited longest have their tickets."""
+        oldest = Job.objects.filter(state=JobState.QUEUED.value).order_by("place_us")
+        lines: dict[str, list[Ticket]] = {}
+        try:
+            with _unless_away():
+                for job in oldest.defer("payload", "result")[:_LOOKED_AT]:
+                    lines.setdefault(job.pool, []).append(job.ticket)
+                leases = redis_leases(self.redis_url, FLEET)
+                return all(all(leases.has_tickets(pool, tickets)) for pool, tickets in lines.items())
+        except (LeasingUnavailable, RedisError):
+            pass
+        return False
+
+    def last_tick(self) -> float:
+        """When a sweep last came to its end, Unix seconds; written every five seconds at most."""
+        with _unless_away():
+            at = SweepRun.objects.order_by("-at").values_list("at", flat=True).first()
+            return at.timestamp() if at else 0.0
+        return 0.0
+
+    def failed_by_deadline(self) -> list[str]:
+        with _unless_away():
+            jobs = Job.objects.filter(state=JobState.FAILED.value, error_code__in=DEADLINE_CODES)
+            return list(jobs.values_list("id", flat=True))
+        return []
+
+    def pending_callbacks(self) -> tuple[int, float] | None:
+        """How many are not delivered, and when the last of them is due, Unix seconds."""
+        with _unless_away():
+            pending = Callback.objects.filter(
+                state=Callback.State.PENDING, job__tenant__in=self.tenants.values()
+            ).values_list("next_at", flat=True)
+            return len(pending), max((at.timestamp() for at in pending if at), default=0.0)
+        return None
+
+    def remove_servers(self, names: Collection[str]) -> None:
+        """From the registry of a dispatcher that is not ours; off, where a slot is in quarantine."""
+        with _unless_away():
+            for name in names:
+                try:
+                    remove_server(name, by=cli_actor(), leases=self.ports().leases)
+                except RegistryRefused:
+                    switch_server(name, DesiredState.OFF, by=cli_actor(), leases=self.ports().leases)
+
+    # -- Redis itself --------------------------------------------------------------------------------------
+
+    def fill_redis(self) -> str:
+        """Lowers Redis' memory limit below what it uses; returns the limit before."""
+        client: Any = connect(self.redis_url)
+        try:
+            before = str(client.config_get("maxmemory")["maxmemory"])
+            client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
+        finally:
+            client.close()
+        return before
+
+    def set_max_memory(self, limit: str) -> None:
+        client: Any = connect(self.redis_url)
+        client.config_set("maxmemory", limit)
+        client.close()
+
+    def flush(self) -> None:
+        client: Any = connect(self.redis_url)
+        client.flushall()
+        client.close()
+
+    # -- at the end ----------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[JobRow]:
+        """All of the trial's jobs."""
+        names = {pk: name for name, pk in self.tenants.items()}
+        fields = (
+            "id",
+            "tenant_id",
+            "model",
+            "priority",
+            "place_us",
+            "state",
+            "error_code",
+            "round",
+            "result",
+        )
+        last = ""
+        while True:
+            jobs = Job.objects.filter(tenant__in=self.tenants.values(), id__gt=last).order_by("id")
+            page = list(jobs.values(*fields)[:_PAGE])
+            if not page:
+                return
+            last = page[-1]["id"]
+            attempts = _attempts([job["id"] for job in page])
+            for job in page:
+                result = job.pop("result")
+                named = result.get("attempt") if isinstance(result, dict) else None
+                tenant = names[job.pop("tenant_id")]
+                yield JobRow(
+                    **job, tenant=tenant, result_attempt=named, attempts=tuple(attempts.get(job["id"], ()))
+                )
+
+    def close(self) -> None:
+        connection.close()
+
+
+def _attempts(jobs: Collection[str]) -> dict[str, list[AttemptRow]]:
+    fields = ("id", "number", "round", "state", "epoch", "server", "slot", "remote_id", "error_code")
+    found: dict[str, list[AttemptRow]] = {}
+    rows = Attempt.objects.filter(job_id__in=jobs).order_by("job_id", "number")
+    for job, started_at, *values in rows.values_list("job_id", "started_at", *fields):
+        named = dict(zip(fields, values, strict=True))
+        remote = bool(named.pop("remote_id"))
+        row = AttemptRow(**named, has_remote_id=remote, started_at=started_at.timestamp())
+        found.setdefault(job, []).append(row)
+    return found
+
+
+class _unless_away:
+    """Swallows what a database says that is not there; its connection starts anew."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is not None and issubclass(kind, DatabaseError):
+            connection.close()
+            return True
+        return False

@@ -1,0 +1,11 @@
+"""The Valkey of the trial: one that can be killed and started again where it was."""
+
+from __future__ import annotations
+
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+
+
+class OwnValkey(EmbeddedValkey):
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None

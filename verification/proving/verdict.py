@@ -1,0 +1,216 @@
+"""Brings the four records together when all is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from verification.proving import judge
+from verification.proving.judge import Wrong
+from verification.proving.ledger import read_lines
+from verification.proving.memory import Slope, growing
+from verification.proving.records import (
+    Answer,
+    JobRow,
+    Message,
+    NodeLog,
+    Order,
+    read_messages,
+    read_node_log,
+    read_orders,
+)
+
+if TYPE_CHECKING:
+    from verification.proving.trial import Trial
+
+
+FORGET_SLACK_SECONDS = 3.0
+"""An end is committed after its run was over, a start before or after it began."""
+
+
+@dataclass(slots=True)
+class Records:
+    """rows: None if we could not look into the database."""
+
+    orders: dict[str, Order]
+    answers: list[Answer]
+    rows: dict[str, JobRow] | None
+    logs: list[NodeLog]
+    messages: list[Message]
+
+
+@dataclass(slots=True)
+class Outcome:
+    wrongs: list[Wrong]
+    totals: dict[str, Any]
+    slopes: list[Slope] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def read_records(trial: Trial) -> Records:
+    orders, answers = read_orders(trial.ledger)
+    rows = None if trial.state is None else {row.id: row for row in trial.state.rows()}
+    logs = [read_node_log(gpu.name, read_lines(gpu.log)) for gpu in trial.fleet.gpus]
+    return Records(orders, answers, rows, logs, list(read_messages(read_lines(trial.receiver.log))))
+
+
+def judged(trial: Trial, records: Records) -> Outcome:
+    slopes = trial.watch.samples.slopes()
+    skipped: list[str] = []
+    wrongs = [*trial.watch.wrongs.values(), *growing(_dispatchers(slopes))]
+    if trial.forgotten:
+        records, left_out = without_forgotten(records, trial.forgotten)
+        skipped.append(f"{left_out} jobs that were accepted, ran or called back while commits were lost")
+    rows, orders = records.rows, list(records.orders.values())
+    if rows is None:
+        skipped.append("the database and the laws: only the address of the dispatcher is known")
+        rows = rows_as_told(records)
+        wrongs += [one for one in judge.ledger_against_rows(orders, rows) if one.kind != "told_otherwise"]
+    else:
+        wrongs += judge.ledger_against_rows(orders, rows)
+        wrongs += judge.too_early(orders, trial.watch.failed_at)
+        wrongs += _laws(trial, records, skipped)
+        if trial.flushed_at:
+            wrongs += judge.order_kept(rows, records.logs, trial.flushed_at)
+        slots = {gpu.name: gpu.slots for gpu in trial.fleet.gpus}
+        wrongs += judge.rows_against_runs(rows, records.logs, slots, excused=trial.excuses)
+    if any(message.signed is None for message in records.messages):
+        skipped.append("the signatures of callbacks: the tenant's secret is not known")
+    if trial.state is None:
+        skipped.append(f"left behind: servers {trial.prefix}-* stay registered, nobody listens there")
+    wrongs += judge.arrivals_at_full(records.logs, trial.excuses)
+    wrongs += judge.rows_against_messages(orders, rows, records.messages)
+    return Outcome(wrongs, totals(records, rows), slopes, skipped)
+
+
+def without_forgotten(records: Records, spans: Sequence[tuple[float, float]]) -> tuple[Records, int]:
+    """The records of the jobs that the database can't have forgotten anything of, and how many it can have.
+
+    spans: when commits were lost, Unix seconds.
+    """
+
+    def is_in(begin: float, end: float) -> bool:
+        return any(begin <= last and first <= end for first, last in spans)
+
+    touched = {
+        job
+        for order in records.orders.values()
+        if is_in(order.asked_at, order.accepted_at or order.asked_at)
+        for job in order.job_ids
+    }
+    touched |= {
+        run.job_id
+        for log in records.logs
+        for run in log.runs
+        if is_in(run.started - FORGET_SLACK_SECONDS, (run.ended or run.started) + FORGET_SLACK_SECONDS)
+    }
+    touched |= {one.job_id for one in records.messages if is_in(one.at, one.at)}
+    rows = records.rows
+    kept = Records(
+        orders={
+            key: one
+            for key, one in records.orders.items()
+            if not touched.intersection(one.job_ids)
+            and (one.job_ids or not is_in(one.asked_at, one.asked_at))
+        },
+        answers=records.answers,
+        rows=None if rows is None else {job: row for job, row in rows.items() if job not in touched},
+        logs=[
+            replace(log, runs=[run for run in log.runs if run.job_id not in touched]) for log in records.logs
+        ],
+        messages=[one for one in records.messages if one.job_id not in touched],
+    )
+    return kept, len(touched)
+
+
+def rows_as_told(records: Records) -> dict[str, JobRow]:
+    """What the API told the clients, in place of the database."""
+    rows = {}
+    for order in records.orders.values():
+        if order.told:
+            rows[order.job_id] = JobRow(
+                order.job_id, order.tenant, order.model, order.priority, 0, order.told, order.told_code, 1,
+                order.told_attempt, (),
+            )  # fmt: skip
+    return rows
+
+
+def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
+    runs = [run for log in records.logs for run in log.runs]
+    refusals = Counter(one.why for log in records.logs for one in log.refusals)
+    winners = {row.result_attempt for row in rows.values()}
+    thrown = sum(run.outcome == "success" and run.attempt_id not in winners for run in runs)
+    signed = Counter(message.signed for message in records.messages)
+    statuses = Counter(str(one.status) for one in records.answers if one.status not in (200, 202))
+    return {
+        "jobs_asked": len(records.orders),
+        "jobs_accepted": sum(bool(order.job_ids) for order in records.orders.values()),
+        "jobs_by_state": dict(sorted(Counter(row.state for row in rows.values()).items())),
+        "failed_by_code": dict(Counter(row.error_code for row in rows.values() if row.state == "failed")),
+        "attempts": sum(len(row.attempts) for row in rows.values()),
+        "attempts_by_end": dict(
+            Counter(
+                one.error_code or one.state for row in rows.values() for one in row.attempts if one.error_code
+            )
+        ),
+        "gpu_runs": len(runs),
+        "gpu_runs_by_end": dict(Counter(run.outcome for run in runs)),
+        "gpu_runs_thrown_away": thrown,
+        "gpu_runs_without_a_row": len(judge.unwritten_runs(rows, records.logs)),
+        "late_senders_refused": refusals["stale_fence"],
+        "requests_to_a_full_server": refusals["full"],
+        "most_runs_at_once": {log.server: log.peak for log in records.logs},
+        "callbacks_arrived": len(records.messages),
+        "callbacks_repeated": len(records.messages) - len({one.webhook_id for one in records.messages}),
+        "callbacks_signed": signed[True],
+        "callbacks_not_signed": signed[False],
+        "submits_not_accepted_at_once": dict(statuses),
+        "slowest_accepted_submit_seconds": max(
+            (one.took for one in records.answers if one.status in (200, 202)), default=0.0
+        ),
+    }
+
+
+def fates(records: Records, rows: Mapping[str, JobRow]) -> Iterator[dict[str, Any]]:
+    """One line per job, in the order in which clients asked."""
+    runs = Counter(run.job_id for log in records.logs for run in log.runs)
+    messages = Counter(message.job_id for message in records.messages)
+    for order in records.orders.values():
+        row = rows.get(order.job_id)
+        yield {
+            "job": order.job_id,
+            "key": order.key,
+            "tenant": order.tenant,
+            "model": order.model,
+            "priority": order.priority,
+            "seconds": order.seconds,
+            "state": row.state if row else "lost",
+            "code": row.error_code if row else "",
+            "attempts": [f"{one.server}/{one.slot} {one.error_code or one.state}" for one in row.attempts]
+            if row
+            else [],
+            "gpu_runs": runs[order.job_id],
+            "callbacks": messages[order.job_id],
+            "cancel": order.cancel,
+        }
+
+
+def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Wrong]:
+    assert trial.state is not None
+    foreign = trial.state.unfinished(but=True)
+    if foreign:
+        skipped.append(f"the laws of a drained dispatcher: it has {foreign} other jobs to do")
+        return
+    own = trial.options.starts_its_own
+    counts = own and not trial.forgotten
+    accepted = sum(len(order.job_ids) for order in records.orders.values()) if counts else None
+    peaks = {log.server: log.peak for log in records.logs}
+    for text in trial.state.broken_laws(drained=True, accepted=accepted, peak_running=peaks) or ():
+        yield Wrong(f"law {text[:3]}", f"{text} (after the drain)")
+
+
+def _dispatchers(slopes: Sequence[Slope]) -> list[Slope]:
+    """Those of the dispatcher; what we measure with may keep its records."""
+    return [one for one in slopes if not one.name.startswith("prove") and one.name != "valkey"]

@@ -1,0 +1,63 @@
+"""Many seeds, over as many processes as there are cores, each with a Valkey and a database of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dispatcher_project.celery_transport.gc_tuning import collect_seldom
+from dispatcher_project.supervisor.embedded import EmbeddedValkey, die_with_parent
+from verification.simulation.redis_link import connect
+from verification.simulation.run import Verdict, simulate
+from verification.simulation.size import Size
+from verification.simulation.world import make_template
+
+_client: Any = None
+"""Of this process's own Valkey."""
+
+
+def verdicts(seeds: Iterable[int], size: Size, *, processes: int) -> Iterator[Verdict]:
+    """In the order of the seeds. Raises RuntimeError where no Valkey is found."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(_valkey()).url for _ in range(processes)]
+        make_template()
+        collect_seldom()
+        if processes == 1:
+            client = connect(urls[0])
+            for seed in seeds:
+                yield simulate(seed, client, size)
+            return
+        # forked, so that Django, the tables and the registry of every seed are there already
+        context = multiprocessing.get_context("fork")
+        theirs = context.SimpleQueue()
+        for url in urls:
+            theirs.put(url)
+        pool = ProcessPoolExecutor(processes, context, _begin_child, (theirs,))
+        yield from stack.enter_context(pool).map(partial(_one, size), seeds)
+
+
+@contextmanager
+def _valkey() -> Iterator[EmbeddedValkey]:
+    with (
+        tempfile.TemporaryDirectory(prefix="simulate-") as folder,
+        EmbeddedValkey(Path(folder), append_only=False) as valkey,
+    ):
+        yield valkey
+
+
+def _begin_child(urls: Any) -> None:
+    global _client
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    _client = connect(urls.get())
+
+
+def _one(size: Size, seed: int) -> Verdict:
+    return simulate(seed, _client, size)

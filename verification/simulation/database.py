@@ -1,0 +1,127 @@
+"""The real SQLite behind Django, in memory, with points where a process can die or lose its database.
+
+A transaction is one step: with one connection nobody can come in between, as on a server with serialisable
+transactions. Statements outside of one are steps of their own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.core.management import call_command
+from django.db import OperationalError, connections
+
+from verification.simulation.active_faults import Weather
+from verification.simulation.scheduler import START, Scheduler
+
+connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
+_templates: dict[str, sqlite3.Connection] = {}
+_EMPTY = ""
+
+
+def fresh_database(register: Callable[[], None], registry: str) -> None:
+    """Tables that hold the registry and nothing else; migrations and register run once per process and
+    registry.
+
+    register: fills the tables. registry: the name under which its result is kept.
+    """
+    if connection.vendor != "sqlite" or not connection.is_in_memory_db():
+        raise RuntimeError("the simulator wipes its database: it runs on one in memory only")
+    connection.ensure_connection()
+    if _EMPTY not in _templates:
+        call_command("migrate", verbosity=0, run_syncdb=True)
+        _templates[_EMPTY] = copy_database()
+    if registry not in _templates:
+        _templates[_EMPTY].backup(connection.connection)
+        register()
+        _templates[registry] = copy_database()
+    _templates[registry].backup(connection.connection)
+
+
+def copy_database() -> sqlite3.Connection:
+    """A snapshot in memory; `restore_database` brings it back."""
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.connection.backup(copy)
+    return copy
+
+
+def restore_database(copy: sqlite3.Connection) -> None:
+    """Every commit since the copy is lost, as after the promotion of an asynchronous standby."""
+    copy.backup(connection.connection)
+    copy.close()
+
+
+class _Severed(Exception):
+    """What PostgreSQL's driver raises where the connection breaks: no answer, and so no code."""
+
+    sqlstate = None
+
+
+class DatabaseLink:
+    """Stands between Django's connection and SQLite while a world runs."""
+
+    def __init__(self, scheduler: Scheduler, weather: Weather) -> None:
+        self._scheduler, self._weather = scheduler, weather
+        self._commit: Callable[[], None] = connection._commit
+        self.offset_seconds = 0.0
+        """Of its wall clock."""
+        self._severed: set[str] = set()
+
+    def open(self) -> None:
+        connection.execute_wrappers.append(self._execute)
+        connection.connection.create_function("strftime", 2, self._now)  # what Django's Now() calls
+        vars(connection)["_commit"] = self._commit_or_lose
+
+    def close(self) -> None:
+        connection.execute_wrappers.remove(self._execute)
+        vars(connection).pop("_commit", None)
+
+    def sever(self, processes: Iterable[str]) -> None:
+        """Their connections: the next thing that each asks for fails."""
+        self._severed.update(processes)
+
+    def time(self) -> float:
+        """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
+        process = self._scheduler.current()
+        self._scheduler.point("database time")
+        if process is not None and self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        return START.timestamp() + self._scheduler.now + self.offset_seconds
+
+    def _now(self, form: str, moment: str) -> str:
+        """SQLite's own, of the only moment that anybody asks for."""
+        if (form, moment) != ("%Y-%m-%d %H:%M:%f", "NOW"):
+            raise ValueError(f"no strftime({form!r}, {moment!r}) in the simulator")
+        now = START + timedelta(seconds=self._scheduler.now + self.offset_seconds)
+        return now.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+    def _execute(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+        process = self._scheduler.current()
+        if process is None:
+            return execute(sql, params, many, context)
+        if not connection.in_atomic_block:
+            self._scheduler.point(f"database {' '.join(sql[:40].split())}")  # a step is a line of the history
+        if process.name in self._severed:
+            self._severed.discard(process.name)
+            raise OperationalError("server closed the connection unexpectedly") from _Severed()
+        if self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        return execute(sql, params, many, context)
+
+    def _commit_or_lose(self) -> None:
+        """No step of its own: a crash comes right before it or right after."""
+        process = self._scheduler.current()
+        if process is not None and self._weather.is_database_down(process.name):
+            raise OperationalError("the database is down")
+        if process is not None and not process.alive:
+            raise OperationalError("its process is dead")
+        if process is not None and self._weather.happens(self._weather.commit_fails):
+            self._scheduler.note(process.name, "COMMIT failed")
+            raise OperationalError("disk I/O error" if self._weather.happens(0.5) else "COMMIT failed")
+        self._commit()
+        if process is not None and self._weather.happens(self._weather.commit_reply_lost):
+            self._scheduler.note(process.name, "COMMIT's reply lost")
+            raise OperationalError("the connection broke in COMMIT") from _Severed()

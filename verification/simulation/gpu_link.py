@@ -1,0 +1,107 @@
+"""HTTP between a process and the GPU servers: `gpus.runners.base.Transport` under virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+from gpus.errors import ConnectFailed, ConnectRefused, Interrupted, RunTimedOut, ServerLost
+from gpus.runners.base import Abort, Response
+from verification.simulation.active_faults import Weather
+from verification.simulation.gpu import LOST, Answer, GpuServer, server_of
+from verification.simulation.scheduler import Event, Process, Scheduler
+
+
+class GpuLink:
+    def __init__(self, scheduler: Scheduler, weather: Weather, servers: Mapping[str, GpuServer]) -> None:
+        self._scheduler, self._weather, self._servers = scheduler, weather, servers
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_timeout_seconds: float,
+        deadline_seconds: float,
+        max_bytes: int,
+        ca_pem: str | None = None,
+        abort: Abort | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Response:
+        """Raises as `Transport` says."""
+        if abort is not None and abort.fired:
+            raise Interrupted("Interrupted before anything was sent.")
+        name, path = server_of(url), urlsplit(url).path
+        server, until = self._servers[name], self._scheduler.now + deadline_seconds
+        asked_at = self._scheduler.now
+        self._scheduler.point(f"{method} {name}{path[:20]}")
+        if self._scheduler.now - asked_at > settings.DISPATCHER.lease_seconds:
+            server.comes_late(headers)
+        ended = Event(self._scheduler)
+        if abort is not None:
+            abort.set_reader(ended.set)
+        try:
+            if name in self._weather.unreachable:
+                if ended.wait(min(connect_timeout_seconds, deadline_seconds)):
+                    raise Interrupted("Interrupted before anything was sent.")
+                raise ConnectFailed("Connecting took too long.")
+            if not server.up:
+                raise ConnectRefused("Connection refused.")
+            serve = partial(server.answer, method, path, headers, body)
+            return self._exchange(server, serve, meanwhile or _nothing, until=until, ended=ended, abort=abort)
+        finally:
+            if abort is not None:
+                abort.set_reader(None)
+
+    def _exchange(
+        self,
+        server: GpuServer,
+        work: Callable[[], Answer],
+        meanwhile: Callable[[], None],
+        *,
+        until: float,
+        ended: Event,
+        abort: Abort | None,
+    ) -> Response:
+        """The server works on what it began whether or not its sender stays; what it did not begin by then,
+        it does not begin any more."""
+        answers: list[Answer] = []
+        waits = [True]
+
+        def serve() -> None:
+            while server.name in self._weather.hung:
+                self._scheduler.sleep(0.5)
+            if not waits:
+                return
+            answer = work() if server.up else LOST
+            if server.name in self._weather.unreachable:
+                return  # silence
+            if self._weather.happens(self._weather.http_reply_lost):
+                self._scheduler.note(server.name, "reply lost")
+                answer = LOST
+            answers.append(answer)
+            ended.set()
+
+        self._scheduler.spawn(Process(f"connection to {server.name}"), serve)
+        try:
+            meanwhile()
+            ended.wait(max(0.0, until - self._scheduler.now))
+        finally:
+            waits.clear()
+        self._scheduler.point(f"answer of {server.name}")
+        if answers:
+            (answer,) = answers
+            if answer is LOST:
+                raise ServerLost("The connection broke before the answer.")
+            return Response(answer.status, answer.headers, answer.body)
+        if abort is not None and abort.fired:
+            raise Interrupted("Interrupted while waiting for the answer.")
+        raise RunTimedOut("No answer in time.")
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,326 @@
+"""What goes wrong, when, and for how long: drawn from the seed."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from verification.simulation.callback_faults import DATABASE_AWAY, CallbackFaults
+from verification.simulation.clock_faults import ClockFaults
+from verification.simulation.operators import Operators
+from verification.simulation.scheduler import Process
+from verification.simulation.size import Size
+from verification.simulation.store_faults import StoreFaults
+from verification.simulation.version_faults import VersionFaults
+from verification.simulation.world import WARM_UP_SECONDS, World
+
+LEASE_SECONDS = 15.0
+OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
+"""How much more often than others."""
+CLOCKS = frozenset(
+    {
+        "callbacks_clock_steps",
+        "clock_steps",
+        "database_clock_steps",
+        "redis_clock_steps",
+        "redis_fails_over_to_another_clock",
+    }
+)
+LASTING = CLOCKS | {
+    "fleet_hangs",
+    "layouts_change",
+    "placement_removed",
+    "redis_full",
+    "secret_unreadable",
+    "server_removed",
+    "slow_sweeper",
+    "tenants_capped",
+}
+"""Faults that nothing ends but themselves."""
+CLAIMS_GO_ON = frozenset(
+    {
+        "callbacks_clock_steps",
+        "callbacks_killed",
+        "clock_steps",
+        "database_clock_steps",
+        "deploy",
+        "fewer_slots",
+        "fleet_hangs",
+        "gpu_hangs",
+        "gpu_replies_lost",
+        "gpu_restarts",
+        "gpu_unreachable",
+        "kill",
+        "kill_in_a_step",
+        "model_paused",
+        "moved_in_line",
+        "placement_removed",
+        "quota_cut",
+        "receiver_is_sick",
+        "receivers_hang",
+        "redis_clock_steps",
+        "redis_full",
+        "secret_unreadable",
+        "server_off",
+        "server_removed",
+        "slow_sweeper",
+        "system_paused",
+        "tenant_paused",
+        "tenant_ruled",
+        "tenants_capped",
+    }
+)
+"""Faults under which free slots are claimed, dead leases judged and cancels ended as ever; after a kill,
+once others had time to notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    at: float
+    name: str
+
+
+def make_plan(seed: int, size: Size) -> list[Planned]:
+    chance = random.Random(f"{seed} nemesis")
+    names = size.names or FAULTS.keys()
+    kinds = [name for name in sorted(names) for _ in range(OFTEN.get(name, 1))]
+    planned = (
+        Planned(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
+        for _ in range(size.faults)
+    )
+    return sorted(planned, key=lambda one: one.at)
+
+
+class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
+    """plan: of this seed, by `make_plan`."""
+
+    def __init__(self, world: World, plan: list[Planned]) -> None:
+        super().__init__(world, random.Random(f"{world.seed} faults"))
+        self._weather = world.weather
+        self._disturbing = 0
+        for planned in plan:
+            world.scheduler.spawn(world.outside, partial(self._play, planned))
+
+    def _play(self, planned: Planned) -> None:
+        world = self._world
+        world.scheduler.sleep(planned.at)
+        world.scheduler.note("NEMESIS", planned.name)
+        disturbs = planned.name not in CLAIMS_GO_ON
+        self._disturbing += disturbs
+        lasts = planned.name in LASTING
+        world.lasting += lasts
+        if disturbs:
+            world.disturbed_until = math.inf
+        is_database_away = planned.name in DATABASE_AWAY
+        world.database_away += is_database_away
+        try:
+            FAULTS[planned.name](self)
+        finally:
+            world.lasting -= lasts
+            self._disturbing -= disturbs
+            world.database_away -= is_database_away
+            if is_database_away:
+                world.database_back_at = world.scheduler.now
+            if disturbs and not self._disturbing:
+                world.disturbed_until = world.scheduler.now
+
+    def _somebody(self) -> Process:
+        """Mostly a worker: it has the most to lose. With nobody alive, one to whom nothing happens."""
+        world = self._world
+        everybody = [process for process in world.processes() if process.alive]
+        workers = [role.process for role in world.workers if role.process.alive]
+        if workers and self._chance.random() < 0.7:
+            return self._chance.choice(workers)
+        return self._chance.choice(everybody or [world.web.process])
+
+    def _come_back(self, process: Process) -> None:
+        world = self._world
+        if process.name.startswith("web") and world.web.process is process:
+            world.start_web()
+        elif process.name.startswith("sweeps"):
+            world.start_sweeper()
+        elif process.name.startswith("worker"):
+            world.start_worker()
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        process = self._somebody()
+        self._world.scheduler.kill(process)
+        self._sleep(0.2, 25.0)
+        self._come_back(process)
+
+    def kill_in_a_step(self) -> None:
+        """At a point that chance chooses: between a call and what follows from it."""
+        process = self._somebody()
+        process.doomed_after = self._chance.randint(1, 40)
+        until = self._world.scheduler.now + 10.0
+        while process.alive and self._world.scheduler.now < until:
+            self._world.scheduler.sleep(0.2)
+        if process.alive:
+            process.doomed_after = 0
+            return
+        self._sleep(0.2, 10.0)
+        self._come_back(process)
+
+    def pause(self) -> None:
+        """Longer than the lease, or a little."""
+        process = self._somebody()
+        self._world.scheduler.stop(process)
+        self._sleep(0.5, 2.5 * LEASE_SECONDS)
+        self._world.scheduler.go_on(process)
+
+    def pause_in_a_step(self) -> None:
+        """Between a look at the lease and what it sends under it, for instance."""
+        process = self._somebody()
+        process.stops_after = self._chance.randint(1, 60)
+        self._sleep(LEASE_SECONDS + 3.0, 2.5 * LEASE_SECONDS)
+        process.stops_after = 0
+        self._world.scheduler.go_on(process)
+
+    def deploy(self) -> None:
+        role = self._chance.choice(self._world.workers)
+        if role.process.alive and role.takes:
+            role.stop()
+            self._sleep(0.1, 5.0)
+            self._world.start_worker()
+
+    def cut_from_redis(self) -> None:
+        """It lives and works, and its leases run out."""
+        process = self._somebody()
+        name = process.name
+        self._world.scheduler.trouble(process)
+        self._weather.cut_from_redis.add(name)
+        self._sleep(2.0, 3.0 * LEASE_SECONDS)
+        self._weather.cut_from_redis.discard(name)
+
+    def cut_from_database(self) -> None:
+        process = self._somebody()
+        name = process.name
+        self._world.scheduler.trouble(process)
+        self._weather.cut_from_database.add(name)
+        self._sleep(2.0, 2.0 * LEASE_SECONDS)
+        self._weather.cut_from_database.discard(name)
+
+    def second_sweeper(self) -> None:
+        world = self._world
+        world.start_sweeper()
+        role = world.sweepers[-1]
+        self._sleep(10.0, 40.0)
+        world.scheduler.kill(role.process)
+        if not any(other.process.alive for other in world.sweepers):
+            world.start_sweeper()
+
+    def beat_down(self) -> None:
+        self._world.beat_is_up = False
+        self._sleep(2.0, 30.0)
+        self._world.beat_is_up = True
+
+    # -- Redis -----------------------------------------------------------------------------------------
+
+    def redis_flushed(self) -> None:
+        self._world.redis.flush()
+
+    def redis_restarted_empty(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.1, 5.0)
+        self._world.redis.restart(empty=True)
+        self._weather.redis_refuses = False
+
+    def redis_restarted(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.1, 5.0)
+        self._world.redis.restart(empty=False)
+        self._weather.redis_refuses = False
+
+    def redis_fails_over(self) -> None:
+        """Its last seconds are lost."""
+        self._world.redis.save()
+        self._sleep(0.05, 6.0)
+        self._world.redis.fail_over()
+
+    def redis_refuses(self) -> None:
+        self._weather.redis_refuses = True
+        self._sleep(0.5, 20.0)
+        self._weather.redis_refuses = False
+
+    def redis_silent(self) -> None:
+        self._weather.redis_silent = True
+        self._sleep(0.5, 30.0)
+        self._weather.redis_silent = False
+
+    def redis_replies_lost(self) -> None:
+        self._weather.redis_reply_lost = 0.1
+        self._sleep(2.0, 20.0)
+        self._weather.redis_reply_lost = 0.0
+
+    def redis_calls_doubled(self) -> None:
+        self._weather.redis_call_doubled = 0.3
+        self._sleep(5.0, 30.0)
+        self._weather.redis_call_doubled = 0.0
+
+    # -- GPU servers -----------------------------------------------------------------------------------
+
+    def gpu_restarts(self) -> None:
+        server = self._world.servers[self._server()]
+        if server.up:
+            server.die()
+            self._sleep(0.1, 8.0)
+            if not server.up:
+                server.start()
+
+    def gpu_hangs(self) -> None:
+        name = self._server()
+        self._weather.hung.add(name)
+        self._sleep(1.0, 25.0)
+        self._weather.hung.discard(name)
+
+    def gpu_unreachable(self) -> None:
+        name = self._server()
+        self._weather.unreachable.add(name)
+        self._sleep(1.0, 25.0)
+        self._weather.unreachable.discard(name)
+
+    def gpu_replies_lost(self) -> None:
+        self._weather.http_reply_lost = 0.2
+        self._sleep(1.0, 15.0)
+        self._weather.http_reply_lost = 0.0
+
+    # -- database and broker ---------------------------------------------------------------------------
+
+    def database_down(self) -> None:
+        self._weather.database_down = True
+        self._sleep(0.5, 20.0)
+        self._weather.database_down = False
+
+    def commit_replies_lost(self) -> None:
+        self._weather.commit_reply_lost = 0.3
+        self._sleep(1.0, 15.0)
+        self._weather.commit_reply_lost = 0.0
+
+    def commits_fail(self) -> None:
+        """The database answers, and takes nothing."""
+        self._weather.commit_fails = self._chance.choice([0.3, 1.0])
+        self._sleep(1.0, 10.0)
+        self._weather.commit_fails = 0.0
+
+    def broker_down(self) -> None:
+        self._weather.broker_down = True
+        self._sleep(1.0, 20.0)
+        self._weather.broker_down = False
+
+    def wakes_lost_and_doubled(self) -> None:
+        self._weather.wake_lost, self._weather.wake_doubled = 0.3, 0.3
+        self._sleep(5.0, 30.0)
+        self._weather.wake_lost = self._weather.wake_doubled = 0.0
+
+
+FAULTS: dict[str, Callable[[Nemesis], None]] = {
+    name: function
+    for kind in (Operators, ClockFaults, CallbackFaults, StoreFaults, VersionFaults, Nemesis)
+    for name, function in vars(kind).items()
+    if not name.startswith("_") and callable(function)
+}

@@ -1,0 +1,257 @@
+"""The real Valkey with the real scripts, whose clock, runs and replies are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from gpus.leasing import keys
+from gpus.leasing.index_gate import IndexGate
+from gpus.leasing.scripts import (
+    UNGREETED,
+    Loaded,
+    Scripts,
+    as_text,
+    library_code,
+    library_name,
+    library_text,
+)
+from gpus.leasing.store import RedisLeases
+from verification.simulation.active_faults import Weather
+from verification.simulation.scheduler import START, Scheduler
+
+TIMEOUT_SECONDS = 2.0
+Witness = Callable[[str, Sequence[Any], Any], None]
+_SAVED = 1
+_COPY = """
+redis.call('SELECT', ARGV[1])
+local found = redis.call('KEYS', '*')
+for _, name in ipairs(found) do redis.call('COPY', name, name, 'DB', ARGV[2]) end
+redis.call('SELECT', '0')
+return #found
+"""
+
+
+class _OneConnection(redis.ConnectionPool):
+    """Of one thread that never waits inside a call. redis-py's own pool looks before each call whether the
+    connection is free, alive and empty, which costs as much as the call."""
+
+    _one: Any = None
+
+    def get_connection(self, *_: Any, **__: Any) -> Any:
+        if self._one is None:
+            self._one = self.make_connection()
+            self._one.connect()
+        return self._one
+
+    def release(self, connection: Any) -> None:
+        pass
+
+
+def connect(url: str) -> redis.Redis:
+    return redis.Redis(connection_pool=_OneConnection.from_url(url))
+
+
+class RedisServer:
+    """The process that answers now, which changes with a restart and a failover.
+
+    run_id: of that process. replication: a name that a process gets anew when it becomes the master. term:
+    grows with each change; a greeting counts for one term, because functions are loaded anew by a restart and
+    by a replica's full resync. witness: is called with each script that was
+    carried out, its arguments and its answer (in bytes).
+    """
+
+    def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
+        self.client, self.scheduler, self.weather = client, scheduler, weather
+        self.run_id, self.replication, self.term = "run-1", "replication-1", 1
+        self.witness: Witness = lambda script, args, answer: None
+        self._filled = 0
+        self.offset_seconds = 0.0
+        """Of its wall clock."""
+        client.config_set("maxmemory", 0)
+        client.flushall()
+
+    def now_ms(self) -> int:
+        return int(self._timestamp() * 1000)
+
+    def time(self) -> float:
+        """Its wall clock, as `TIME` answers."""
+        self._answer_at_all("time")
+        return self._timestamp()
+
+    def leases(self, fleet: str, layout: int = 0, refusal: Callable[[], str] = str) -> SimulatedLeases:
+        """layout, refusal: as of `RedisLeases`."""
+        return SimulatedLeases(self, fleet, layout, refusal)
+
+    def gate(self, fleet: str, layout: int) -> IndexGate:
+        return SimulatedGate(self, fleet, layout)
+
+    def is_whole(self, fleet: str, layout: int = 0) -> bool:
+        """The fleet's index, as this run of the server knows it."""
+        made = self.client.hmget(f"{keys.prefix(fleet, layout)}generation", "run_id", "replication")
+        return bool(as_text(made) == [self.run_id, self.replication])
+
+    def is_held(self, fleet: str, job_id: str, layout: int = 0) -> bool:
+        """Under a lease, or claimed ahead of one."""
+        return bool(self.client.hexists(f"{keys.prefix(fleet, layout)}held", job_id))
+
+    def _timestamp(self) -> float:
+        return START.timestamp() + self.scheduler.now + self.offset_seconds
+
+    # -- what happens to it ----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        self.client.flushdb()
+
+    def restart(self, *, empty: bool) -> None:
+        self._change_to(f"run-{self.term + 1}")
+        if empty:
+            self.flush()
+
+    def save(self) -> None:
+        """A replica has come so far; see `fail_over`."""
+        with self._room():
+            self.client.eval("redis.call('SELECT', '1') redis.call('FLUSHDB') redis.call('SELECT', '0')", 0)
+            self.client.eval(_COPY, 0, 0, _SAVED)
+
+    def fail_over(self, run_id: str = "") -> None:
+        """The replica takes over, with what it had when it was last saved. run_id: of its process, where
+        that has been the master before."""
+        self.flush()
+        with self._room():
+            self.client.eval(_COPY, 0, _SAVED, 0)
+        self._change_to(run_id or f"run-{self.term + 1}")
+
+    def fill_up(self) -> None:
+        """At maxmemory, without an eviction policy: the real server refuses what needs memory."""
+        self._filled += 1
+        self.client.config_set("maxmemory", 1)
+
+    def get_room(self) -> None:
+        """An end of one `fill_up`."""
+        self._filled -= 1
+        if not self._filled:
+            self.client.config_set("maxmemory", 0)
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """For copies between databases, which stand for other servers."""
+        if not self._filled:
+            yield
+            return
+        self.client.config_set("maxmemory", 0)
+        try:
+            yield
+        finally:
+            self.client.config_set("maxmemory", 1)
+
+    def _change_to(self, run_id: str) -> None:
+        self.term += 1
+        self.run_id, self.replication = run_id, f"replication-{self.term}"
+
+    # -- calls -----------------------------------------------------------------------------------------
+
+    def load(self, fleet: str) -> tuple[Loaded, int]:
+        """With the term in which that counts."""
+        self._answer_at_all("load", fleet)
+        with self._room():  # a library is there already, on a real server
+            library = _library(self.client, self.run_id, self.replication, library_code())
+        return Loaded(self.run_id, library, self.replication), self.term
+
+    def call(self, fleet: str, term: int, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
+        self._answer_at_all(name, fleet)
+        if term != self.term:
+            raise ResponseError(UNGREETED)
+        process = self.scheduler.current()
+        if process is None:
+            with self._room():  # who judges always gets an answer
+                return send()
+        answer = send()
+        self.witness(name, args, answer)
+        if self.weather.happens(self.weather.redis_call_doubled):
+            self.scheduler.note(process.name, "sent again")
+            answer = send()
+            self.witness(name, args, answer)
+        if self.weather.happens(self.weather.redis_reply_lost):
+            self.scheduler.note(process.name, "reply lost")
+            self.scheduler.sleep(TIMEOUT_SECONDS)
+            raise RedisTimeoutError("Timeout reading from socket")
+        return answer
+
+    def _answer_at_all(self, what: str, fleet: str = "") -> None:
+        process = self.scheduler.current()
+        if process is None:
+            return
+        self.scheduler.point(f"redis {what}")
+        weather = self.weather
+        if (
+            weather.redis_silent
+            or process.name in weather.cut_from_redis
+            or (weather.silent_fleets and fleet in weather.silent_fleets)
+        ):
+            self.scheduler.sleep(TIMEOUT_SECONDS)
+            raise RedisTimeoutError("Timeout reading from socket")
+        if self.weather.redis_refuses:
+            raise RedisConnectionError("Connection refused")
+
+
+@lru_cache(maxsize=64)
+def _library(client: Any, run_id: str, replication: str, code: str) -> str:
+    """One for each run of the server, greeted with it, once per client: the real server lives on."""
+    name = library_name(run_id + replication + code)
+    client.function_load(library_text(name, code), replace=True)
+    client.fcall(f"{name}_greet", 0, run_id, replication)
+    return name
+
+
+class SimulatedScripts(Scripts):
+    def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
+        super().__init__(
+            server.client,
+            keys.prefix(fleet, layout),
+            now_ms=server.now_ms,
+            monotonic=lambda: server.scheduler.now,
+        )
+        self._server, self._fleet, self._term = server, fleet, 0
+
+    def load(self) -> Loaded:
+        self._loaded, self._term = self._server.load(self._fleet)
+        return self._loaded
+
+    def _load_once(self, known: Loaded | None) -> Loaded:
+        """Without the lock: it would stop the one thread of the simulator."""
+        return self._loaded if self._loaded and self._loaded is not known else self.load()
+
+    def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
+        send = super()._send
+
+        def send_now() -> Any:
+            """With the time of now: the caller may have stood still since it put its arguments together."""
+            _, colon, since = str(args[0]).partition(":")
+            return send(loaded, name, (f"{self._server.now_ms() * 1000}{colon}{since}", *args[1:]))
+
+        return self._server.call(self._fleet, self._term, name, args, send_now)
+
+
+class SimulatedLeases(RedisLeases):
+    def __init__(self, server: RedisServer, fleet: str, layout: int, refusal: Callable[[], str]) -> None:
+        super().__init__(
+            server.client,
+            fleet,
+            layout=layout,
+            refusal=refusal,
+        )
+        self._scripts = SimulatedScripts(server, fleet, layout)
+
+
+class SimulatedGate(IndexGate):
+    def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
+        super().__init__(server.client, fleet, layout)
+        self._scripts = SimulatedScripts(server, fleet, layout)

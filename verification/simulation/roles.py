@@ -1,0 +1,289 @@
+"""The processes of the system, each with the threads it has in life, as fibers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from django.db import DatabaseError
+
+from gpus.leasing.values import Wakes
+from gpus.models import Process as ProcessRow
+from gpus.protocol import Lease
+from gpus.registry import processes
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.gpu_worker import WATCH_SECONDS, GpuWorker
+from jobs.execution.group_commit import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
+from jobs.execution.presence import Presence
+from jobs.execution.row_prefetch import GATHER_SECONDS
+from jobs.ports import Ports
+from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.runner import Runner
+from jobs.transitions import Touched
+from verification.simulation.scheduler import Event, Process, Scheduler
+
+GRACE_SECONDS = 20.0
+KEEPER_SECONDS = 2.5
+"""Less often than in life, as `BEAT_SECONDS`; renewals come as often."""
+SIGN_SECONDS = 4.0
+"""Of a worker that lives, in the database; less often than in life."""
+PRESENCE_SECONDS = 2.0
+"""Between two looks at the layout in use; less often than in life."""
+OLD_ROWS_SECONDS = 30.0
+KEPT_SECONDS = 8.0
+"""For a follower: runs are long here, and some are longer than this."""
+
+
+class FiberWriter(GroupCommitWriter):
+    """The group commit with a fiber in place of its thread."""
+
+    def __init__(self, after_commit: AfterCommit, scheduler: Scheduler, process: Process) -> None:
+        super().__init__(after_commit, turn=nullcontext())  # a lock would stop all fibers of the thread
+        self._scheduler, self._process = scheduler, process
+        self._filled = Event(scheduler)
+
+    def start(self) -> None:
+        self._scheduler.spawn(self._process, self._run)
+
+    def submit(
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+    ) -> Future[Any]:
+        write = Write(apply, touched)
+        self._queue.append(write)
+        self._filled.set()
+        return write.done
+
+    def _run(self) -> None:
+        while True:
+            self._filled.wait()
+            self._filled.clear()
+            self._scheduler.sleep(self._gather_seconds)
+            while self._queue:
+                self._commit([self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))])
+
+    def _pause(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
+
+
+class FiberPresence(Presence):
+    """A process says that it lives: a fiber in place of the thread."""
+
+    def __init__(
+        self, ports: Ports, scheduler: Scheduler, process: Process, kind: ProcessRow.Kind, **options: Any
+    ) -> None:
+        super().__init__(ports, kind, name=process.name, **options)
+        self._scheduler, self._process = scheduler, process
+
+    def start(self) -> None:
+        self._ports.layouts.watch()
+        self._scheduler.spawn(self._process, self._keep)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with suppress(DatabaseError):
+            processes.sign_off(self.name)
+
+    def _keep(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.step()
+            except Exception as error:
+                self._scheduler.note(self._process.name, f"presence failed: {error}")
+            self._scheduler.sleep(PRESENCE_SECONDS)
+
+
+class FiberWorker(GpuWorker):
+    """A GPU worker whose threads are fibers."""
+
+    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process) -> None:
+        super().__init__(
+            ports, name=process.name, writer=lambda after: FiberWriter(after, scheduler, process)
+        )
+        self._scheduler, self._process = scheduler, process
+        self._told = Event(scheduler)
+        self.ahead.wanted = Event(scheduler)  # type: ignore[assignment]
+        # jobs are long here, and rows that are much older than in life must break no law
+        self.ahead.short_seconds, self.ahead.fresh_seconds = math.inf, OLD_ROWS_SECONDS
+        self.followers.short_seconds, self.followers.kept_seconds = math.inf, KEPT_SECONDS
+
+    def start(self) -> None:
+        if self.presence is not None:
+            self.presence.start()
+        self.settlement.writer.start()
+        self._scheduler.spawn(self._process, self._keep)
+        self._scheduler.spawn(self._process, self._watch)
+        self._scheduler.spawn(self._process, self._look_ahead)
+        self._scheduler.spawn(self._process, self._give_signs)
+
+    def running(self, lease: Lease, run: AttemptRun) -> Any:
+        run.woken = Event(self._scheduler)  # type: ignore[assignment]
+        return super().running(lease, run)
+
+    def wait(self, run: AttemptRun, seconds: float) -> None:
+        run.woken.wait(seconds)
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        self._scheduler.spawn(self._process, lambda: self._step("beside a run", work))
+
+    def until_done(self, written: Future[Any]) -> None:
+        done = Event(self._scheduler)
+        written.add_done_callback(lambda _: done.set())
+        done.wait()
+
+    def nudge(self, job_ids: Sequence[str]) -> None:
+        super().nudge(job_ids)
+        if self._nudged.is_set():
+            self._told.set()
+
+    def _watch(self) -> None:
+        while True:
+            self._told.wait(2.0 * WATCH_SECONDS)
+            self._told.clear()
+            self._nudged.clear()
+            self._step("watch", self.look)
+
+    def _keep(self) -> None:
+        keeper, clock = self.settlement.keeper, self.ports.clock
+        while True:
+            self._step("keeper", lambda: keeper.step(clock.monotonic()))
+            self._scheduler.sleep(KEEPER_SECONDS)
+
+    def _give_signs(self) -> None:
+        while True:
+            self._scheduler.sleep(2.0 * WATCH_SECONDS)
+            self._step("sign", self.signs.tell)
+
+    def _look_ahead(self) -> None:
+        while True:
+            self.ahead.wanted.wait()
+            self._scheduler.sleep(GATHER_SECONDS)
+            self._step("read-ahead", self.ahead.look)
+
+    def _step(self, name: str, step: Callable[[], Any]) -> None:
+        """Threads of a worker outlive what goes wrong in one of their rounds."""
+        try:
+            step()
+        except Exception as error:
+            self._scheduler.note(self._process.name, f"{name} failed: {error}")
+
+
+class WorkerRole:
+    """is_present: it says in the database that it lives, as all do in life; only where layouts change does
+    anybody look."""
+
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
+        self.process, self.ports = process, ports
+        self.takes = True
+        self.worker = FiberWorker(ports, scheduler, process)
+        if is_present:
+            self.worker.presence = FiberPresence(
+                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready
+            )
+        self._scheduler = scheduler
+        self.worker.start()
+
+    @property
+    def takes_wakes(self) -> bool:
+        """Not while another layout is in use."""
+        return self.takes and self.worker.takes_wakes()
+
+    def work(self, pool: str, host: str | None) -> None:
+        self._scheduler.spawn(self.process, lambda: self._work(pool, host))
+
+    def _work(self, pool: str, host: str | None) -> None:
+        try:
+            self.worker.work(pool, host)
+        except Exception as error:  # Celery logs it and goes on
+            self._scheduler.note(self.process.name, f"task failed: {error}")
+
+    def stop(self) -> None:
+        """SIGTERM: hand over, wait the grace, interrupt, write what is queued, end."""
+        self.takes = False
+        self._scheduler.spawn(self.process, self._stop)
+
+    def _stop(self) -> None:
+        self.worker.drain()
+        self._until(lambda: not self.worker.busy(), GRACE_SECONDS)
+        self.worker.interrupt()
+        self._until(lambda: not self.worker.busy(), 10.0)
+        self._until(lambda: not self.worker.settlement.writer.backlog, 10.0)
+        if self.worker.presence is not None:
+            self.worker.presence.stop()
+        self._scheduler.sleep(0.1)
+        self._scheduler.kill(self.process)
+
+    def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        until = self._scheduler.now + seconds
+        while not is_so() and self._scheduler.now < until:
+            self._scheduler.sleep(0.05)
+
+
+class SweepsRole:
+    """One process that runs the sweeps when beat ticks. is_present: as of `WorkerRole`."""
+
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
+        self.process, self.ports = process, ports
+        self._scheduler = scheduler
+        self._runner = Runner(ports, swept, in_thread=lambda work: scheduler.spawn(process, work))
+        if is_present:
+            kind = ProcessRow.Kind.SWEEPS
+            FiberPresence(ports, scheduler, process, kind, in_company=self.tick).start()
+
+    def tick(self) -> None:
+        self._scheduler.spawn(self.process, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._runner.tick()
+        except Exception as error:
+            self._scheduler.note(self.process.name, f"tick failed: {error}")
+
+
+class WebRole:
+    """Answers requests; a request whose process dies gets no answer. is_present: as of `WorkerRole`."""
+
+    def __init__(
+        self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
+    ) -> None:
+        self.process, self.ports = process, ports
+        self._scheduler = scheduler
+        if is_present:
+            FiberPresence(ports, scheduler, process, ProcessRow.Kind.WEB).start()
+
+    def ask(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
+        """What the service returns or raises, to a client; ConnectionError if no answer comes."""
+        answers: list[tuple[Any, Exception | None]] = []
+        done = Event(self._scheduler)
+
+        def serve() -> None:
+            try:
+                answers.append((service(self.ports), None))
+            except Exception as error:
+                answers.append((None, error))
+            done.set()
+
+        self._scheduler.spawn(self.process, serve)
+        done.wait(seconds)
+        if not answers:
+            raise ConnectionError("no answer")
+        value, error = answers[0]
+        if error is not None:
+            raise error
+        return value
+
+
+def swept() -> dict[str, Entry]:
+    """All but those whose work is not simulated: nothing is delivered, nothing gets old, nobody looks."""
+    left = ("due_callbacks", "retention", "rollups")
+    return {name: entry for name, entry in sweeps().items() if name not in left}
+
+
+def spread(wakes: Sequence[Wakes]) -> list[tuple[str, str | None]]:
+    return [(wake.pool, wake.host) for wake in wakes for _ in range(wake.count)]

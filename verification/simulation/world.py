@@ -1,0 +1,512 @@
+"""Everything of one seed: the fleet, the processes, the messages between them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+
+from foundation import ids
+from foundation.secrets import encrypt
+from gpu_host.node import runs
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
+from gpus.protocol import Clock
+from gpus.registry import queries
+from gpus.registry.index_sync import LeasesOf
+from gpus.registry.layouts import Layouts
+from gpus.registry.registry import register_server
+from jobs.callbacks.signing import new_secret
+from jobs.domain.errors import Refused
+from jobs.execution import time_slice, worker_signs
+from jobs.execution.push_admission import admit_push
+from jobs.execution.pushed_results import accept_push
+from jobs.limits import gpu_quotas, redis_breaker, tenant_limits
+from jobs.models import Tenant
+from jobs.ports import Ports
+from jobs.reports.database_clock import read_last_told_time
+from jobs.submission import enqueue_retries
+from jobs.sweeps import generation, orphans
+from jobs.sweeps import quotas as quotas_sweep
+from verification.simulation import callbacks
+from verification.simulation.active_faults import Weather
+from verification.simulation.callbacks import CallbacksRole, CallbackWakes
+from verification.simulation.database import (
+    DatabaseLink,
+    copy_database,
+    fresh_database,
+    restore_database,
+)
+from verification.simulation.gpu import GpuServer, origin
+from verification.simulation.gpu_link import GpuLink
+from verification.simulation.receivers import Receivers
+from verification.simulation.redis_link import RedisServer
+from verification.simulation.roles import SIGN_SECONDS, SweepsRole, WebRole, WorkerRole, spread
+from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
+from verification.simulation.versions import Versions
+
+WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
+FLEET, SECOND_FLEET = "main", "edge"
+BEAT_SECONDS = 4.0
+"""Less often than in life: what repairs comes later, and a history costs less."""
+QUEUED_SECONDS = 60.0
+"""So long a wake waits for a worker; in life queues are bounded by their length."""
+WARM_UP_SECONDS = 3.0
+"""Until the first index is whole."""
+RUN_LIMIT_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
+SHORT_MODEL = "tiny"
+SHORT_TURNS = 3
+"""Less than in life, so that a line of few jobs sees a thread hand back."""
+_FIELDS: Mapping[str, Any] = {"max_run_seconds": RUN_LIMIT_SECONDS, "max_poll_time": RUN_LIMIT_SECONDS}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "zimg": _FIELDS,
+    "once": {**_FIELDS, "at_most_once": True},
+    SHORT_MODEL: _FIELDS,
+    "ltx2": {
+        **_FIELDS, "model_type": "async", "poll_interval": 1.0,
+        "poll_endpoint_template": "/status/{id}", "id_field": "job_id",
+    },
+}  # fmt: skip
+"""zimg, once and tiny are sync and share a pool, ltx2 is async. tiny is for jobs of less than a second: only
+behind a model that is known for them the next job is claimed ahead."""
+POOL_OF: Mapping[str, str] = {"zimg": "image", "once": "image", SHORT_MODEL: "image", "ltx2": "ltx2"}
+SLOTS: Mapping[str, int] = {"zimg-1": 2, "zimg-2": 2, "ltx2-1": 2, "ltx2-2": 1}
+"""By server."""
+SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
+"""What the second fleet has, in a world of two: a sync model in a pool of its own."""
+
+
+class World:
+    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one. layouts_change:
+    whether processes of another key layout may come. skewed: whether a worker's clock may be half a minute
+    off from the start."""
+
+    def __init__(
+        self,
+        seed: int,
+        client: Any,
+        *,
+        two_fleets: bool = False,
+        layouts_change: bool = False,
+        skewed: bool = True,
+    ) -> None:
+        self.seed, self.two_fleets, self.skewed = seed, two_fleets, skewed
+        self.fleets = (FLEET, SECOND_FLEET) if two_fleets else (FLEET,)
+        self.pool_of = {**POOL_OF, SECOND_MODEL: SECOND_MODEL} if two_fleets else POOL_OF
+        self.models, self.pools = tuple(sorted(self.pool_of)), tuple(sorted(set(self.pool_of.values())))
+        self.scheduler = Scheduler(seed)
+        self.chance = random.Random(f"{seed} world")
+        self.weather = Weather(random.Random(f"{seed} weather"))
+        self._reset()
+        self.redis = RedisServer(client, self.scheduler, self.weather)
+        self.versions = Versions(self.redis, differ=layouts_change)
+        self.database = DatabaseLink(self.scheduler, self.weather)
+        self.outside = Process("outside")
+        self.servers = {server.name: server for server in self._fleet()}
+        self.workers: list[WorkerRole] = []
+        self.sweepers: list[SweepsRole] = []
+        self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
+        self.lasting = 0
+        """Faults that go on although everything was mended: the end is judged after them."""
+        self.is_a_clock_wrong = False
+        self.removed: set[str] = set()
+        """Servers that were ever unregistered."""
+        self.known: dict[str, Process] = {}
+        """Every process that ever was, by name."""
+        self.disturbed_until = 0.0
+        """The moment at which the last disturbing fault ended; infinite while one lasts."""
+        self.database_away = 0
+        """Faults of the database that are under way."""
+        self.database_back_at = 0.0
+        """When the last of them ended."""
+        self.forgotten: list[tuple[float, float]] = []
+        """Spans whose commits the database has lost."""
+        self._is_forgetting, self._asking_again = False, 0  # operators who repeat what it lost
+        self.on_forgotten: Callable[[], None] = lambda: None
+        self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
+        """By a client of the tenant, which run for so many seconds each."""
+        self.ask_for_callbacks: Callable[[int], None] = lambda tenant: None
+        """For all that the tenant has not submitted yet."""
+        self._operations: list[tuple[float, Callable[[Ports], object]]] = []
+        self._names = 0
+        self.tenants = list(
+            Tenant.objects.filter(name__in=TENANTS).order_by("pk").values_list("pk", flat=True)
+        )
+        self._callback_chance = random.Random(f"{seed} callbacks")
+        self.receivers = Receivers(self.scheduler, self._callback_chance, self.tenants)
+        wakes = CallbackWakes(self.scheduler, self.weather, self._callback_chance, lambda: self.callbacks)
+        self._wake_callbacks = wakes.send
+        self.database.open()
+        for _ in range(WORKERS):
+            self.start_worker()
+        self.start_sweeper()
+        self.start_web()
+        self.start_callbacks()
+        self.scheduler.spawn(self.outside, self._beat)
+
+    def close(self) -> None:
+        self.scheduler.end()
+        self.database.close()
+
+    def fleet_of(self, server: str) -> str:
+        return SECOND_FLEET if server == SECOND_SERVER else FLEET
+
+    def servers_of(self, fleet: str) -> list[str]:
+        return [name for name in self.servers if self.fleet_of(name) == fleet]
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def process(self, kind: str) -> Process:
+        self._names += 1
+        skew = self.chance.uniform(-30.0, 30.0) if kind == "worker" and self.chance.random() < 0.2 else 0.0
+        if not self.skewed:
+            skew = 0.0
+        process = Process(f"{kind}-{self._names}", skew)
+        self.known[process.name] = process
+        return process
+
+    def ports(self, process: Process) -> Ports:
+        """As in production, also in how a wrong clock is corrected."""
+        clock = SharedClock(
+            VirtualClock(self.scheduler, process),
+            self.redis.time,
+            self.database.time,
+            read_last_told_time,
+            tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
+        )
+        clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread
+        clock.keep_asking(partial(self._after, process))
+        return self._ports(process, clock, clock, *self.versions.of_new_process(clock))
+
+    def true_ports(self) -> Ports:
+        """Of who judges: its clock is right, and nothing happens to it."""
+        judge = Process("judge")
+        clock = VirtualClock(self.scheduler, judge)
+        return self._ports(judge, clock, AgreedClocks(), *self.versions.of_the_judge())
+
+    def _ports(
+        self, process: Process, clock: Clock, clocks: ClockWatch, layouts: Layouts, leases: LeasesOf
+    ) -> Ports:
+        return Ports(
+            clock=clock,
+            clocks=clocks,
+            leases=leases,
+            layouts=layouts,
+            index_gate=cache(self.redis.gate),
+            send_wakes=self._send_wakes,
+            wake_callbacks=self._wake_callbacks,
+            announce=self._announce,
+            transport=GpuLink(self.scheduler, self.weather, self.servers),
+            parallel_probes=1,
+            after=partial(self._after, process),
+        )
+
+    def processes(self) -> list[Process]:
+        """Workers first; also dead ones, until somebody follows them."""
+        return [
+            *(role.process for role in self.workers),
+            *(role.process for role in self.sweepers),
+            self.web.process,
+        ]
+
+    def _after(self, process: Process, seconds: float, work: Callable[[], None]) -> None:
+        def later() -> None:
+            self.scheduler.sleep(seconds)
+            work()
+
+        self.scheduler.spawn(process, later)
+
+    def start_worker(self) -> None:
+        process = self.process("worker")
+        self.workers = [role for role in self.workers if role.process.alive]
+        self.workers.append(WorkerRole(*self._born(process)))
+
+    def start_sweeper(self) -> None:
+        process = self.process("sweeps")
+        self.sweepers = [role for role in self.sweepers if role.process.alive]
+        self.sweepers.append(SweepsRole(*self._born(process)))
+
+    def start_web(self) -> None:
+        process = self.process("web")
+        self.web = WebRole(*self._born(process))
+
+    def _born(self, process: Process) -> tuple[Scheduler, Process, Ports, bool]:
+        return self.scheduler, process, self.ports(process), self.versions.differ
+
+    def start_callbacks(self, skew_seconds: float = 0.0) -> None:
+        """skew_seconds: of its host's clock. Its steps draw from a random generator of their own, so that
+        deliveries change no other process's history."""
+        name = f"callbacks-{sum(known.startswith('callbacks') for known in self.known) + 1}"
+        process = Process(name, skew_seconds, chance=self._callback_chance)
+        self.known[process.name] = process
+        self.callbacks = CallbacksRole(self.scheduler, process, self.ports(process), self.receivers)
+
+    def heal(self) -> None:
+        """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
+        self.weather.clear_up()
+        self.receivers.heal()
+        self.beat_is_up = True
+        for server in self.servers.values():
+            server.fails = False  # a circuit that opens again and again would outlast any drain
+            if not server.up:
+                server.start()
+        for process in self.processes():
+            process.doomed_after = process.stops_after = 0
+            self.scheduler.go_on(process)
+        if not self.web.process.alive:
+            self.start_web()
+        self.callbacks.process.doomed_after = 0
+        if not self.callbacks.process.alive:
+            self.start_callbacks()
+        if not any(role.process.alive for role in self.sweepers):
+            self.start_sweeper()
+        while sum(role.process.alive and role.takes for role in self.workers) < WORKERS:
+            self.start_worker()
+
+    def is_calm(self) -> bool:
+        """Whether nothing keeps the sweeps from what they are for."""
+        return (
+            self.beat_is_up
+            and self.beat_seconds <= BEAT_SECONDS
+            and all(self.versions.is_whole(fleet) for fleet in self.fleets)
+            and any(
+                role.process.is_well
+                and role.ports.layouts.leads()
+                and not self.weather.keeps_from_sweeping(role.process.name)
+                for role in self.sweepers
+            )
+        )
+
+    def operate(self, ask: Callable[[Ports], object], *, patience_seconds: float = math.inf) -> None:
+        """By an operator, until it is done, for the last word must stand, or patience is over."""
+        until = self.scheduler.now + patience_seconds
+        while self.scheduler.now < until:
+            if self._asking_again:  # what came before must not undo it
+                self.scheduler.sleep(0.5)
+            elif self._operate_once(ask):
+                return
+
+    def _operate_once(self, ask: Callable[[Ports], object]) -> bool:
+        asked_at = self.scheduler.now
+        try:
+            self.web.ask(ask)
+        except Exception as error:
+            self.scheduler.note("operator", f"failed: {error}")
+            self.scheduler.sleep(1.0)
+            return False
+        if self.forgot_since(asked_at):
+            return False
+        self._operations.append((self.scheduler.now, ask))
+        return True
+
+    def _operate_again(self, asks: Sequence[Callable[[Ports], object]]) -> None:
+        """What was forgotten, in its order."""
+        for ask in asks:
+            until = self.scheduler.now + PATIENCE_SECONDS
+            while self.scheduler.now < until and not self._operate_once(ask):
+                pass
+        self._asking_again -= 1
+
+    def forget_commits(self, seconds: float) -> None:
+        """The database loses what it commits from now until so many seconds later. Clients and operators who
+        got an answer in between ask again. One at a time: no standby has what the promoted one lacks."""
+        if self._is_forgetting:
+            return
+        self._is_forgetting = True
+        copy, since = copy_database(), self.scheduler.now
+        self.scheduler.sleep(seconds)
+        self._is_forgetting = False
+        restore_database(copy)
+        self.database.sever(self.known)
+        _forget_registry()
+        self.forgotten.append((since, self.scheduler.now))
+        self._asking_again += 1
+        asks = [ask for at, ask in self._operations if at >= since]
+        self.scheduler.spawn(self.outside, partial(self._operate_again, asks))
+        while self.weather.is_database_down(self.outside.name):
+            self.scheduler.sleep(0.5)
+        self.on_forgotten()
+
+    def is_forgotten(self, at: float) -> bool:
+        return any(since <= at <= until for since, until in self.forgotten)
+
+    def forgot_since(self, at: float) -> bool:
+        """Whether the database lost commits after this moment: an answer of then may tell of one of them."""
+        return any(until >= at for _, until in self.forgotten)
+
+    # -- messages --------------------------------------------------------------------------------------
+
+    def _send_wakes(self, wakes: Sequence[Wakes]) -> int:
+        self.scheduler.point("broker")
+        if self.weather.broker_down:
+            return 0
+        messages = spread(wakes)
+        for pool, host in messages:
+            if self.weather.happens(self.weather.wake_lost):
+                continue
+            for _ in range(2 if self.weather.happens(self.weather.wake_doubled) else 1):
+                self.scheduler.spawn(self.outside, partial(self._deliver, pool, host))
+        return len(messages)
+
+    def _deliver(self, pool: str, host: str | None) -> None:
+        until = self.scheduler.now + QUEUED_SECONDS
+        self.scheduler.sleep(self.chance.random() * 0.02)
+        while self.scheduler.now < until:
+            takers = [role for role in self.workers if role.process.alive and role.takes_wakes]
+            if takers and not self.weather.broker_down:
+                self.chance.choice(takers).work(pool, host)
+                return
+            self.scheduler.sleep(0.5)
+
+    def _announce(self, job_ids: Sequence[str]) -> None:
+        if not self.weather.happens(self.weather.wake_lost):
+            for role in self.workers:
+                if role.process.alive:
+                    role.worker.nudge(job_ids)
+
+    def _beat(self) -> None:
+        while True:
+            self.scheduler.sleep(self.beat_seconds)
+            if self.beat_is_up and not self.weather.broker_down:
+                for role in self._ticked():
+                    role.tick()
+
+    def _ticked(self) -> Sequence[SweepsRole]:
+        """In life one of them takes a tick; here all do, so that they meet, but those of another layout."""
+        roles = [role for role in self.sweepers if role.process.alive and not role.process.stopped]
+        layouts = sorted({role.ports.layouts.layout for role in roles})
+        if len(layouts) < 2:
+            return roles
+        takes = self.chance.choice(layouts)
+        return [role for role in roles if role.ports.layouts.layout == takes]
+
+    # -- set-up ----------------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        """What processes keep in modules."""
+        connection.execute_wrappers.clear()
+        # first: the one that makes it must draw nothing from what follows
+        if self.two_fleets:
+            fresh_database(_register_two_fleets, "two fleets")
+        else:
+            fresh_database(_register, "one fleet")
+        chance = random.Random(f"{self.seed} ids")
+        random.seed(f"{self.seed} jitter")
+        run_ids = random.Random(f"{self.seed} runs")
+        runs.make_id = lambda: f"{run_ids.getrandbits(48):012x}"
+        ids.clock = lambda: START.timestamp() + self.scheduler.now
+        ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
+        ids._last_milliseconds = -1
+        redis_breaker.forget()
+        _forget_registry()
+        quotas_sweep.forget()
+        enqueue_retries._late.clear()
+        generation._under_way.clear()
+        orphans._leaseless_since.clear()
+        queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
+        gpu_quotas.REMEMBER_SECONDS = 0.0
+        time_slice.SHORT_TURNS = SHORT_TURNS
+        worker_signs.SIGN_SECONDS = SIGN_SECONDS
+        callbacks.shorten()
+
+    def _fleet(self) -> list[GpuServer]:
+        fleet = []
+        slots_of = {**SLOTS, SECOND_SERVER: SECOND_SLOTS} if self.two_fleets else SLOTS
+        for name, slots in slots_of.items():
+            is_async = name.startswith("ltx2")
+            fleet.append(
+                GpuServer(
+                    name,
+                    self.scheduler,
+                    random.Random(f"{self.seed} {name}"),
+                    slots=slots,
+                    is_async=is_async,
+                    plain=name == "zimg-2" and self.chance.random() < 0.5,
+                    deaf=name.endswith("-2") and self.chance.random() < 0.3,
+                    push=self._push if name == "ltx2-1" and self.chance.random() < 0.5 else None,
+                )
+            )
+        return fleet
+
+    def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
+        """The GPU server calls the web process; it does not try for ever."""
+
+        def take(ports: Ports) -> None:
+            if admit_push(job_id, attempt_id, ports.clock.now()) is not None:
+                accept_push(job_id, attempt_id, body, len(json.dumps(body)), ports=ports)
+
+        for _ in range(3):
+            try:
+                self.web.ask(take, 5.0)
+                return
+            except Refused:
+                return
+            except Exception as error:
+                self.scheduler.note("push", f"failed: {error}")
+                self.scheduler.sleep(1.0)
+
+
+def make_template() -> None:
+    """The tables and the fleets of every world, once for all processes that are forked from this one."""
+    fresh_database(_register, "one fleet")
+    fresh_database(_register_two_fleets, "two fleets")
+
+
+def _forget_registry() -> None:
+    """What processes remember of rows."""
+    tenant_limits.forget()
+    gpu_quotas.forget()
+    queries.forget()
+
+
+def _register() -> None:
+    """The same fleet in every seed; before any index there is nobody to tell."""
+    for name in TENANTS:
+        Tenant.objects.create(name=name, webhook_secret_encrypted=encrypt(new_secret()))
+    for name in SLOTS:
+        register(name, by="cli:simulate", leases=_no_redis)
+
+
+def _register_two_fleets() -> None:
+    _register()
+    register(SECOND_SERVER, by="cli:simulate", leases=_no_redis)
+
+
+def models_of(server: str) -> tuple[str, ...]:
+    if server == SECOND_SERVER:
+        return (SECOND_MODEL,)
+    return ("ltx2",) if server.startswith("ltx2") else ("zimg", "once", SHORT_MODEL)
+
+
+def register(server: str, *, by: str, leases: LeasesOf) -> tuple[Wakes, ...]:
+    """Puts the server's models on it, as at the beginning; the wakes to send."""
+    wakes: list[Wakes] = []
+    slots = SLOTS.get(server, SECOND_SLOTS)
+    for model in models_of(server):
+        is_second = model == SECOND_MODEL
+        wakes += register_server(
+            model=model,
+            server=server,
+            endpoint=f"{origin(server)}/{model}",
+            slots=slots,
+            by=by,
+            leases=leases,
+            pool=SECOND_MODEL if is_second else POOL_OF[model],
+            fleet=SECOND_FLEET if is_second else None,
+            model_fields=_FIELDS if is_second else MODELS[model],
+        ).wakes
+    return tuple(wakes)
+
+
+def _no_redis(fleet: str) -> Leases:
+    raise LeasingUnavailable("Redis is not there yet")
