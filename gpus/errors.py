@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+MAX_TRACEBACK = 3000
+"""Characters that are kept of a model's traceback."""
+
 
 class Verdict(StrEnum):
     """What the end of an attempt says of the server and the model that ran it."""

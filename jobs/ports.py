@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 
-from foundation.database.connection_pool import Lender
 from gpus.health.health import PARALLEL_PROBES
-from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch, SharedClock, time_of
+from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.index_gate import IndexGate, IndexGates
 from gpus.leasing.values import Wakes
-from gpus.protocol import Clock, SystemClock
-from gpus.registry.layouts import Layouts, read_index_states
+from gpus.protocol import Clock
+from gpus.registry.layouts import Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
-from jobs.reports.database_clock import database_time, last_told_time
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -61,31 +60,9 @@ class Ports:
 
 @lru_cache(maxsize=1)
 def production_ports() -> Ports:
-    """The real ones, one per process."""
-    from gpus.leasing.store import redis_leases
-    from jobs import wakes
-    from jobs.events.announce import announce
-
-    clock = SharedClock(
-        SystemClock(),
-        time_of(settings.REDIS_URL),
-        database_time,
-        last_told_time,
-        tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
-    )
-    clock.keep_asking(after_seconds)
-    layouts = Layouts(read_index_states)
-    refusal = layouts.refusal
-    return Ports(
-        clock=clock,
-        clocks=clock,
-        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet, refusal),
-        send_wakes=wakes.send_wakes,
-        wake_callbacks=wakes.wake_callbacks,
-        announce=announce,
-        database=Lender().connection,
-        layouts=layouts,
-    )
+    """The real ones, one per process: what `settings.DISPATCHER_PORTS` names makes them."""
+    make: Callable[[], Ports] = import_string(settings.DISPATCHER_PORTS)
+    return make()
 
 
 def clock_report() -> ClockReport:

@@ -44,6 +44,8 @@ REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 BROKER_URL = broker_url(env.str("BROKER_URL", default=REDIS_URL))
 BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
 CELERY_APP = "dispatcher_project.celery.app"
+DISPATCHER_PORTS = "dispatcher_project.wiring.production_ports"
+"""What makes the ports of a process (`jobs.ports`)."""
 FLOWER_LOGIN = env.str("FLOWER_BASIC_AUTH", default="").partition(",")[0]
 """``user:password`` by which the admin gets at Flower; Flower itself reads the same variable."""
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from gpu_host.handlers.code import is_name
 from gpu_host.handlers.declared import Declared, declared_by
-from gpu_host.handlers.errors import MAX_TEXT, MAX_TRACEBACK, ContractError, Failure, storable
+from gpu_host.handlers.errors import MAX_TEXT, ContractError, Failure, storable
 from gpu_host.local.output_limiter import MAX_FIELDS_BYTES, MAX_LOG_CHARS
+from gpus.errors import MAX_TRACEBACK
 
 RUN_FRAMES = frozenset({"ended", "heard"})
 ANSWERS = frozenset({"ready", "loaded", "unloaded", "probed"})

@@ -11,9 +11,6 @@ from gpus.errors import RunFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.json_body import check_storable
 
-STARTED_HERE = "local"
-"""Scheme of the endpoint that such a server's models have."""
-
 
 class LocalRunner:
     """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_host.local.runner import STARTED_HERE
 from gpus.errors import LeasingUnavailable
 from gpus.health.evidence import Health
 from gpus.health.health import PARALLEL_PROBES, probe_all
 from gpus.leasing.values import Beat, Wakes
 from gpus.models import ModelConfig, Placement, Server
+from gpus.protocol import STARTED_HERE
 from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from django.db import transaction
 
 from foundation.secrets import encrypt
-from gpu_host.local.runner import STARTED_HERE
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
+from gpus.protocol import STARTED_HERE
 from gpus.registry.audit import record
 from gpus.registry.config_history import models_before, note_change, note_changes
 from gpus.registry.index_sync import LeasesOf, mirror

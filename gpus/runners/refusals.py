@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpu_host.handlers.errors import MAX_TRACEBACK
 from gpus.errors import (
+    MAX_TRACEBACK,
     AccessForbidden,
     BadInput,
     CredentialsRefused,
@@ -21,8 +21,8 @@ from gpus.errors import (
     ServerLost,
     StaleFence,
 )
+from gpus.gpu_error_texts import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
-from gpus.runners.gpu_error_texts import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.json_body import Unreadable, read_json
 
 MAX_MESSAGE = 500

@@ -10,16 +10,13 @@ from django.db.models import Count, F, Max, Q, Sum
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.leasing.contract import Leases
-from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, Placement, Pool, Server
-from gpus.protocol import BANDS, TenantSpec
+from gpus.protocol import BANDS
 from gpus.registry import queries as fleet_queries
-from gpus.registry.index_sync import mirror_registry
+from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
-
-PAGE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +56,6 @@ def sweep(ports: Ports) -> SweepCount:
     return sweep_fleets("mirror_registry", ports, step)
 
 
-def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = True) -> None:
-    """Tells all pools, servers and (if asked) the rules of tenants."""
-    wakes = _tell_tenants(leases) if tenants else ()
-    wakes += mirror_registry(leases, fleet=fleet)
-    if wakes:
-        ports.send_wakes(wakes)
-
-
-def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
-    """Page by page, each until the rows say what was told: between the reading and the telling somebody
-    may have changed one and told it."""
-    wakes: list[Wakes] = []
-    last = 0
-    while True:
-        told: list[TenantSpec] = []
-        while (page := [tenant.spec for tenant in _tenants_from(after=last)]) != told:
-            wakes += leases.set_tenants([spec for spec in page if spec not in set(told)])
-            told = page
-        if len(page) < PAGE:
-            return tuple(wakes)
-        last = int(page[-1].name)
-
-
 _pools = statements.Read(
     lambda: Pool.objects.filter(fleet=value(Pool, "fleet")).values_list(
         "name", "algorithm", "affinity_patience_seconds"
@@ -98,9 +72,6 @@ _placed = statements.Read(
     )
 )
 
-_tenants_from = statements.Read(
-    lambda: Tenant.objects.filter(pk__gt=value(Tenant, "id", "after")).order_by("pk")[:PAGE]
-)
 _last_deed = statements.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
 _tenants = statements.Read(
     lambda: statements.summed(

@@ -12,12 +12,11 @@ import structlog
 
 from foundation.database import statements
 from foundation.database.statements import value
-from gpu_host.local.runner import STARTED_HERE
 from gpus.health.health import record_health
 from gpus.health.pinned_servers import health_by
 from gpus.leasing.contract import Leases
 from gpus.models import Pool, Server
-from gpus.protocol import DesiredState
+from gpus.protocol import STARTED_HERE, DesiredState
 from gpus.registry.index_sync import mirror
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import remove_server

@@ -4,7 +4,7 @@ Every function runs inside its caller's transaction, says by its return value wh
 repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
 """
 
-from jobs.transitions.unit_of_work import Touched, together, write_out
+from jobs.transitions.unit_of_work import Touched, unit_of_work, write_out
 
 from .attempts import End, end_again, end_attempt, lose_stray, note_news, note_remote_id, take_over
 from .quarantine import quarantine_slot
@@ -49,6 +49,6 @@ __all__ = [
     "request_cancel",
     "start_attempt",
     "take_over",
-    "together",
+    "unit_of_work",
     "write_out",
 ]

@@ -122,7 +122,7 @@ _now: ContextVar[Together | None] = ContextVar("rows_of_this_transaction", defau
 
 
 @contextmanager
-def together(touched: Sequence[Touched]) -> Iterator[None]:
+def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
     """Inside a transaction, which ends with this block or is rolled back: locks the jobs of all these writes,
     in order of their ids (so that two workers never wait for each other in a circle), and reads their
     attempts. What is moved is written at its end, or when `write_out` asks for it."""

@@ -9,8 +9,8 @@ from django.conf import settings
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age, plain
 from foundation.plurals import counted
-from gpu_host.local.runner import STARTED_HERE
 from gpus.models import Server
+from gpus.protocol import STARTED_HERE
 from jobs.api.metrics import SET_A_TOKEN
 from jobs.domain.states import JobState
 from jobs.models import Job

@@ -130,7 +130,7 @@ class Scene:
 
     def limit(self, **limits: Any) -> None:
         """What its tenant is limited to at the door."""
-        for name, value in tenant_limits.items():
+        for name, value in limits.items():
             setattr(self.tenant, name, value)
         self.tenant.save()
 

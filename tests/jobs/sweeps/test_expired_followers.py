@@ -10,9 +10,9 @@ from gpus.models import ModelConfig, Placement, QuarantinedSlot
 from gpus.protocol import Lease
 from jobs.domain.retry import Ending
 from jobs.domain.states import AttemptState, JobState
+from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
-from jobs.sweeps.mirror_registry import mirror_fleet
 from tests.gpus.services.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_expired_leases import end, expire, job_of

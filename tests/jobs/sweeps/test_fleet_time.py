@@ -9,6 +9,7 @@ import pytest
 from gpus.leasing.store import RedisLeases
 from gpus.models import FleetIndex
 from gpus.protocol import Lease
+from jobs.index_rebuild.fleet_time import AHEAD_SECONDS
 from jobs.sweeps import fleet_time, generation
 from tests.jobs.sweeps.conftest import World
 
@@ -88,7 +89,7 @@ def test_while_it_is_not_ahead_no_row_is_written(world: World) -> None:
     world.server()
     assert fleet_time.sweep(world.ports).repaired == 0
     assert not FleetIndex.objects.exists()
-    world.clock.set_back(fleet_time.AHEAD_SECONDS - 0.5)
+    world.clock.set_back(AHEAD_SECONDS - 0.5)
     assert fleet_time.sweep(world.ports).repaired == 0
     assert not FleetIndex.objects.exists()
 

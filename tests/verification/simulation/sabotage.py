@@ -35,7 +35,7 @@ Sabotage = Callable[[], Any]
 @contextmanager
 def each_write_reads_its_own() -> Iterator[None]:
     """Not a mechanism: what a sabotage does to a row before a write must be seen by it."""
-    with patch.object(group_commit, "together", lambda touched: nullcontext()):
+    with patch.object(group_commit, "unit_of_work", lambda touched: nullcontext()):
         yield
 
 

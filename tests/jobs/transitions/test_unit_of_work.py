@@ -260,7 +260,7 @@ def test_a_longer_batch_takes_no_more_statements():
 
 def test_rows_are_forgotten_with_their_transaction():
     job, other = make_job(), make_job()
-    with transaction.atomic(), transitions.together([Touched(job.id, "a"), Touched(other.id, "b")]):
+    with transaction.atomic(), transitions.unit_of_work([Touched(job.id, "a"), Touched(other.id, "b")]):
         pass
     Job.objects.filter(id=job.id).update(state=JobState.RETRYING)
     with transaction.atomic():
@@ -270,7 +270,7 @@ def test_rows_are_forgotten_with_their_transaction():
 def test_a_row_that_was_changed_is_read_again():
     start = start_of(make_job())
     both = [Touched(start.job_id, start.attempt_id), Touched(make_job().id, new_id())]
-    with transaction.atomic(), transitions.together(both):
+    with transaction.atomic(), transitions.unit_of_work(both):
         transitions.start_attempt(start)
         assert read_attempt(start.attempt_id).state == AttemptState.SENT
         assert transitions.note_remote_id(start.job_id, start.attempt_id, 1, "r1", START)

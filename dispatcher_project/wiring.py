@@ -1,0 +1,39 @@
+"""The production ports: real clocks, Redis, HTTP and the database, put together here and nowhere else."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from foundation.database.connection_pool import Lender
+from gpus.leasing.clock import SharedClock, time_of
+from gpus.leasing.store import redis_leases
+from gpus.protocol import SystemClock
+from gpus.registry.layouts import Layouts, read_index_states
+from jobs import wakes
+from jobs.events.announce import announce
+from jobs.ports import Ports, after_seconds
+from jobs.reports.database_clock import database_time, last_told_time
+
+
+def production_ports() -> Ports:
+    """New ones; a process takes those that `jobs.ports.production_ports` keeps."""
+    clock = SharedClock(
+        SystemClock(),
+        time_of(settings.REDIS_URL),
+        database_time,
+        last_told_time,
+        tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
+    )
+    clock.keep_asking(after_seconds)
+    layouts = Layouts(read_index_states)
+    refusal = layouts.refusal
+    return Ports(
+        clock=clock,
+        clocks=clock,
+        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet, refusal),
+        send_wakes=wakes.send_wakes,
+        wake_callbacks=wakes.wake_callbacks,
+        announce=announce,
+        database=Lender().connection,
+        layouts=layouts,
+    )
