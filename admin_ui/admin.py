@@ -22,14 +22,14 @@ __all__ = [
     "account",
     "audit",
     "clients",
+    "config_versions",
     "dead_letters",
     "deliveries",
-    "models",
     "history",
     "jobs",
+    "models",
     "pauses",
     "servers",
-    "config_versions",
 ]
 
 admin.site.index_template = "admin_ui/dashboard/overview.html"

@@ -1,4 +1,5 @@
-"""``python -m dispatcher_project.celery_transport.flower_socket <fd> <arguments of celery>``: Flower on an inherited socket.
+"""``python -m dispatcher_project.celery_transport.flower_socket <fd> <arguments of celery>``: Flower on an
+inherited socket.
 
 Flower can only be told a port, which another process may have taken when it comes to bind it. It has no
 option for a socket that listens already: its one method that binds is replaced, which

@@ -50,11 +50,11 @@ COULD_NOT_START = 2
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: of the server; empty:
-    made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as its
-    models run at once. servers: LLM servers that may run here, see `gpu_host.llm_servers.declared`. machine: what
-    the server is part of, to be switched with; empty: the host's name. model_user: that models run as; empty:
-    as the settings say."""
+    """gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: of the server;
+    empty: made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as
+    its models run at once. servers: LLM servers that may run here, see `gpu_host.llm_servers.declared`.
+    machine: what the server is part of, to be switched with; empty: the host's name. model_user: that models
+    run as; empty: as the settings say."""
 
     gpu: str
     models: Sequence[str]
@@ -121,7 +121,8 @@ def run_pinned_worker(wishes: Wishes) -> int:
 
 
 def process_host(server: str) -> str:
-    """A worker's identity: its process. Its queue is known by this form (`dispatcher_project.celery_transport.broker`)."""
+    """A worker's identity: its process. Its queue is known by this form
+    (`dispatcher_project.celery_transport.broker`)."""
     return f"{server}.{uuid.uuid4().hex[:8]}"
 
 

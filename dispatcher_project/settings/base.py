@@ -130,8 +130,8 @@ _POSTGRESQL_PATIENCE = {
 
 
 _PREPARE_AFTER = 5
-"""Executions of a statement of `foundation.database.statements` after which PostgreSQL keeps it. Poolers that hand a
-connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
+"""Executions of a statement of `foundation.database.statements` after which PostgreSQL keeps it. Poolers that
+hand a connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
 
 
 _KEPT_STATEMENTS = 1024

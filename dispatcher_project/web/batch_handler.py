@@ -1,4 +1,5 @@
-"""Answers a group of submits, in a thread of the door (`dispatcher_project.web.submit_batcher`), as the ordinary view would each.
+"""Answers a group of submits, in a thread of the door (`dispatcher_project.web.submit_batcher`), as the
+ordinary view would each.
 
 Whatever is wrong with a request before it costs anything is passed on to the view, which says so; and so is
 one that would have to wait for somebody else, or that the database refuses in company.

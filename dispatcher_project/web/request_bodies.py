@@ -1,10 +1,9 @@
 """Request bodies on the event loop: a client that sends slowly, or not at all, must not hold one of the few
 threads. So a body is whole before a thread gets it, and its client has so long to send it.
 
-Anybody may send a small one. A long one for the API is asked for by its view (`foundation.http_api.late_body`), which
-knows who sends it and how long it may be; until then it is left with the client. What is refused is read
-after its answer and dropped, so that the client gets to read that.
-"""
+Anybody may send a small one. A long one for the API is asked for by its view
+(`foundation.http_api.late_body`), which knows who sends it and how long it may be; until then it is left with
+the client. What is refused is read after its answer and dropped, so that the client gets to read that."""
 
 from __future__ import annotations
 

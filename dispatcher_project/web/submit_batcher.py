@@ -1,6 +1,6 @@
 """The door for submits: those of many clients that come in the same moment are answered by one thread
-together (`dispatcher_project.web.batch_handler`). A thread, a transaction and a round trip to Redis for each of them would cost
-more than all the rest of a submit.
+together (`dispatcher_project.web.batch_handler`). A thread, a transaction and a round trip to Redis for each
+of them would cost more than all the rest of a submit.
 
 Only what is usual goes through it; everything else, and what the clerk passes on, gets the ordinary view
 (`jobs.api.submit`), which answers the same.

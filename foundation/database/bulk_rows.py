@@ -7,7 +7,7 @@ more than writing them. SQLite, which is no journey away, is given them one by o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -26,6 +26,8 @@ from foundation.database.statements import (
     update_sql,
 )
 
+Statement = tuple[str, Sequence[Any]]
+"""A text with its values."""
 MOST_ROWS = 64
 MOST_PLACES = 60_000
 """Of SQLite's insert."""
@@ -34,12 +36,22 @@ MOST_PLACES = 60_000
 def insert_all(rows: Sequence[Model]) -> None:
     """Of one kind, in order; keys that the database makes are not read back. Raises IntegrityError where one
     of them can't be: then none is."""
+    write(inserts(rows))
+
+
+def inserts(rows: Sequence[Model]) -> list[Statement]:
+    """What `insert_all` executes. To convert the values of a thousand rows takes several times as long as
+    SQLite takes to store them: it can be done before a transaction that others wait for."""
     if not rows:
-        return
+        return []
     if this_database().vendor == "postgresql":
-        _execute_json(_json_insert(type(rows[0])), rows)
-    else:
-        _insert_by_places(rows)
+        return [_with_json(_json_insert(type(rows[0])), rows)]
+    return list(_inserts_by_places(rows))
+
+
+def write(statements: Sequence[Statement]) -> None:
+    for sql, values in statements:
+        execute(this_database(), sql, values)
 
 
 def put_all(rows: Sequence[Model]) -> None:
@@ -49,7 +61,7 @@ def put_all(rows: Sequence[Model]) -> None:
     database, model = this_database(), type(rows[0])
     if database.vendor == "postgresql":
         sql, names = _json_insert(model)
-        _execute_json((sql + _or_over(model), names), rows)
+        write([_with_json((sql + _or_over(model), names), rows)])
         return
     sql, fields = insert_sql(database.vendor, model, ignore_conflicts=False)
     execute_all(database, sql + _or_over(model), [columns(row, fields, database) for row in rows])
@@ -61,7 +73,7 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
         return
     model, database = type(rows[0]), this_database()
     if database.vendor == "postgresql":
-        _execute_json(_json_update(model, tuple(fields)), rows)
+        write([_with_json(_json_update(model, tuple(fields)), rows)])
         return
     sql, places = update_sql(database.vendor, model, tuple(fields), ("pk",))
     values = [
@@ -71,11 +83,11 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     execute_all(database, sql, values)
 
 
-def _execute_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> None:
+def _with_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> Statement:
     sql, names = statement
     said = [{column: getattr(row, name) for column, name in names} for row in rows]
     text = json_text.dumps(said, default=_as_text)
-    execute(this_database(), sql, (text, len(rows)))
+    return sql, (text, len(rows))
 
 
 def _as_text(value: Any) -> str:
@@ -118,7 +130,7 @@ def _given(fields: Sequence[Any]) -> str:
     return f"(SELECT * FROM json_to_recordset(%s::json) AS row({types}) LIMIT %s::int) AS given"
 
 
-def _insert_by_places(rows: Sequence[Model]) -> None:
+def _inserts_by_places(rows: Sequence[Model]) -> Iterator[Statement]:
     """As many at once as go into one statement, by powers of two: so there are few texts to compile."""
     database = this_database()
     sql, fields = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
@@ -128,6 +140,5 @@ def _insert_by_places(rows: Sequence[Model]) -> None:
     while first < len(rows):
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
         some = rows[first : first + count]
-        listed = columns_of_all(some, fields, database)
-        execute(database, head + values + ", ".join([places] * count), listed)
+        yield head + values + ", ".join([places] * count), columns_of_all(some, fields, database)
         first += count

@@ -32,9 +32,9 @@ class Lender:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """What the block reads by `foundation.database.statements` it reads over a connection of these, all else over
-        the thread's own; a block that reads nothing takes none. Not to be held while something else is
-        awaited, nor taken twice. Reads raise OperationalError: none came free."""
+        """What the block reads by `foundation.database.statements` it reads over a connection of these, all
+        else over the thread's own; a block that reads nothing takes none. Not to be held while something else
+        is awaited, nor taken twice. Reads raise OperationalError: none came free."""
         lent: list[Any] = []
 
         def lend() -> Any:

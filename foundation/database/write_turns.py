@@ -1,7 +1,8 @@
 """One writer of this process at a time, where the database has room for one: SQLite.
 
 SQLite itself wakes nobody: who finds it locked looks again after pauses of up to 100 ms, and finds it locked
-again while batches follow each other. Here the next one begins as soon as the last one ends.
+again while batches follow each other. Here the next one begins as soon as the last one ends, and short
+transactions go first: a submit of one job waits for one batch at most.
 """
 
 from __future__ import annotations
@@ -13,17 +14,54 @@ from contextlib import contextmanager
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-_turn = threading.Lock()
+SHORT_ROWS = 64
+"""Jobs of a short transaction, at most."""
+
+
+class WriteTurns:
+    """Who may write now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._short = 0
+        self.taken = False
+
+    def take(self, *, short: bool, seconds: float) -> bool:
+        """Waits for a turn, at most so long. False: there was none."""
+        with self._changed:
+            self._short += short
+            try:
+                has_turn = self._changed.wait_for(lambda: self._is_free(short=short), seconds)
+            finally:
+                self._short -= short
+                self._changed.notify_all()
+            self.taken |= has_turn
+            return has_turn
+
+    def give_back(self) -> None:
+        with self._changed:
+            self.taken = False
+            self._changed.notify_all()
+
+    def _is_free(self, *, short: bool) -> bool:
+        return not self.taken and (short or not self._short)
+
+
+_turns = WriteTurns()
 
 
 @contextmanager
-def turn_to_write() -> Iterator[None]:
-    """Around a transaction that writes. Inside another one there is no turn to wait for."""
-    if _takes_turns(connections[DEFAULT_DB_ALIAS]):
-        with _in_turn(_patience_seconds(connections[DEFAULT_DB_ALIAS])):
-            yield
-    else:
+def turn_to_write(rows: int) -> Iterator[None]:
+    """Around a transaction that writes so many jobs. Inside another one there is no turn to wait for."""
+    database = connections[DEFAULT_DB_ALIAS]
+    has_turn = _takes_turns(database) and _turns.take(
+        short=rows <= SHORT_ROWS, seconds=_patience_seconds(database)
+    )
+    try:
         yield
+    finally:
+        if has_turn:
+            _turns.give_back()
 
 
 def _takes_turns(database: BaseDatabaseWrapper) -> bool:
@@ -38,13 +76,3 @@ def _patience_seconds(database: BaseDatabaseWrapper) -> float:
     process keeps the database locked, writers that each waited for all before them would get no answer in
     time."""
     return float(database.settings_dict["OPTIONS"]["timeout"])
-
-
-@contextmanager
-def _in_turn(patience_seconds: float) -> Iterator[None]:
-    has_turn = _turn.acquire(timeout=patience_seconds)
-    try:
-        yield
-    finally:
-        if has_turn:
-            _turn.release()

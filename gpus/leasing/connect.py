@@ -55,7 +55,8 @@ def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
 
 
 class _Blocking:
-    """A redis-py connection that waits in the system (see `foundation.socket_timeouts`). TLS has to wait in Python."""
+    """A redis-py connection that waits in the system (see `foundation.socket_timeouts`). TLS has to wait in
+    Python."""
 
     released_at = -FRESH_SECONDS
 

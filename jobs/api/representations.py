@@ -31,7 +31,8 @@ def summary_json(
     job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
 ) -> dict[str, Any]:
     """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
-    are read unless they came with the job. in_full: with what only operators read (`jobs.domain.disclosure`)."""
+    are read unless they came with the job. in_full: with what only operators read
+    (`jobs.domain.disclosure`)."""
     shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,

@@ -1,6 +1,6 @@
 """From a submit's body to what is done, and from what became of it to the answer: shared by the view
-(`jobs.api.submit`) and by the door that takes many at once (`dispatcher_project.web.submit_batcher`), so that both say the same.
-"""
+(`jobs.api.submit`) and by the door that takes many at once (`dispatcher_project.web.submit_batcher`), so that
+both say the same."""
 
 from __future__ import annotations
 

@@ -27,15 +27,15 @@ from jobs.submission.deadlines import after, later_start
 from jobs.submission.idempotency import EarlierBatch, complete_batch, remembered, replayed
 from jobs.submission.outcomes import Item, Submitted, outcome_of
 from jobs.submission.request import SubmitRequest
-from jobs.transitions import create_jobs
+from jobs.transitions import new_jobs
 
 log = structlog.get_logger()
 
 
 class Gate:
-    """Whom of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Used
-    inside the transaction, and made before it: none must be held while the day's GPU-seconds are summed up.
-    room: of all jobs of the transaction."""
+    """Which of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Made
+    and used before the transaction: none must be held while the day's GPU-seconds are summed up. room: of all
+    jobs of the transaction."""
 
     def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
         self.tenant_id, self.now = tenant_id, now
@@ -74,55 +74,61 @@ class Entry:
     asked_by: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Plan:
+    """items: what becomes of each entry. statements: what makes it so, with every value converted already:
+    the transaction is short, and others wait for it."""
+
+    items: list[Item]
+    statements: list[bulk_rows.Statement]
+    rows: int
+
+
 def store(entries: Sequence[Entry]) -> list[Item]:
     """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
-    # what only repeats, or is wrong in itself, must not wait for its turn to write
-    if any(map(_is_new, entries)):
-        with turn_to_write(), one_trip(), transaction.atomic():
-            items = _insert(entries)
-    else:
-        items = _insert(entries)
-    _log(entries, items)
-    return items
+    plan = _plan(entries)
+    if plan.statements:  # what only repeats, or is refused, waits for no turn to write
+        with turn_to_write(plan.rows), one_trip(), transaction.atomic():
+            bulk_rows.write(plan.statements)
+    _log(entries, plan.items)
+    return plan.items
 
 
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """The same, and the key of the batch with what became of its jobs."""
-    with turn_to_write(), one_trip(), transaction.atomic():
-        items = _insert(entries)
-        first = next((item.job for item in items if isinstance(item, Submitted)), None)
-        if first is not None:
-            row = IdempotencyKey(
-                tenant_id=tenant_id,
-                key=key,
-                fingerprint=fingerprint,
-                job=first,
-                batch=[remembered(item) for item in items],
-            )
-            bulk_rows.insert_all([row])
-    _log(entries, items)
-    return items
+    plan = _plan(entries)
+    first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
+    if first is not None:
+        row = IdempotencyKey(
+            tenant_id=tenant_id,
+            key=key,
+            fingerprint=fingerprint,
+            job=first,
+            batch=[remembered(item) for item in plan.items],
+        )
+        plan.statements += bulk_rows.inserts([row])
+        with turn_to_write(plan.rows), one_trip(), transaction.atomic():
+            bulk_rows.write(plan.statements)
+    _log(entries, plan.items)
+    return plan.items
 
 
 def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]
-    with turn_to_write(), transaction.atomic():
-        tried = dict(zip(open_places, _insert(again), strict=True))
-        items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
+    plan = _plan(again)
+    tried = dict(zip(open_places, plan.items, strict=True))
+    items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
+    with turn_to_write(plan.rows), transaction.atomic():
+        bulk_rows.write(plan.statements)
         complete_batch(earlier, items)
-    _log(again, list(tried.values()))
+    _log(again, plan.items)
     return items
 
 
-def _is_new(entry: Entry) -> bool:
-    request = entry.request
-    return isinstance(request, SubmitRequest) and request.idempotency_key not in entry.known
-
-
-def _insert(entries: Sequence[Entry]) -> list[Item]:
-    """What becomes of each; inside the transaction."""
+def _plan(entries: Sequence[Entry]) -> _Plan:
+    """What becomes of each; asks no database."""
     items: list[Item] = []
     jobs: list[Job] = []
     keys: list[IdempotencyKey] = []
@@ -151,10 +157,8 @@ def _insert(entries: Sequence[Entry]) -> list[Item]:
             )
             known[request.idempotency_key] = key
             keys.append(key)
-    if jobs:
-        create_jobs(jobs, jobs[0].created_at)
-    bulk_rows.insert_all(keys)
-    return items
+    statements = [*new_jobs(jobs, jobs[0].created_at), *bulk_rows.inserts(keys)] if jobs else []
+    return _Plan(items, statements, len(jobs))
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:

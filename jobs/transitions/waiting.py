@@ -33,25 +33,26 @@ class Ended:
 
 def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
+    bulk_rows.write(new_jobs(jobs, now))
+
+
+def new_jobs(jobs: Sequence[Job], now: datetime) -> list[bulk_rows.Statement]:
+    """What `create_jobs` executes, in this order."""
     for job in jobs:
         job.event_seq = 1
-    bulk_rows.insert_all(jobs)
-    bulk_rows.insert_all(
-        [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
-    )
-    bulk_rows.insert_all(
-        [
-            new_row(
-                Event,
-                job_id=job.id,
-                seq=1,
-                type=str(job.state),
-                at=now,
-                data={"status": job.state, "priority": job.priority, **_later(job)},
-            )
-            for job in jobs
-        ]
-    )
+    tags = [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
+    events = [
+        new_row(
+            Event,
+            job_id=job.id,
+            seq=1,
+            type=str(job.state),
+            at=now,
+            data={"status": job.state, "priority": job.priority, **_later(job)},
+        )
+        for job in jobs
+    ]
+    return [*bulk_rows.inserts(jobs), *bulk_rows.inserts(tags), *bulk_rows.inserts(events)]
 
 
 def _later(job: Job) -> dict[str, str]:

@@ -19,7 +19,8 @@ CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
 
 
 class Box:
-    """A worker's GPU (600 MB of RAM) with one LLM server of 150 MB and the models of `tests.gpu_host.local`."""
+    """A worker's GPU (600 MB of RAM) with one LLM server of 150 MB and the models of
+    `tests.gpu_host.local`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "server.log"

@@ -1,4 +1,5 @@
-"""The limit of tenants without one of their own: `jobs/limits/approximate_counts.py` and its use in `room.py`."""
+"""The limit of tenants without one of their own: `jobs/limits/approximate_counts.py` and its use in
+`room.py`."""
 
 from __future__ import annotations
 

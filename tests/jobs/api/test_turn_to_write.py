@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from foundation.database import write_turns
-from jobs.submission import insert as accept
+from foundation.database import bulk_rows, write_turns
 from jobs.submission.request import read_request
 from jobs.submission.submit import submit_batch
+from tests.dispatcher_project.worker_bench import wait_for
 
 from .conftest import Account, World
 
@@ -23,16 +24,26 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
     monkeypatch.setattr(write_turns, "connections", {"default": said})
     yield said
-    assert not write_turns._turn.locked(), "every turn is given back"
+    assert not write_turns._turns.taken, "every turn is given back"
 
 
-def in_a_thread() -> tuple[threading.Thread, threading.Event]:
+@contextmanager
+def other_turn() -> Iterator[None]:
+    assert write_turns._turns.take(short=True, seconds=0)
+    yield
+    write_turns._turns.give_back()
+
+
+def in_a_thread(
+    rows: int = 1, then: Callable[[], None] = lambda: None
+) -> tuple[threading.Thread, threading.Event]:
     """One that takes its turn, and the sign that it has it."""
     has_it = threading.Event()
 
     def write() -> None:
-        with write_turns.turn_to_write():
+        with write_turns.turn_to_write(rows):
             has_it.set()
+            then()
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -40,45 +51,57 @@ def in_a_thread() -> tuple[threading.Thread, threading.Event]:
 
 
 def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
-    with write_turns.turn_to_write():
+    with write_turns.turn_to_write(1):
         thread, has_it = in_a_thread()
         assert not has_it.wait(0.1)
     assert has_it.wait(10)
     thread.join()
 
 
+def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> None:
+    order: list[str] = []
+    with write_turns.turn_to_write(1):
+        long, _ = in_a_thread(1_000, lambda: order.append("long"))
+        wait_for(lambda: len(write_turns._turns._changed._waiters) == 1)  # type: ignore[attr-defined]
+        short, _ = in_a_thread(1, lambda: order.append("short"))
+        wait_for(lambda: len(write_turns._turns._changed._waiters) == 2)  # type: ignore[attr-defined]
+    long.join()
+    short.join()
+    assert order == ["short", "long"]
+
+
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
-    with write_turns._turn, write_turns.turn_to_write():
+    with other_turn(), write_turns.turn_to_write(1):
         pass
 
 
 def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
-    with write_turns._turn, write_turns.turn_to_write():
+    with other_turn(), write_turns.turn_to_write(1):
         pass
 
 
 def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
-    with pytest.raises(KeyError), write_turns.turn_to_write():
+    with pytest.raises(KeyError), write_turns.turn_to_write(1):
         raise KeyError
 
 
 def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) -> None:
     """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
-    with write_turns.turn_to_write():
+    with write_turns.turn_to_write(1):
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
-        assert write_turns._turn.locked(), "it gives back no turn that it did not have"
+        assert write_turns._turns.taken, "it gives back no turn that it did not have"
 
 
 def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:
     database.vendor = "postgresql"
     with ExitStack() as writers:
         for _ in range(3):
-            writers.enter_context(write_turns.turn_to_write())
+            writers.enter_context(write_turns.turn_to_write(1))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -88,14 +111,15 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 def test_jobs_are_stored_in_a_turn(
     acme: Account, world: World, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
-    insert, held = accept._insert, []
+    write, held = bulk_rows.write, []
 
-    def look(*args: object) -> object:
-        held.append(write_turns._turn.locked())
-        return insert(*args)  # type: ignore[arg-type]
+    def look(statements: Any) -> None:
+        held.append(write_turns._turns.taken)
+        write(statements)
 
-    monkeypatch.setattr(accept, "_insert", look)
+    monkeypatch.setattr(bulk_rows, "write", look)
     request = read_request({"model": "zimg", "payload": {}})
     submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
-    assert held == [True]
-    assert not write_turns._turn.locked()
+    assert all(held)
+    assert held
+    assert not write_turns._turns.taken
