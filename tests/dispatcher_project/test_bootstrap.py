@@ -287,8 +287,8 @@ def test_help_needs_no_dispatcher(tmp_path: Path, command: str, settings: str) -
 def test_the_lean_commands_load_no_framework() -> None:
     """`up` and `test` run for long beside everything else; the bootstrap runs before there is anything."""
     code = (
-        "import dispatcher_project.supervisor.bootstrap, dispatcher_project.checks, dispatcher_project.supervisor.up;"
-        "import sys;"
+        "import sys, dispatcher_project.checks;"
+        "import dispatcher_project.supervisor.bootstrap, dispatcher_project.supervisor.up;"
         "print([name for name in ('django', 'celery', 'redis', 'requests') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -46,7 +46,7 @@ def readable_code() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="hostile-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copytree(ROOT / "gpus", folder / "gpus", ignore=shutil.ignore_patterns("__pycache__"))
-    files = ("__init__.py", "gpus/__init__.py", *(f"gpus/local/{name}.py" for name in _OF_TESTS))
+    files = ("__init__.py", "gpus/__init__.py", *(f"gpu_host/local/{name}.py" for name in _OF_TESTS))
     for name in files:
         target = folder / "tests" / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ _RAISED = re.compile(r'(?:Problem\(\s*\d+,\s*|RegistryRefused\(\s*|code = |code=
 
 def codes() -> set[str]:
     found = set(_CODES.values()) - {"throttled"}
-    for folder in ("jobs/api", "gpus/api", "gpus/services"):
+    for folder in ("jobs/api", "foundation/http_api", "gpus/api", "gpus/registry", "gpus/health"):
         for file in (ROOT / folder).glob("*.py"):
             found |= set(_RAISED.findall(file.read_text()))
     return found | {

@@ -23,7 +23,7 @@ from jobs.sweeps import lock_sync
 from jobs.transitions import End
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
 from tests.gpus.runners.raw_server import RawServer, Visit
-from tests.jobs.services.shop import Shop, eventually, plain_shop, state
+from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
 from tests.jobs.sweeps.conftest import World
 from tests.plain_server import PlainServer
 from tests.ports import free_port

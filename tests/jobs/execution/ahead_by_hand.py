@@ -1,0 +1,52 @@
+"""A worker by hand that claims ahead, whatever it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.run_end import RunEnd
+from jobs.execution.slot_loop import Claimed
+from jobs.execution.time_slice import Turn
+from jobs.models import Attempt, Job
+from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
+from tests.jobs.execution.shop import Shop
+
+AHEAD = 100.0
+"""Every run here is shorter."""
+
+
+@pytest.fixture
+def hands(shop: Shop) -> Hands:
+    return with_followers(shop)
+
+
+def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
+    hands = by_hand(shop, *answers, **how)
+    hands.worker.followers.short_seconds = AHEAD
+    return hands
+
+
+def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
+    """Runs the first job that waits; what the slot runs next."""
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    assert claimed is not None
+    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+
+
+def run_next(hands: Hands, claimed: Claimed | None, turn: Turn = GOES_ON) -> Claimed | None:
+    assert claimed is not None
+    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+
+
+def untold(claimed: Claimed) -> RunEnd | None:
+    """The run before it, of whose end nobody was told yet."""
+    return claimed.ready.meanwhile.past if claimed.ready else None
+
+
+def tries(job: Job) -> int:
+    return Attempt.objects.filter(job=job).count()
+
+
+def calls(hands: Hands, *names: str) -> list[str]:
+    return [name for name, _, _ in hands.leases.calls if name in names]

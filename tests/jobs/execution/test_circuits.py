@@ -1,0 +1,83 @@
+"""Real workers, real GPU servers: who fails again and again rests, others take the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import requests
+
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
+from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import CircuitRules
+from gpus.protocol import CircuitKind, CircuitState
+from jobs.domain.states import JobState
+from jobs.execution.gpu_worker import GpuWorker
+from jobs.models import Attempt, Job
+from tests.builders import make_server
+from tests.jobs.execution.shop import Shop, eventually, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+RULES = CircuitRules(failures=3, rest_seconds=600.0)
+JOBS = 12
+
+
+@pytest.fixture
+def second(shop: Shop) -> Iterator[Node]:
+    """Another server of the same model; three failures open a circuit, for longer than a test."""
+    node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0))
+    node.start()
+    from gpus.models import ModelConfig
+
+    server = make_server("gpu-2", model=ModelConfig.objects.get(name="m"), endpoint=f"{node.url}/generate")
+    shop.leases = RedisLeases(shop.leases._scripts._client, shop.leases.fleet, circuit_rules=RULES)
+    shop.leases.configure_server(server.spec())
+    shop.ports = replace(shop.ports, leases=lambda fleet: shop.leases)
+    yield node
+    node.stop()
+
+
+def break_down(*nodes: Node) -> None:
+    for node in nodes:
+        answer = requests.post(f"{node.url}/faults", json={"fault": "500", "seconds": 600}, timeout=5)
+        assert answer.ok
+
+
+def work_out(worker: GpuWorker) -> None:
+    """Until there is nothing that may run, and what ran is committed: between two commits no job may be
+    RUNNING while ends are still queued."""
+    while worker.work("m"):
+        pass
+    worker.until_done(worker.settlement.writer.submit(lambda: None))
+
+
+def test_the_other_server_takes_the_work(shop: Shop, second: Node) -> None:
+    break_down(shop.node)
+    jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
+    work_out(shop.worker())
+    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    assert Attempt.objects.filter(server="gpu-1").count() == RULES.failures
+    assert [state(job) for job in jobs].count(JobState.COMPLETED) == JOBS - RULES.failures
+    found = shop.leases.circuits("m", ["gpu-1", "gpu-2"])
+    assert {name: one.state for name, one in found.servers.items()} == {"gpu-1": CircuitState.OPEN}
+    assert not found.models
+
+
+def test_a_model_that_fails_everywhere_stops_burning_its_backlog(shop: Shop, second: Node) -> None:
+    break_down(shop.node, second)
+    jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
+    work_out(shop.worker())
+    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    burnt = Attempt.objects.count()
+    assert RULES.failures <= burnt <= 2 * RULES.failures
+    untouched = Job.objects.filter(id__in=[job.id for job in jobs], state=JobState.QUEUED, tries=0)
+    assert untouched.count() == JOBS - burnt
+    assert shop.leases.circuits("m", []).models["m"].state is CircuitState.OPEN
+    requests.delete(f"{shop.node.url}/faults", timeout=5)
+    requests.delete(f"{second.url}/faults", timeout=5)
+    shop.leases.reset_circuit(CircuitKind.MODEL, "m", "m")
+    work_out(shop.worker())
+    eventually(lambda: Job.objects.filter(state=JobState.COMPLETED).count() == JOBS - burnt)

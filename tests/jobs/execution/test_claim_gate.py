@@ -1,0 +1,189 @@
+"""When a worker may not claim: each reason alone keeps the tickets in the line."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from django.db import OperationalError
+
+from gpus.leasing.clock import AgreedClocks
+from jobs.domain.states import JobState
+from jobs.execution import group_commit, slot_loop
+from jobs.execution.gpu_worker import MAX_BACKLOG, GpuWorker
+from jobs.execution.group_commit import GroupCommitWriter
+from tests.builders import make_ports
+from tests.jobs.execution.by_hand import by_hand
+from tests.jobs.execution.shop import eventually, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def failing(hands):
+    hands.writer.failing = True
+
+
+def behind(hands):
+    hands.writer.backlog = MAX_BACKLOG + 1
+
+
+def paused(hands):
+    hands.worker.pause_claims(60.0)
+
+
+def draining(hands):
+    hands.worker.drain()
+
+
+GATES = pytest.mark.parametrize("shut", [failing, behind, paused, draining])
+
+
+@GATES
+def test_a_shut_gate_leaves_the_ticket_in_the_line(shop, shut):
+    hands = by_hand(shop)
+    hands.submit()
+    shut(hands)
+    assert hands.worker.work("m") == []
+    assert hands.leases.named("claim") == []
+    assert hands.waiting() == 1
+
+
+@GATES
+def test_a_gate_that_shuts_during_a_run_keeps_the_slot_from_the_next(shop, shut):
+    """The slot's next ticket is taken by the release itself, which must ask as well."""
+    hands = by_hand(shop)
+    first, second = hands.submit(), hands.submit()
+    hands.gpu.on_start = lambda run: shut(hands)
+    hands.gpu.seconds = 0.1
+    hands.worker.work("m")
+    assert hands.gpu.sent == [first.id]
+    assert [named["next_attempt_id"] for _, named in hands.leases.named("release")] == [None]
+    assert (hands.waiting(), state(second), hands.slot()) == (1, JobState.QUEUED, "free")
+
+
+def test_an_open_gate_takes_the_next_with_the_release(shop):
+    hands = by_hand(shop)
+    jobs = [hands.submit(), hands.submit()]
+    hands.gpu.seconds = 0.1
+    hands.worker.work("m")
+    assert hands.gpu.sent == [job.id for job in jobs]
+    assert hands.leases.named("release")[0][1]["next_attempt_id"] is not None
+
+
+def test_a_worker_tells_with_each_claim_what_it_has_loaded_by_then(shop):
+    hands = by_hand(shop)
+    hands.worker.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
+    hands.submit()
+    hands.submit()
+    hands.gpu.seconds = 0.1
+    hands.worker.work("m")
+    assert hands.leases.named("claim")[0][1]["warm"] == ["after-0"]
+    assert [named["warm"] for _, named in hands.leases.named("release")] == [["after-1"], ["after-2"]]
+
+
+def test_the_gate_opens_again(shop):
+    hands = by_hand(shop)
+    hands.submit()
+    hands.writer.failing, hands.writer.backlog = False, MAX_BACKLOG
+    hands.worker.pause_claims()
+    hands.clock.move(0.9)
+    assert not hands.worker.may_claim()
+    hands.clock.move(0.1)
+    assert hands.worker.may_claim()
+    assert len(hands.worker.work("m")) == 1
+
+
+def test_a_worker_makes_sure_of_the_time_before_it_claims(shop):
+    """Its runs' times, and what follows from them, are read by others."""
+    hands, asked = by_hand(shop), []
+
+    class Clocks(AgreedClocks):
+        def make_sure(self) -> bool:
+            asked.append(len(hands.leases.named("claim")))
+            return True
+
+    hands.worker.ports = replace(hands.worker.ports, clocks=Clocks())
+    hands.submit()
+    hands.worker.work("m")
+    assert asked[0] == 0
+
+
+def test_a_draining_worker_hands_nothing_back(shop):
+    """It holds nothing that it could hand back: its slot sends a wake of its own once it has settled."""
+    hands = by_hand(shop)
+    for _ in range(2):
+        hands.submit()
+    hands.gpu.on_start = lambda run: hands.worker.drain()
+    hands.sent_wakes.clear()
+    hands.worker.work("m")
+    assert hands.waiting() == 1
+    assert len(hands.sent_wakes) == len(hands.leases.named("settled")) == 1
+
+
+def test_a_database_that_is_away_does_not_empty_the_line(shop, monkeypatch):
+    """Each claim would take a ticket out for nothing: one is enough, then a pause."""
+
+    class Gone:
+        def filter(self, *given, **named):
+            raise OperationalError("server closed the connection unexpectedly")
+
+    hands = by_hand(shop)
+    for _ in range(3):
+        hands.submit()
+    monkeypatch.setattr(slot_loop, "Job", type("Job", (), {"objects": Gone()}))
+    hands.worker.work("m")
+    assert len(hands.leases.named("claim")) == 1
+    assert hands.waiting() == 2
+
+
+def test_a_claim_that_breaks_does_not_empty_the_line(shop, monkeypatch):
+    """Another server of the pool would break the next one: a secret that no key opens is seldom alone."""
+    hands = by_hand(shop)
+    for _ in range(3):
+        hands.submit()
+    monkeypatch.setattr(slot_loop.fleet, "endpoint_for", lambda *_: 1 / 0)
+    hands.leases.instead["release"] = without_rest
+    hands.worker.work("m")
+    assert len(hands.leases.named("claim")) == 1
+    assert hands.waiting() == 2
+
+
+def without_rest(real, *given, rest_seconds=None, **named):
+    """As if the next claim found another server."""
+    return real(*given, **named)
+
+
+def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    back, tried = threading.Event(), threading.Event()
+
+    def write_batch(batch):
+        if not back.is_set():
+            tried.set()
+            raise OperationalError("gone")
+        return [write.apply() for write in batch]
+
+    monkeypatch.setattr(group_commit, "write_batch", write_batch)
+    worker = GpuWorker(make_ports())
+    writer = worker.settlement.writer
+    assert worker.may_claim()
+    writer.start()
+    future = writer.submit(lambda: "late")
+    assert tried.wait(10)
+    eventually(lambda: not worker.may_claim())
+    back.set()
+    assert future.result(10) == "late"
+    assert worker.may_claim()
+    assert writer.stop()
+
+
+def test_the_backlog_counts_what_is_not_written_yet():
+    worker = GpuWorker(make_ports())
+    writer = worker.settlement.writer
+    assert isinstance(writer, GroupCommitWriter)
+    for _ in range(MAX_BACKLOG):
+        writer.submit(lambda: None)
+    assert worker.may_claim()
+    writer.submit(lambda: None)
+    assert not worker.may_claim()

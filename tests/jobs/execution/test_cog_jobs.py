@@ -1,0 +1,112 @@
+"""Jobs on a stock Cog container: its webhook ends them, also under another worker; nothing is run twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.db import connection
+
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.push_tokens import attempt_of_token
+from jobs.execution.pushed_results import accept_push
+from jobs.models import Attempt, Job
+from jobs.operations.jobs import cancel_job
+from tests.builders import make_model
+from tests.gpus.runners.cog_server import CogServer
+from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@pytest.fixture
+def cog() -> Iterator[CogServer]:
+    with CogServer() as cog:
+        yield cog
+
+
+@pytest.fixture
+def shop(valkey, fleet, cog, settings) -> Iterator[Shop]:
+    model = make_model("m", model_type="cog", poll_interval=0.05)
+    shop = open_shop(valkey.url, fleet, model, cog.url)
+    with Receiver(shop) as url:
+        settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url)
+        yield shop
+        shop.close()
+
+
+class Receiver:
+    """The route that results are pushed to, over a real socket."""
+
+    def __init__(self, shop: Shop) -> None:
+        class Route(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                parts = urlsplit(self.path)
+                raw = self.rfile.read(int(self.headers["Content-Length"]))
+                (token,) = parse_qs(parts.query)["token"]
+                attempt, job = attempt_of_token(token), parts.path.rpartition("/")[2]
+                if attempt is not None:
+                    accept_push(job, attempt, json.loads(raw), len(raw), ports=shop.ports)
+                connection.close()
+                self.send_response(401 if attempt is None else 200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+def test_the_webhook_ends_the_job(shop, cog):
+    job = shop.submit({"prompt": "x"})
+    shop.worker().work("m")
+    eventually(lambda: state(job) == JobState.COMPLETED)
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.remote_id, attempt.usage) == (attempt.id, {"predict_time": 0.5})
+    assert Job.objects.get(id=job.id).result == {"output": "picture", "logs": "loading\n"}
+    assert cog.runs == {attempt.id: 1}
+
+
+def test_another_worker_goes_on_with_the_same_prediction(shop, cog):
+    cog.hold = True
+    job = shop.submit({"prompt": "x"})
+    first = shop.worker()
+    thread = shop.work(first)
+    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    first.drain()
+    thread.join(5)
+    second = shop.work(shop.worker())
+    eventually(lambda: Attempt.objects.get(job=job).epoch == 2)
+    cog.gate.set()
+    eventually(lambda: state(job) == JobState.COMPLETED)
+    assert cog.runs == {Attempt.objects.get(job=job).id: 1}
+    second.join(5)
+
+
+def test_a_cancel_stops_the_prediction(shop, cog):
+    cog.hold = True
+    job = shop.submit({"prompt": "x"})
+    worker = shop.worker()
+    thread = shop.work(worker)
+    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    cancel_job(job.id, ports=shop.ports)
+    worker.nudge([job.id])
+    eventually(lambda: state(job) == JobState.CANCELLED)
+    eventually(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
+    thread.join(5)

@@ -1,0 +1,259 @@
+"""The group commit: one transaction for many, an outcome for each, nothing told before it is durable."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, connections
+
+from gpus.runners.large_answers import TURN
+from jobs.execution import group_commit
+from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
+from jobs.models import Tenant
+from tests.builders import make_tenant
+from tests.jobs.execution.commit_cutter import cutting_commits
+from tests.jobs.execution.shop import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def create(name: str) -> str:
+    Tenant.objects.create(name=name)
+    return name
+
+
+def test_a_batch_is_one_transaction(django_assert_num_queries):
+    connection.ensure_connection()
+    with django_assert_num_queries(4):  # BEGIN, two inserts, COMMIT
+        assert write_batch([Write(lambda: create("a")), Write(lambda: create("b"))]) == ["a", "b"]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is told one by one")
+def test_what_a_batch_writes_at_its_end_and_its_commit_are_one_journey(monkeypatch):
+    connection.ensure_connection()
+    real, seen = connection.commit, list[Any]()
+    wire = connection.connection.pgconn
+    monkeypatch.setattr(connection, "commit", lambda: (seen.append(wire.pipeline_status), real()))
+    assert write_batch([Write(lambda: create("a"))]) == ["a"]
+    assert seen == [psycopg.pq.PipelineStatus.ON]
+    assert wire.pipeline_status == psycopg.pq.PipelineStatus.OFF
+
+
+def test_what_one_row_breaks_only_that_row_loses():
+    make_tenant("taken")
+    outcomes = write_batch([Write(lambda n=n: create(n)) for n in ("a", "taken", "b")])
+    assert outcomes[0] == "a"
+    assert isinstance(outcomes[1], Exception)
+    assert outcomes[2] == "b"
+    assert set(Tenant.objects.values_list("name", flat=True)) == {"taken", "a", "b"}
+
+
+def test_a_writer_that_waits_keeps_nothing_of_what_it_wrote():
+    """Ends carry results, which can be megabytes each."""
+    ended = threading.Event()
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    try:
+        held = weakref.ref(ended)
+        writer.submit(lambda ended=ended: create("a")).result(5)
+        del ended
+        assert eventually(lambda: held() is None)
+    finally:
+        writer.stop()
+
+
+def test_no_transaction_is_open_while_a_large_answer_is_read():
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    try:
+        with TURN:
+            future = writer.submit(lambda: create("late"))
+            eventually(lambda: future.done() or bool(TURN._waiting))
+            assert not future.done()
+        assert future.result(10) == "late"
+    finally:
+        writer.stop()
+
+
+def test_outcomes_are_told_after_the_commit_and_in_order():
+    told: list[Any] = []
+    seen: list[int] = []
+
+    def after_commit(outcomes):
+        told.extend(outcomes)
+        seen.append(Tenant.objects.count())
+
+    writer = GroupCommitWriter(after_commit)
+    futures = [writer.submit(lambda n=n: create(f"t{n}")) for n in range(20)]
+    writer.start()
+    assert [future.result(10) for future in futures] == [f"t{n}" for n in range(20)]
+    assert writer.stop()
+    assert told == [f"t{n}" for n in range(20)]
+    assert seen[-1] == 20
+
+
+@pytest.mark.parametrize("trouble", ["disk I/O error", "something at the end"])
+def test_a_write_whose_commit_fails_is_not_taken_for_written(monkeypatch, trouble):
+    """The database goes on answering reads all the while."""
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    wrapper = connections["default"]
+    real, failures = wrapper.commit, iter(range(3))
+
+    def commit_fails():
+        if next(failures, None) is None:
+            return real()
+        wrapper.rollback()
+        raise OperationalError(trouble)
+
+    monkeypatch.setattr(wrapper, "commit", commit_fails)
+    writes = [Write(lambda: create("kept"))]
+    for _ in range(5):
+        try:
+            outcome = write_batch(writes)
+            break
+        except OperationalError:
+            assert not Tenant.objects.exists()
+    assert outcome == ["kept"]
+    assert Tenant.objects.count() == 1
+
+
+def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
+    """A full disk answers SELECT: the write must wait, however often it was tried."""
+    write = Write(lambda: (_ for _ in ()).throw(OperationalError("database or disk is full")))
+    for _ in range(3 * group_commit.MAX_REFUSALS):
+        with pytest.raises(OperationalError):
+            write_batch([write])
+    assert write.refusals == 0
+
+
+@pytest.mark.skipif(
+    connections["default"].vendor != "postgresql", reason="SQLite has no connection that could break"
+)
+def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatch):
+    """However often: the database answers the next connection, and the write finds itself."""
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    told: list[str] = []
+    writer = GroupCommitWriter(told.extend)
+    with cutting_commits(4 * group_commit.MAX_REFUSALS) as cutter:
+        writes = [writer.submit(lambda name=name: make_tenant(name).name) for name in ("one", "two")]
+        writer.start()
+        assert [write.result(60) for write in writes] == ["one", "two"]
+        writer.stop(10)
+    assert cutter.left == 0
+    assert told == ["one", "two"]
+    assert Tenant.objects.count() == 2
+
+
+def test_an_error_without_a_code_of_postgresql_is_a_broken_connection():
+    broken = OperationalError("server closed the connection unexpectedly")
+    broken.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
+    assert not group_commit.is_about_the_write(broken)
+
+
+def test_a_statement_that_others_of_its_journey_were_refused_with_is_no_broken_connection():
+    aborted = OperationalError("pipeline aborted")
+    aborted.__cause__ = psycopg.errors.PipelineAborted("pipeline aborted")
+    assert group_commit.is_about_the_write(aborted)
+
+
+def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    real, failures = group_commit.write_batch, iter([OperationalError("gone"), OperationalError("gone")])
+    failed = threading.Event()
+
+    def sometimes(batch):
+        error = next(failures, None)
+        if error is not None:
+            failed.set()
+            raise error
+        return real(batch)
+
+    monkeypatch.setattr(group_commit, "write_batch", sometimes)
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    future = writer.submit(lambda: create("late"))
+    assert future.result(10) == "late"
+    assert failed.is_set()
+    assert not writer.failing
+    assert writer.stop()
+
+
+def test_stop_writes_what_is_queued():
+    writer = GroupCommitWriter(lambda outcomes: None)
+    futures = [writer.submit(lambda n=n: create(f"s{n}")) for n in range(5)]
+    writer.start()
+    assert writer.stop()
+    assert all(future.done() for future in futures)
+    assert Tenant.objects.count() == 5
+
+
+def test_a_listener_that_fails_does_not_stop_the_writer():
+    def broken(outcomes):
+        raise RuntimeError("listener")
+
+    writer = GroupCommitWriter(broken)
+    writer.start()
+    assert writer.submit(lambda: create("a")).result(10) == "a"
+    assert writer.submit(lambda: create("b")).result(10) == "b"
+    assert writer.stop()
+
+
+def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
+    batches, woken = [], []
+    writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=600.0)
+    notify = writer._some.notify
+    monkeypatch.setattr(writer._some, "notify", lambda: (woken.append(1), notify()))
+    writer.start()
+    eventually(lambda: writer._idle)
+    futures = [writer.submit(lambda: create("g0"))]
+    eventually(lambda: not writer._idle)
+    futures += [writer.submit(lambda n=n: create(f"g{n}")) for n in range(1, 10)]
+    assert (batches, len(woken)) == ([], 1)
+    futures.append(writer.submit(lambda: create("g10"), gather=False))
+    assert [future.result(30) for future in futures] == [f"g{n}" for n in range(11)]
+    assert batches == [11]
+    assert writer.stop()
+
+
+def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_before_it():
+    batches = []
+    writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
+    writer.start()
+    assert writer.submit(lambda: create("alone"), gather=False).result(10) == "alone"
+    eventually(lambda: writer._idle)
+    first = writer.submit(lambda: create("first"))
+    eventually(lambda: not writer._idle)
+    writer.submit(lambda: create("second"), gather=False)
+    assert first.result(10) == "first"
+    eventually(lambda: writer._idle)
+    writer.submit(lambda: create("third"))
+    eventually(lambda: not writer._idle)
+    assert batches == [["alone"], ["first", "second"]], "the haste is over"
+    assert writer.stop()
+
+
+def test_what_was_confirmed_lately_is_written_again_first_after_the_database_failed(monkeypatch):
+    """Once: who answers next may be a standby that lacks it."""
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
+    real, failures, order = group_commit.write_batch, iter(range(3)), []
+
+    def fails_at_first(batch):
+        if next(failures, None) is not None:
+            raise OperationalError("server closed the connection unexpectedly")
+        return real(batch)
+
+    monkeypatch.setattr(group_commit, "write_batch", fails_at_first)
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.again = lambda: [Write(lambda: order.append("confirmed"))]
+    done = [writer.submit(lambda: order.append("next"))]
+    writer.start()
+    try:
+        done[0].result(10)
+        writer.submit(lambda: order.append("later")).result(10)
+    finally:
+        writer.stop()
+    assert order == ["confirmed", "next", "later"]

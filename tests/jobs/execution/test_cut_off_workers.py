@@ -1,0 +1,212 @@
+"""A worker that lives goes on with its runs however long Redis is silent: nothing of it is LOST, no death is
+counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pytest
+
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease
+from gpus.runners.base import Accepted
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.slot_loop import Claimed
+from jobs.models import Attempt, Job, WorkerSign
+from jobs.sweeps import expired_leases, retention
+from tests.jobs.execution.by_hand import OVER, Gpu, HandWorker, HandWriter
+from tests.jobs.sweeps.conftest import LEASE_SECONDS, NoRedis, World, world
+
+__all__ = ["world"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@dataclass
+class Cut:
+    """A worker whose way to Redis can be cut; sweeps and database reach everything."""
+
+    world: World
+    worker: HandWorker
+    gpu: Gpu
+    is_cut: bool = False
+
+    def seconds(self, count: float) -> None:
+        """Each with a round of the worker's threads and of the sweep."""
+        for _ in range(round(count)):
+            self.world.clock.advance(1)
+            self.worker.settlement.keeper.step(self.world.clock.monotonic())
+            self.worker.look()
+            expired_leases.sweep(self.world.ports)
+
+    def outage(self, seconds: float) -> None:
+        self.is_cut = True
+        self.seconds(seconds)
+        self.is_cut = False
+        self.seconds(7)
+
+    def claim(self) -> Claimed:
+        claimed = slot_loop.claim_next(self.worker, self.world.fleet, "m", None)
+        assert claimed is not None
+        return claimed
+
+    def dies(self, seconds: float) -> None:
+        """Nothing of it moves any more."""
+        for _ in range(round(seconds)):
+            self.world.clock.advance(1)
+            expired_leases.sweep(self.world.ports)
+
+
+@pytest.fixture
+def cut(world: World) -> Cut:
+    world.server()
+    made: list[Cut] = []
+
+    def leases_of(fleet: str) -> Leases:
+        return cast(Leases, NoRedis()) if made and made[0].is_cut else world.ports.leases(fleet)
+
+    gpu = Gpu(cast(Any, world.clock))
+    world.clock.move = world.clock.advance  # type: ignore[attr-defined]
+    ports = replace(world.ports, leases=leases_of)
+    worker = HandWorker(ports, name="w1", runners=lambda spec: gpu, writer=HandWriter)
+    writer = cast(HandWriter, worker.settlement.writer)
+    worker.on_await, worker.on_wait = writer.commit, lambda seconds: None
+    made.append(Cut(world, worker, gpu))
+    return made[0]
+
+
+def attempt_of(claimed: Claimed) -> Attempt:
+    return Attempt.objects.get(id=claimed.lease.attempt_id)
+
+
+def lose(cut: Cut, claimed: Claimed) -> Lease:
+    """Lets go of the lease, as of one that can't be settled."""
+    cut.worker.settlement.keeper.forget(claimed.lease.ref)
+    return claimed.lease
+
+
+def test_three_outages_longer_than_a_lease_cost_a_living_worker_s_job_nothing(cut: Cut) -> None:
+    job = cut.world.job()
+    claimed = cut.claim()
+    for _ in range(3):
+        cut.outage(3 * LEASE_SECONDS)
+        job.refresh_from_db()
+        assert (job.state, job.deaths, attempt_of(claimed).state) == ("running", 0, AttemptState.SENT)
+        assert cut.world.slot() == "leased"
+    dispatch.run_claimed(cut.worker, claimed, OVER)
+    job.refresh_from_db()
+    assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
+
+
+def test_a_run_that_ends_while_its_worker_is_cut_off_counts(cut: Cut) -> None:
+    job = cut.world.job()
+
+    def cut_off(run: object) -> None:
+        cut.is_cut = True
+        cut.seconds(2 * LEASE_SECONDS)
+
+    cut.gpu.on_start = cut_off
+    dispatch.run_claimed(cut.worker, cut.claim(), OVER)
+    job.refresh_from_db()
+    assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
+    cut.seconds(2 * LEASE_SECONDS)
+    assert cut.world.slot() == "free", "its end is committed: the sweep settles it"
+
+
+def test_a_polled_run_is_not_adopted_from_a_living_worker(cut: Cut) -> None:
+    cut.gpu.answers = [Accepted("r1")]
+    cut.world.job()
+    claimed = cut.claim()
+    cut.world.accept(claimed.lease)
+    cut.outage(2 * LEASE_SECONDS)
+    assert (attempt_of(claimed).epoch, cut.world.slot()) == (1, "leased")
+
+
+def test_a_start_that_is_not_committed_is_kept_too(cut: Cut) -> None:
+    writer = cast(HandWriter, cut.worker.settlement.writer)
+    cut.world.job()
+    claimed = cut.claim()
+    Attempt.objects.all().delete()
+    Job.objects.update(state=JobState.QUEUED, live_attempt=None)
+    writer.at_once = True
+    cut.outage(2 * LEASE_SECONDS)
+    assert cut.world.slot() == "leased"
+    assert not Attempt.objects.filter(id=claimed.lease.attempt_id).exists()
+
+
+def test_a_lease_that_a_rebuild_restored_without_its_worker_is_kept(cut: Cut) -> None:
+    cut.world.job()
+    claimed = cut.claim()
+    cut.is_cut = True
+    cut.seconds(3)
+    cut.world.flush()
+    assert cut.world.leases.begin_rebuild("test")
+    assert cut.world.leases.wipe("test")
+    assert cut.world.leases.restore_lease(claimed.lease)
+    cut.world.leases.open_generation("test")
+    cut.seconds(3 * LEASE_SECONDS)
+    assert (attempt_of(claimed).state, cut.world.slot()) == (AttemptState.SENT, "leased")
+
+
+def test_a_worker_that_dies_while_it_is_cut_off_is_found(cut: Cut) -> None:
+    job = cut.world.job()
+    claimed = cut.claim()
+    cut.is_cut = True
+    cut.seconds(2 * LEASE_SECONDS)
+    cut.dies(2 * LEASE_SECONDS)
+    job.refresh_from_db()
+    assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)
+
+
+def test_a_worker_that_dies_is_found_as_soon_as_ever(cut: Cut) -> None:
+    """Its last sign is older than any lease it could renew."""
+    job = cut.world.job()
+    claimed = cut.claim()
+    cut.seconds(8)
+    cut.dies(LEASE_SECONDS + 1)
+    job.refresh_from_db()
+    assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)
+
+
+def test_a_lease_that_a_living_worker_let_go_of_is_lost_and_no_death(cut: Cut) -> None:
+    job = cut.world.job()
+    claimed = cut.claim()
+    cut.seconds(6)
+    lose(cut, claimed)
+    cut.seconds(LEASE_SECONDS + 2)
+    job.refresh_from_db()
+    assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 0)
+
+
+def test_who_is_idle_writes_nothing_and_who_stops_leaves_nothing(cut: Cut) -> None:
+    cut.seconds(10)
+    assert not WorkerSign.objects.exists()
+    cut.world.job()
+    cut.claim()
+    cut.seconds(1)
+    assert WorkerSign.objects.get().worker == "w1"
+    cut.worker.stop(1)
+    assert not WorkerSign.objects.exists()
+
+
+def test_the_sign_of_a_worker_that_vanished_goes_after_a_day(world: World) -> None:
+    WorkerSign.objects.create(worker="gone", at=world.clock.now())
+    retention.sweep(world.ports)
+    assert WorkerSign.objects.exists()
+    world.clock.advance(86_401)
+    retention.sweep(world.ports)
+    assert not WorkerSign.objects.exists()
+
+
+def test_a_sign_from_far_ahead_is_none(cut: Cut) -> None:
+    """A wrong clock would let a dead worker live for as long as it was ahead."""
+    job = cut.world.job()
+    claimed = cut.claim()
+    cut.world.clock.advance(300)
+    cut.worker.signs.tell()
+    cut.world.clock.advance(-300)
+    cut.dies(LEASE_SECONDS + 1)
+    job.refresh_from_db()
+    assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)

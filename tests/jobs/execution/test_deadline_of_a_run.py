@@ -1,0 +1,28 @@
+"""A job's deadline passes while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gpus.leasing.clock import AgreedClocks, ClockWatch
+from gpus.runners.base import Accepted
+from jobs.domain.states import JobState
+from tests.builders import WrongClocks
+from tests.jobs.execution.by_hand import by_hand
+from tests.jobs.execution.shop import Shop, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@pytest.mark.parametrize(
+    ("clocks", "end"), [(AgreedClocks(), JobState.FAILED), (WrongClocks(), JobState.COMPLETED)]
+)
+def test_a_deadline_stops_a_run_unless_clocks_differ(shop: Shop, clocks: ClockWatch, end: JobState) -> None:
+    hands = by_hand(shop, Accepted("r1"))
+    hands.worker.ports = replace(hands.worker.ports, clocks=clocks)
+    job = hands.submit(deadline_at=hands.clock.now() + timedelta(seconds=hands.gpu.seconds - 1))
+    hands.worker.work("m")
+    assert state(job) == end

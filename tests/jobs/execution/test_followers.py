@@ -1,0 +1,237 @@
+"""What a slot runs next is claimed while it runs, sent without asking anybody, and never lost by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gpus.errors import ConnectFailed, ServerFailed
+from gpus.models import ModelConfig
+from gpus.protocol import Lease, ReleaseMode
+from gpus.registry.queries import forget
+from gpus.runners.base import Accepted, Finished, RunRequest
+from jobs.execution import slot_loop
+from jobs.execution.prefetched import SHALLOW_SECONDS
+from jobs.models import Attempt, Job
+from tests.jobs.execution.ahead_by_hand import (
+    calls,
+    hands,
+    run_first,
+    run_next,
+    tries,
+    untold,
+    with_followers,
+)
+from tests.jobs.execution.by_hand import OVER, Hands, by_hand
+from tests.jobs.execution.shop import Shop, state
+
+__all__ = ["hands"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+# -- it is sent first, and told of afterwards --------------------------------------------------------------
+
+
+def test_the_next_run_is_sent_before_redis_hears_of_the_last_ones_end(hands: Hands) -> None:
+    first, second, third, _ = (hands.submit() for _ in range(4))
+    following = run_first(hands)
+    assert following is not None
+    assert following.lease.job_id == second.id
+    assert calls(hands, "reserve", "release") == ["reserve"]
+    told = []
+    hands.gpu.on_start = lambda run: told.append(calls(hands, "release"))
+    following = run_next(hands, following)
+    assert told == [["release"]]  # in the time of the second run
+    assert (state(first), state(second)) == ("completed", "running")
+    assert following is not None
+    assert following.lease.job_id == third.id
+    run_next(hands, following, OVER)
+    assert hands.gpu.sent == [first.id, second.id, third.id]
+    assert calls(hands, "claim", "reserve") == ["claim", "reserve"]
+
+
+def test_all_of_a_line_are_run_once_each_and_in_order(hands: Hands) -> None:
+    jobs = [hands.submit() for _ in range(7)]
+    hands.gpu.seconds = 0.1
+    hands.worker.work("m")
+    assert hands.gpu.sent == [job.id for job in jobs]
+    assert [state(job) for job in jobs] == ["completed"] * 7
+    assert [tries(job) for job in jobs] == [1] * 7
+    assert len(calls(hands, "release")) == 7
+    assert hands.slot() == "free"
+    assert hands.worker.settlement.keeper.held() == 0
+
+
+def test_ends_are_written_before_the_starts_that_followed_them(hands: Hands) -> None:
+    """One live attempt a slot: the index of the database would refuse the other order."""
+    first, second, *_ = (hands.submit() for _ in range(3))
+    hands.writer.at_once = False
+    following = run_first(hands)
+    hands.gpu.on_start = lambda run: hands.writer.commit()
+    run_next(hands, following, OVER)
+    hands.writer.commit()
+    assert (state(first), state(second)) == ("completed", "completed")
+    assert list(Attempt.objects.order_by("started_at").values_list("job_id", flat=True)) == [
+        first.id,
+        second.id,
+    ]
+
+
+def test_a_server_that_takes_no_connection_delays_nobodys_end(shop: Shop) -> None:
+    """Its runner never said that the request is on its way."""
+    hands = with_followers(shop, Finished("done"), ConnectFailed("no"))
+    first, second, *_ = (hands.submit() for _ in range(3))
+    following = run_first(hands)
+    hands.gpu.tells_meanwhile = False
+    run_next(hands, following, OVER)
+    assert state(first) == "completed"
+    assert (state(second), hands.slot()) == ("retrying", "free")
+
+
+# -- when nothing is claimed ahead -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_behind_a_run_that_may_take_its_time_nothing_is_claimed(shop: Shop, seconds: float) -> None:
+    """One that nobody knows is expected to take a second."""
+    hands = by_hand(shop)
+    hands.worker.followers.short_seconds = seconds
+    for _ in range(3):
+        hands.submit()
+    run_first(hands)
+    assert calls(hands, "reserve") == []
+
+
+def test_where_too_few_wait_redis_is_asked_now_and_then(hands: Hands) -> None:
+    for _ in range(6):
+        hands.submit()
+    hands.gpu.seconds = 0.0
+    hands.leases.instead["reserve"] = lambda real, *given, **named: None
+    following = run_next(hands, run_first(hands))
+    assert calls(hands, "reserve") == ["reserve"]
+    hands.clock.move(SHALLOW_SECONDS)
+    run_next(hands, following)
+    assert calls(hands, "reserve") == ["reserve"] * 2
+
+
+def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
+    for _ in range(4):
+        hands.submit()
+    assert run_first(hands, OVER) is None
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    hands.worker.drain()
+    assert run_next(hands, claimed) is None
+    assert calls(hands, "reserve") == []
+
+
+@pytest.mark.parametrize("change", [{"at_most_once": True}, {"model_type": "async"}])
+def test_nor_behind_what_may_run_once_or_is_polled(hands: Hands, change: dict[str, object]) -> None:
+    ModelConfig.objects.update(**change)
+    forget()
+    for _ in range(3):
+        hands.submit()
+    run_first(hands)
+    assert calls(hands, "reserve") == []
+
+
+# -- when it is not sent at once ---------------------------------------------------------------------------
+
+
+def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
+    hands = with_followers(shop, ServerFailed("no"), Finished("done"))
+    _, second, *_ = (hands.submit() for _ in range(3))
+    following = run_first(hands)
+    assert calls(hands, "reserve", "release") == ["reserve", "release"]
+    assert following is not None
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    run_next(hands, following, OVER)
+    assert (state(second), tries(second)) == ("completed", 1)
+
+
+def test_then_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
+    """Under the id that was the follower's."""
+    hands = with_followers(shop, ServerFailed("no"), Finished("done"))
+    _, second, third = (hands.submit() for _ in range(3))
+
+    def vanish(run: RunRequest) -> None:
+        for follower in hands.worker.followers.leases():
+            hands.leases.real.release(follower.ref, ReleaseMode.FREE, worker="w")
+
+    hands.gpu.on_start = vanish
+    following = run_first(hands)
+    assert following is not None
+    assert following.lease.job_id == third.id
+    run_next(hands, following, OVER)
+    assert (state(third), state(second), hands.waiting()) == ("completed", "queued", 1)
+
+
+def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands) -> None:
+    _, second, *_ = (hands.submit() for _ in range(3))
+
+    def forget_it(run: RunRequest) -> None:
+        for follower in hands.worker.followers.leases():
+            hands.worker.settlement.keeper.forget(follower.ref)
+
+    hands.gpu.on_start = forget_it
+    following = run_first(hands)
+    assert following is not None
+    assert untold(following) is None
+    run_next(hands, following, OVER)  # Redis has said that it may
+    assert (state(second), tries(second)) == ("completed", 1)
+
+
+def test_what_may_run_once_waits_for_its_commit(hands: Hands) -> None:
+    _, second, *_ = (hands.submit() for _ in range(3))
+
+    def may_run_once(real: Callable[..., Lease], *given: object, **named: object) -> Lease:
+        ModelConfig.objects.update(at_most_once=True)
+        forget()
+        return real(*given, **named)
+
+    hands.leases.instead["reserve"] = may_run_once
+    following = run_first(hands)
+    assert calls(hands, "reserve", "release") == ["reserve", "release"]
+    assert following is not None
+    assert (following.lease.job_id, hands.worker.awaited) == (second.id, 1)
+    assert state(second) == "running"
+
+
+def test_in_a_young_index_it_waits_for_its_commit(shop: Shop) -> None:
+    hands = with_followers(shop, generation_age=0.0)
+    for _ in range(3):
+        hands.submit()
+    following = run_first(hands)
+    assert following is not None
+    assert (untold(following), hands.worker.awaited) == (None, 2)
+
+
+def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hands) -> None:
+    """Else the run before would end only with the next one."""
+    first, *_ = (hands.submit() for _ in range(3))
+    hands.gpu.on_start = lambda run: setattr(hands.gpu, "tells_meanwhile", False)
+    following = run_first(hands)
+    assert following is not None
+    assert untold(following) is None
+    assert state(first) == "completed"
+
+
+def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> None:
+    """Accepted under an id of its own: what its row says then is that others may poll it."""
+    ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
+    hands = with_followers(shop, Accepted("r1"))
+    first, second, *_ = (hands.submit() for _ in range(3))
+    following = run_first(hands)
+    assert following is not None
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert state(first) == "completed"
+
+
+def test_what_it_waited_for_its_turn_is_not_its_run(hands: Hands) -> None:
+    """Neither for its charge nor for its limit."""
+    _, second, *_ = (hands.submit() for _ in range(3))
+    Job.objects.filter(id=second.id).update(max_run_seconds=6.0)
+    run_next(hands, run_first(hands), OVER)
+    assert state(second) == "completed"
+    assert Attempt.objects.get(job=second).gpu_seconds == hands.gpu.seconds

@@ -1,0 +1,312 @@
+"""What was to run next on a slot and does not, waits again; what Redis was not told, it is told later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from django.db import OperationalError
+
+from gpus.errors import LeasingUnavailable, ServerLost
+from gpus.models import ModelConfig
+from gpus.protocol import Lease, LeaseRef
+from gpus.runners.base import Accepted, RunRequest
+from jobs.domain.states import JobState
+from jobs.execution import after_commit, slot_loop
+from jobs.execution.slot_loop import Claimed
+from jobs.models import Job
+from jobs.operations import jobs as operate
+from jobs.sweeps import reconcile
+from tests.jobs.execution.ahead_by_hand import hands, run_first, run_next, tries, untold, with_followers
+from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
+from tests.jobs.execution.shop import Shop, state
+
+__all__ = ["hands"]
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+# -- when it goes back into the line -----------------------------------------------------------------------
+
+
+def waits_again(hands: Hands, job: Job) -> bool:
+    """In the line, untried, and claimed by the next one that comes."""
+    return (state(job), tries(job)) == ("queued", 0) and hands.waiting() >= 1
+
+
+def test_a_slot_that_may_be_busy_runs_nothing_next(shop: Shop) -> None:
+    hands = with_followers(shop, ServerLost("gone"))
+    _, second, third = (hands.submit() for _ in range(3))
+    assert run_first(hands) is None
+    assert hands.slot() == "quarantined"
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+    assert hands.worker.settlement.keeper.held() == 0
+    assert state(third) == "queued"
+
+
+def test_a_worker_that_stops_gives_it_back(hands: Hands) -> None:
+    first, second, *_ = (hands.submit() for _ in range(3))
+    hands.gpu.on_start = lambda run: hands.worker.drain()
+    assert run_first(hands) is None
+    assert state(first) == "completed"
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+
+
+def test_a_run_that_is_handed_over_leaves_it(shop: Shop) -> None:
+    ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
+    hands = with_followers(shop, Accepted("r1"))
+    _, second, *_ = (hands.submit() for _ in range(3))
+    hands.gpu.on_start = lambda run: hands.worker.drain()
+    assert run_first(hands) is None
+    assert hands.slot() == "adoptable"
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+
+
+def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Hands) -> None:
+    first, second, third = (hands.submit() for _ in range(3))
+
+    def looks(run: RunRequest) -> None:
+        if run.job_id == first.id:
+            hands.worker.look()
+            assert waits_again(hands, second)
+
+    hands.gpu.on_start = looks
+    following = run_first(hands)
+    assert following is not None
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert run_next(hands, following) is not None
+    assert state(third) == "queued"
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: Hands, drains: bool) -> None:
+    """Its ticket would be refused because it is held; once it is not, nobody would know that it waits."""
+    first, second, third = (hands.submit() for _ in range(3))
+
+    def cut_off(run: RunRequest) -> None:
+        hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
+        hands.worker.drain() if drains else hands.worker.look()
+
+    hands.gpu.on_start = cut_off
+    assert run_first(hands) is None
+    assert hands.waiting() == 1
+    del hands.leases.instead["release"]
+    hands.worker.look()
+    assert (state(first), state(third)) == ("completed", "queued")
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+
+
+def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Hands, monkeypatch) -> None:
+    first, _, _ = (hands.submit() for _ in range(3))
+
+    def away(*asked: object) -> None:
+        raise OperationalError("the database is away")
+
+    def cut_off_for_a_moment(run: RunRequest) -> None:
+        hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
+        hands.worker.look()
+        del hands.leases.instead["release"]
+        monkeypatch.setattr(after_commit, "push_waiting", away)
+
+    hands.gpu.on_start = cut_off_for_a_moment
+    run_first(hands)
+    assert state(first) == "completed"
+
+
+def test_until_then_it_waits(hands: Hands) -> None:
+    for _ in range(3):
+        hands.submit()
+    hands.gpu.seconds = 1.0
+    hands.gpu.on_start = lambda run: hands.worker.look()
+    following = run_first(hands)
+    assert following is not None
+    assert untold(following) is not None
+
+
+def test_one_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
+    first, second, third = (hands.submit() for _ in range(3))
+
+    def lose(run: RunRequest) -> None:
+        if run.job_id == first.id:
+            (follower,) = hands.worker.followers.leases()
+            hands.leases.instead["renew"] = lambda real, worker, running, ends, followers: [follower.ref]
+            hands.worker.settlement.keeper.step(hands.clock.monotonic())
+            del hands.leases.instead["renew"]
+
+    hands.gpu.on_start = lose
+    following = run_first(hands)
+    assert following is not None
+    assert following.lease.job_id == third.id
+    hands.worker.look()
+    assert waits_again(hands, second)
+
+
+def test_a_stale_ticket_is_not_kept_for_later(hands: Hands) -> None:
+    first, second, third = (hands.submit() for _ in range(3))
+    at = hands.clock.now()
+    Job.objects.filter(id=second.id).update(state=JobState.CANCELLED, finished_at=at)
+    following = run_first(hands)
+    assert following is not None
+    assert following.lease.job_id == third.id
+    assert state(first) == "completed"
+
+
+# -- cancels -----------------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_is_cancelled_is_never_sent(hands: Hands) -> None:
+    first, second, third, _ = (hands.submit() for _ in range(4))
+
+    def cancel(run: RunRequest) -> None:
+        if run.job_id == first.id:
+            outcome = operate.cancel_job(second.id, ports=hands.worker.ports)
+            assert outcome is operate.CancelOutcome.REQUESTED
+            hands.worker.look()
+
+    hands.gpu.seconds = 0.1
+    hands.gpu.on_start = cancel
+    following = run_next(hands, run_first(hands))
+    assert state(second) == "cancelled"
+    run_next(hands, following, OVER)
+    assert hands.gpu.sent == [first.id, third.id]
+
+
+def test_what_changed_for_a_follower_is_looked_at_at_once(hands: Hands) -> None:
+    first, second, *_ = (hands.submit() for _ in range(3))
+    nudged = []
+
+    def nudge(run: RunRequest) -> None:
+        hands.worker.nudge([second.id])
+        nudged.append(hands.worker._nudged.is_set())
+
+    hands.gpu.on_start = nudge
+    run_first(hands, GOES_ON)
+    assert nudged == [True]
+    assert state(first) == "running"
+
+
+# -- Redis or the database fail ----------------------------------------------------------------------------
+
+
+def unanswered(*given: object, **named: object) -> None:
+    raise LeasingUnavailable("no answer")
+
+
+def test_what_redis_did_not_hear_it_is_told_later_and_in_order(hands: Hands) -> None:
+    """Two runs of a slot ended while Redis was away: the first one's end must come first."""
+    jobs = [hands.submit() for _ in range(3)]
+    following = run_first(hands)
+    hands.leases.instead["release"] = unanswered
+    assert run_next(hands, following, OVER) is None
+
+    def but_the_first(real: Callable[..., object], ref: LeaseRef, *given: object, **named: object) -> object:
+        return unanswered() if ref.job_id == jobs[0].id else real(ref, *given, **named)
+
+    hands.leases.instead["release"] = but_the_first
+    hands.leases.calls.clear()
+    hands.worker.look()
+    assert [given[0].job_id for given, _ in hands.leases.named("release")] == [jobs[0].id]
+    del hands.leases.instead["release"]
+    hands.leases.calls.clear()
+    hands.worker.look()
+    released = [given[0].job_id for given, _ in hands.leases.named("release")]
+    assert released == [jobs[0].id, jobs[1].id]
+    assert (state(jobs[0]), state(jobs[1])) == ("completed", "completed")
+    assert hands.slot() == "free"
+    assert hands.worker.settlement.keeper.held() == 0
+
+
+def test_a_later_end_tells_the_earlier_one_first(hands: Hands) -> None:
+    jobs = [hands.submit() for _ in range(4)]
+    following = run_first(hands)
+
+    def first_only(real: Callable[..., Lease | None], ref: object, *given: object, **named: object) -> object:
+        hands.leases.instead.pop("release")
+        return unanswered()
+
+    hands.leases.instead["release"] = first_only
+    following = run_next(hands, following)
+    assert following is not None
+    run_next(hands, following, OVER)
+    assert hands.gpu.sent == [job.id for job in jobs[:3]]
+    assert [state(job) for job in jobs[:3]] == ["completed"] * 3
+    assert hands.slot() == "free"
+    assert hands.waiting() == 1
+
+
+def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Hands) -> None:
+    _, second, *_ = (hands.submit() for _ in range(3))
+
+    def answer_lost(real: Callable[..., object], *given: object, **named: object) -> None:
+        real(*given, **named)
+        unanswered()
+
+    hands.leases.instead["reserve"] = answer_lost
+    following = run_first(hands)
+    assert following is not None
+    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    run_next(hands, following, OVER)
+    assert state(second) == "completed"
+
+
+def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
+    monkeypatch.setattr(reconcile, "_went_to", {})
+    _, second, *_ = (hands.submit() for _ in range(3))
+
+    def answer_lost(real: Callable[..., object], *given: object, **named: object) -> None:
+        real(*given, **named)
+        unanswered()
+
+    hands.leases.instead["reserve"] = answer_lost
+    hands.gpu.on_start = lambda run: hands.worker.drain()
+    assert run_first(hands) is None
+    assert hands.waiting() == 1
+    reconcile.sweep(hands.worker.ports)
+    assert waits_again(hands, second)
+    assert hands.waiting() == 2
+
+
+def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
+    first, second, *_ = (hands.submit() for _ in range(3))
+    real = slot_loop._read
+
+    def broken(worker: object, fleet: str, leases: object, lease: Lease) -> Claimed | None:
+        if lease.job_id == second.id:
+            raise RuntimeError("a secret that can't be read")
+        return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(slot_loop, "_read", broken)
+    waiting = []
+    hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
+    run_first(hands)
+    assert waiting == [2]
+    assert state(first) == "completed"
+    assert tries(second) == 0
+
+
+def test_what_breaks_meanwhile_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:
+    first, second, *_ = (hands.submit() for _ in range(3))
+    following = run_first(hands)
+    monkeypatch.setattr(hands.worker.followers, "short_seconds", None)  # no number: it can't be compared
+    run_next(hands, following, OVER)
+    assert hands.gpu.sent == [first.id, second.id]
+    assert (state(first), state(second)) == ("completed", "completed")
+    assert hands.slot() == "free"
+
+
+def test_a_start_that_the_database_refuses_stops_the_run_and_drops_what_follows(hands: Hands) -> None:
+    _, second, third, _ = (hands.submit() for _ in range(4))
+    following = run_first(hands)
+    assert following is not None
+    at = hands.clock.now()
+    Job.objects.filter(id=second.id).update(state=JobState.CANCELLED, finished_at=at)
+    assert run_next(hands, replace(following)) is None
+    assert tries(second) == 0
+    assert waits_again(hands, third)
+    assert hands.waiting() == 2
+    assert hands.worker.settlement.keeper.held() == 0

@@ -1,0 +1,219 @@
+"""A database that fails over to a copy without the last commits has forgotten ends that it confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foundation.json_text import JsonText
+from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
+from gpus.models import QuarantinedSlot
+from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.after_commit import push_tickets
+from jobs.execution.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
+from jobs.models import Attempt, Callback, Event, Job
+from jobs.operations.jobs import cancel_job
+from tests.jobs.execution.by_hand import Hands, by_hand
+from tests.jobs.execution.shop import Shop
+from verification.laws import replayed
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def run(hands: Hands) -> Job:
+    job = hands.submit()
+    hands.worker.work("m")
+    hands.writer.commit()
+    return Job.objects.get(id=job.id)
+
+
+def forget_end(job: Job) -> None:
+    """As the copy has it: the run goes on."""
+    Attempt.objects.filter(job=job).update(state=AttemptState.SENT, finished_at=None)
+    Event.objects.filter(job=job, seq__gt=2).delete()
+    Job.objects.filter(id=job.id).update(
+        state=JobState.RUNNING,
+        live_attempt=Attempt.objects.get(job=job).id,
+        result=None,
+        finished_at=None,
+        event_seq=2,
+    )
+
+
+def forget_start() -> None:
+    Attempt.objects.all().delete()
+    Event.objects.filter(seq__gt=1).delete()
+    as_accepted = {"live_attempt": None, "attempts_made": 0, "started_at": None, "event_seq": 1}
+    Job.objects.update(state=JobState.QUEUED, finished_at=None, result=None, **as_accepted)
+
+
+def fail_over(hands: Hands) -> None:
+    """A commit fails and is tried again."""
+    hands.writer.commit(after_failure=True)
+
+
+@pytest.mark.parametrize("knows_start", [True, False])
+def test_an_end_is_written_again(shop: Shop, knows_start: bool) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    if knows_start:
+        forget_end(job)
+    else:
+        forget_start()
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.live_attempt, job.attempts_made) == ("completed", "done", None, 1)
+    kinds = Event.objects.order_by("seq").values_list("type", flat=True)
+    assert list(kinds) == ["queued", "started", "completed"]
+    assert Attempt.objects.get().state == AttemptState.COMPLETED
+    hands.worker.work("m")
+    assert hands.gpu.sent == [job.id], "it ran once"
+
+
+def test_a_connection_that_broke_before_the_failover_costs_no_end(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    fail_over(hands)  # it comes back to the database that has it all
+    forget_end(job)
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result) == ("completed", "done")
+
+
+def test_it_stands_before_the_next_start_on_its_slot(shop: Shop) -> None:
+    hands = by_hand(shop)
+    first = run(hands)
+    hands.writer.at_once = False
+    second = hands.submit()
+    hands.worker.work("m")
+    forget_end(first)
+    fail_over(hands)
+    states = dict(Job.objects.values_list("id", "state"))
+    assert states == {first.id: "completed", second.id: "completed"}
+    assert hands.slot() == "free"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: bool) -> None:
+    first, second = by_hand(shop, ServerFailed("answered 500")), by_hand(shop)
+    job = run(first)
+    first_attempt = job.attempts.get()
+    second.clock.move(60.0)
+    transitions.queue_again(job.id, second.clock.now())
+    push_tickets("main", "m", [job.ticket], second.worker.ports)
+    second.worker.work("m")
+    assert Job.objects.get().state == JobState.COMPLETED
+    Attempt.objects.exclude(id=first_attempt.id).delete()
+    forget_end(job)
+    Job.objects.update(attempts_made=1, tries=0)
+    for hands in (first, second) if in_order else (second, first):
+        fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.attempts_made) == (JobState.COMPLETED, "done", 2)
+    last = Attempt.objects.get(number=2)
+    assert (last.state, last.worker) == (AttemptState.COMPLETED, "w")
+    assert not list(replayed())
+
+
+@pytest.mark.parametrize("error", [Interrupted("stopped"), ServerLost("gone")])
+@pytest.mark.parametrize("knows_start", [True, False])
+def test_a_job_that_was_cancelled_with_it_stays_so(shop: Shop, knows_start: bool, error: GpuError) -> None:
+    hands = by_hand(shop, error)
+    job = hands.submit()
+    hands.gpu.on_start = lambda request: cancel_job(job.id, ports=hands.worker.ports, by="ada") and None
+    hands.worker.work("m")
+    hands.writer.commit()
+    told = Job.objects.values_list("state", "error_code").get()
+    assert told in [("cancelled", "cancelled_by_operator"), ("cancelling", "")]
+    if knows_start:
+        forget_end(job)
+    else:
+        forget_start()
+    Job.objects.update(cancel_requested_at=None, cancelled_by_operator=False, error_code="")
+    fail_over(hands)
+    assert Job.objects.values_list("state", "error_code").get() == told
+    job.refresh_from_db()
+    assert job.cancel_requested_at is not None
+    assert job.cancelled_by_operator
+    assert not list(replayed())
+
+
+def test_what_is_there_is_not_written_twice(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    before = list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count()
+    for _ in range(2):
+        fail_over(hands)
+    assert before == (list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count())
+    assert Job.objects.get() == job
+
+
+def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
+    hands = by_hand(shop)
+    job = run(hands)
+    forget_start()
+    another = Attempt.objects.create(
+        id="another", job=job, number=1, state=AttemptState.SENT, server="gpu-1", slot=0, model="m",
+        worker="x", started_at=hands.clock.now(),
+    )  # fmt: skip
+    Job.objects.update(state=JobState.RUNNING, live_attempt=another.id)
+    fail_over(hands)
+    job.refresh_from_db()
+    assert (job.state, job.live_attempt, Attempt.objects.count()) == ("running", "another", 1)
+    assert hands.slot() == "free"
+    assert not QuarantinedSlot.objects.exists()
+
+
+def test_a_refusal_that_was_counted_and_removed_does_not_come_back(shop: Shop) -> None:
+    """By the `refusals` sweep; its worker wrote nothing since."""
+    hands = by_hand(shop, GpuBusy("answered 503"))
+    job = run(hands)
+    assert job.state == JobState.QUEUED
+    Attempt.objects.all().delete()
+    Event.objects.filter(job=job, seq__gt=1).delete()
+    fail_over(hands)
+    assert not Attempt.objects.exists()
+    assert Job.objects.get() == job
+    assert Job.objects.get().attempts_made == 1
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def kept(ends: LatestEnds) -> list[Any]:
+    return [about for _, about in ends.all()]
+
+
+def test_only_the_latest_are_kept() -> None:
+    clock = Clock()
+    ends = LatestEnds(clock)
+    for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
+        ends.add(None, list, clock.now)
+    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5]
+    clock.now += KEPT_SECONDS + 0.1
+    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5], "however long no commit was confirmed"
+    ends.drop_old()
+    assert kept(ends) == []
+
+
+def test_they_take_little_memory() -> None:
+    ends = LatestEnds(Clock())
+    ends.add("x" * 2 * LARGE_BYTES, list, "large")
+    for number in range(2 * KEPT_BYTES // LARGE_BYTES):
+        ends.add({"text": "x" * (LARGE_BYTES - 100)}, list, number)
+    found = kept(ends)
+    assert "large" not in found
+    assert 0.8 * KEPT_BYTES < len(found) * LARGE_BYTES < KEPT_BYTES
+    assert found[-1] == 2 * KEPT_BYTES // LARGE_BYTES - 1
+
+
+def test_a_large_result_is_not_counted_to_its_end() -> None:
+    assert rough_bytes([[1.0] * 10] * 1_000_000, 1000) < 1200
+    assert rough_bytes(JsonText("1" * 2000), 1000) > 2000
+    assert rough_bytes({"text": "abc", "more": [1, None, True]}, 1000) < 150

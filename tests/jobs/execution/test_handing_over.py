@@ -1,0 +1,148 @@
+"""Letting go of a run: once its id is durable and ours, and also if it began while the worker drained."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.db import DataError
+
+from gpus.protocol import Lease
+from gpus.runners.base import Accepted, StillRunning
+from jobs import transitions
+from jobs.domain.states import AttemptState
+from jobs.execution import dispatch, slot_loop
+from jobs.execution.run_inputs import make_run
+from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
+from jobs.models import Attempt
+from tests.jobs.execution.by_hand import OVER, by_hand
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+# -- the remote id --------------------------------------------------------------------------------------
+
+
+def accepted(shop):
+    """A run whose server accepted it as r1; its start is durable, its id is not. Its worker drains."""
+    hands = by_hand(shop, Accepted("r1"))
+    hands.submit()
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    run = make_run(hands.worker, claimed)
+    assert run.step() == Remote("r1")
+    hands.writer.at_once = False
+    run.order(Order.HAND_OVER)
+    hands.worker.settlement.write_remote_id(claimed.lease, "r1", run)
+    return hands, claimed.lease, run
+
+
+def test_a_run_is_handed_over_once_its_id_is_durable(shop):
+    hands, lease, run = accepted(shop)
+    assert not run.remote_committed
+    assert isinstance(run.step(), Wait)
+    run.woken.clear()
+    hands.writer.commit()
+    assert Attempt.objects.get(id=lease.attempt_id).remote_id == "r1"
+    assert run.woken.is_set(), "a draining worker must not wait for the next poll"
+    assert run.step() == HandedOver()
+
+
+def ended(lease: Lease) -> None:
+    """A sweep took it for lost."""
+    Attempt.objects.filter(id=lease.attempt_id).update(
+        state=AttemptState.LOST, finished_at="2026-01-01T00:00Z"
+    )
+
+
+def taken_over(lease: Lease) -> None:
+    Attempt.objects.filter(id=lease.attempt_id).update(epoch=lease.epoch + 1)
+
+
+@pytest.mark.parametrize("moved", [ended, taken_over])
+def test_a_run_whose_id_came_too_late_is_not_handed_over(shop, moved):
+    """Nobody could go on with it: the attempt is not ours any more."""
+    hands, lease, run = accepted(shop)
+    moved(lease)
+    hands.writer.commit()
+    assert not run.remote_committed
+    assert isinstance(run.step(), Wait)
+
+
+def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
+    def refuse(*_):
+        raise DataError("invalid byte sequence")
+
+    monkeypatch.setattr(transitions, "note_remote_id", refuse)
+    hands, _lease, run = accepted(shop)
+    hands.writer.commit()
+    assert not run.remote_committed
+    assert isinstance(run.step(), Wait)
+
+
+# -- runs that begin while the worker drains ------------------------------------------------------------
+
+
+def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
+    hands = by_hand(shop, Accepted("r1"))
+    hands.submit()
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    hands.worker.drain()
+    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
+    assert report.outcome == "handed_over"
+    assert (hands.gpu.polled, hands.slot()) == ([], "adoptable")
+
+
+def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
+    hands = by_hand(shop, Accepted("r1"))
+    job = hands.submit()
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    hands.worker.interrupt()
+    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
+    assert report.outcome == "interrupted"
+    assert (hands.gpu.sent, hands.gpu.polled) == ([], [])
+    job.refresh_from_db()
+    assert job.tries == 0
+
+
+class Meanwhile(threading.Event):
+    """A flag whose other side acts just when it is looked at."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def is_set(self) -> bool:
+        was_set = super().is_set()
+        act, self._act = self._act, lambda: None
+        act()
+        return was_set
+
+
+@pytest.mark.parametrize(
+    ("flag", "stop", "ends"),
+    [("_draining", "drain", HandedOver), ("_interrupted", "interrupt", Over)],
+)
+def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, stop, ends):
+    """It is among the runs before the flags are looked at: one of the two sides always sees the other."""
+    hands = by_hand(shop, Accepted("r1"))
+    hands.submit()
+    worker = hands.worker
+    claimed = slot_loop.claim_next(worker, "main", "m", None)
+    run = make_run(worker, claimed)
+    setattr(worker, flag, Meanwhile(getattr(worker, stop)))
+    with worker.running(claimed.lease, run):
+        if ends is HandedOver:
+            assert run.step() == Remote("r1")
+            run.remote_committed = True
+        assert isinstance(run.step(), ends)
+
+
+def test_a_run_that_is_over_gets_no_orders(shop):
+    hands = by_hand(shop, Accepted("r1"), StillRunning())
+    hands.submit()
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    run = make_run(hands.worker, claimed)
+    with hands.worker.running(claimed.lease, run):
+        assert hands.worker.busy() == 1
+    assert hands.worker.busy() == 0

@@ -1,0 +1,95 @@
+"""Jobs on an LLM server, through a worker: the text in the job's events, the tokens at its attempt, a cancel
+that reaches the server. Real Valkey, real sockets, a real database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from jobs.domain.states import AttemptState, JobState
+from jobs.models import Attempt, Event, Job
+from jobs.operations.jobs import cancel_job
+from tests.builders import make_model
+from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
+from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
+
+
+@pytest.fixture
+def llm() -> Iterator[LlmServer]:
+    with LlmServer() as llm:
+        yield llm
+
+
+@pytest.fixture(params=["openai", "ollama"])
+def shop(valkey, fleet, request, llm, settings) -> Iterator[Shop]:
+    settings.DISPATCHER = replace(settings.DISPATCHER, news_seconds=0.0)
+    model = make_model("m", model_type=request.param)
+    shop = open_shop(valkey.url, fleet, model, llm.url)
+    yield shop
+    shop.close()
+
+
+def told_of(job: Job) -> str:
+    pieces = Event.objects.filter(job=job, type="partial").order_by("seq").values_list("data", flat=True)
+    return "".join(piece for data in pieces for piece in data["output"])
+
+
+def test_a_client_sees_the_text_grow_before_the_end(shop, llm):
+    llm.does.hang_after = 3
+    job = shop.submit(CHAT)
+    thread = shop.work(shop.worker())
+    eventually(lambda: told_of(job) == "".join(WORDS[:3]))
+    assert state(job) == JobState.RUNNING
+    llm.go.set()
+    eventually(lambda: state(job) == JobState.COMPLETED)
+    assert told_of(job) == "".join(WORDS)
+    events = list(Event.objects.filter(job=job).order_by("seq"))
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert [events[0].type, events[-1].type] == ["queued", "completed"]
+    assert all(event.data["attempt"] == 1 for event in events if event.type == "partial")
+    assert Attempt.objects.get(job=job).usage == USAGE
+    job.refresh_from_db()
+    assert "".join(WORDS) in str(job.result)
+    thread.join(5)
+
+
+def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(shop, llm):
+    llm.does.hang_after = 2
+    job = shop.submit(CHAT)
+    worker = shop.worker()
+    thread = shop.work(worker)
+    eventually(lambda: told_of(job) == "".join(WORDS[:2]))
+    cancel_job(job.id, ports=shop.ports)
+    worker.nudge([job.id])
+    eventually(lambda: state(job) == JobState.CANCELLED)
+    assert llm.hung_up.wait(30)
+    assert [what for _, what in llm.log] == ["hung up"]
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.state, attempt.slot_freed) == (AttemptState.CANCELLED, True)
+    assert attempt.evidence == "its connection was closed"
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    thread.join(5)
+
+
+def test_a_server_that_breaks_off_leaves_its_slot_free_and_the_job_tries_again(shop, llm):
+    llm.does.cut_after = 2
+    job = shop.submit(CHAT)
+    shop.worker().work("m")
+    eventually(lambda: state(job) == JobState.RETRYING)
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.error_code, attempt.slot_freed) == ("server_lost", True)
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+
+
+def test_a_missing_model_says_so(shop, llm):
+    llm.does.models = ("another",)
+    job = shop.submit(CHAT)
+    shop.worker().work("m")
+    eventually(lambda: state(job) == JobState.RETRYING)
+    assert Attempt.objects.get(job=job).error_code == "model_missing"

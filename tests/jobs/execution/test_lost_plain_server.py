@@ -1,0 +1,53 @@
+"""A plain server is killed with a run in its hands and is back a moment later: the next job runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpus.health.evidence import REFUSED_BEFORE
+from gpus.models import QuarantinedSlot, Server
+from jobs.sweeps import quarantine
+from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
+from tests.plain_server import PlainServer
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=[404, 405, 501])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServer]:
+    with PlainServer(tmp_path, request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
+    with plain_shop(valkey.url, fleet, plain) as shop:
+        yield shop
+
+
+def test_its_slot_is_free_at_the_first_look_after_it_is_back(shop: Shop, plain: PlainServer) -> None:
+    worker = shop.worker()
+    job = shop.submit({"gate": "a"})
+    thread = shop.work(worker)
+    eventually(lambda: plain.began() == 1 and state(job) == "running")
+    plain.kill()
+    eventually(lambda: QuarantinedSlot.objects.filter(freed_at=None).exists())
+    thread.join(60)
+    assert QuarantinedSlot.objects.get().refused_at is not None, "its worker saw that nothing listened"
+    plain.start()  # no sweep looked while it was away
+    plain.open("a")
+
+    def is_free() -> bool:
+        return quarantine.sweep(shop.ports).repaired == 1
+
+    eventually(is_free)
+    row = QuarantinedSlot.objects.get()
+    assert row.evidence == REFUSED_BEFORE
+    assert Server.objects.get().checked_at is not None
+    next_job = shop.submit({"seconds": 0})
+    shop.work(worker).join(60)
+    eventually(lambda: state(next_job) == "completed")

@@ -1,0 +1,91 @@
+"""Refused starts, lost replies, charges: what must not happen to slots and budgets."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace as dc_replace
+
+import pytest
+from django.db import connection
+
+from gpus.models import QuarantinedSlot
+from jobs.domain.states import JobState
+from jobs.models import Attempt
+from jobs.operations.jobs import CancelOutcome, cancel_job
+from tests.builders import make_job, make_running
+from tests.jobs.execution.shop import eventually, state
+from tests.jobs.execution.test_worker_faults import LossyLeases
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monkeypatch):
+    other = make_job("m", at=shop.ports.clock.now())
+    make_running(other, at=shop.ports.clock.now())
+    shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    gate = threading.Event()
+    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
+    monkeypatch.setattr(worker, "must_await_starts", lambda *_: False)
+    worker.work("m")  # the run ends before its start is refused
+    gate.set()
+    eventually(lambda: worker.settlement.keeper.held() == 0)
+    assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
+
+
+def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
+    first, second = shop.submit({"seconds": 0.05}), shop.submit({"seconds": 0.05})
+    worker = shop.worker()
+    lossy = LossyLeases(shop.leases, "release")
+    worker.ports = dc_replace(shop.ports, leases=lambda _f: lossy)
+    worker.work("m")
+    assert lossy.lost == 1
+    eventually(lambda: state(first) == JobState.COMPLETED)
+    for _ in range(3):
+        worker.look()
+        worker.work("m")
+    view = shop.leases.slots("gpu-1")[0]
+    assert (view.state, view.job_id) != ("leased", second.id), "nobody runs it: it will expire as a death"
+
+
+def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch):
+    shop.submit({"seconds": 0.05})
+    worker = shop.worker()
+    seen = []
+    real = worker.runner_for
+
+    def spy(spec):
+        runner = real(spec)
+        start = runner.start
+
+        def starting(run, *, abort):
+            seen.append(connection.connection)
+            return start(run, abort=abort)
+
+        runner.start = starting
+        return runner
+
+    worker.runner_for = spy
+    thread = threading.Thread(target=worker.work, args=("m",))
+    thread.start()
+    thread.join(60)
+    assert seen == [None]
+
+
+def test_a_cancel_of_a_leased_job_waits_for_the_gpu(shop):
+    """Its ticket is not in the line, so it is running: the state comes when the GPU is proven free."""
+    job = shop.submit({"seconds": 30})
+    lease = shop.leases.claim("m", worker="w", attempt_id="A" * 26)  # sent; its start is being committed
+    assert lease.job_id == job.id
+    assert cancel_job(job.id, ports=shop.ports) is CancelOutcome.REQUESTED
+
+
+def test_a_refused_connection_is_charged_nothing(shop, monkeypatch):
+    from gpus.models import Placement
+
+    Placement.objects.update(endpoint="http://127.0.0.1:9/generate")
+    job = shop.submit({})
+    worker = shop.worker()
+    worker.work("m")
+    eventually(lambda: Attempt.objects.filter(job=job).exclude(finished_at=None).exists())
+    assert Attempt.objects.get(job=job).gpu_seconds == 0.0

@@ -1,0 +1,100 @@
+"""A GPU server that does not accept the headers it is registered with: its jobs keep their tries and wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from foundation.secrets import encrypt
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
+from gpus.errors import AccessForbidden, CredentialsRefused
+from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import CircuitRules
+from gpus.models import Server
+from gpus.protocol import CircuitKind, CircuitState
+from gpus.runners.refusals import SET_ITS_HEADERS
+from jobs.domain.disclosure import shown_error
+from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.states import AttemptState, JobState
+from jobs.models import Attempt, Job
+from tests.builders import make_model
+from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+
+TOKEN = "correct-horse-battery-staple"
+FAILURES = 2
+JOBS = 6
+
+
+@pytest.fixture
+def kind(request) -> str:
+    return str(getattr(request, "param", "sync"))
+
+
+@pytest.fixture
+def shop(valkey, fleet, kind) -> Iterator[Shop]:
+    """On a node with a token, registered without it; a single try per job."""
+    node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0, token=TOKEN))
+    node.start()
+    model = make_model("m", model_type=kind, max_retries=0)
+    shop = open_shop(valkey.url, fleet, model, f"{node.url}/generate", node=node)
+    rules = CircuitRules(failures=FAILURES, rest_seconds=600.0)
+    shop.leases = RedisLeases(shop.leases._scripts._client, fleet, circuit_rules=rules)
+    shop.ports = replace(shop.ports, leases=lambda _: shop.leases)
+    yield shop
+    shop.close()
+    node.stop()
+
+
+def is_open(shop: Shop) -> bool:
+    found = shop.leases.circuits("m", ["gpu-1"]).servers.get("gpu-1")
+    return found is not None and found.state is CircuitState.OPEN
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+@pytest.mark.parametrize("kind", ["sync", "async", "cog", "openai", "ollama"], indirect=True)
+def test_a_missing_token_costs_no_job_anything_and_opens_the_servers_circuit(shop: Shop) -> None:
+    jobs = [shop.submit({"prompt": "x"}) for _ in range(JOBS)]
+    worker = shop.worker()
+    eventually(lambda: (worker.work("m"), is_open(shop))[1])
+    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    assert {state(job) for job in jobs} <= {JobState.QUEUED, JobState.RETRYING}
+    assert set(Job.objects.values_list("tries", flat=True)) == {0}
+    attempts = Attempt.objects.all()
+    assert attempts.count() == FAILURES
+    assert {one.state for one in attempts} == {AttemptState.REFUSED}
+    assert {one.error_code for one in attempts} == {CredentialsRefused.code}
+    assert all(SET_ITS_HEADERS in one.error_message for one in attempts)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+def test_once_its_header_is_set_the_jobs_are_done(shop: Shop) -> None:
+    jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
+    worker = shop.worker()
+    eventually(lambda: (worker.work("m"), is_open(shop))[1])
+    headers = json.dumps({"Authorization": f"Bearer {TOKEN}"})
+    Server.objects.update(headers_encrypted=encrypt(headers))
+    shop.leases.reset_circuit(CircuitKind.SERVER, "gpu-1", "m")
+    eventually(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
+    assert set(Job.objects.values_list("tries", flat=True)) == {0}
+
+
+def test_a_forbidden_request_costs_a_try_and_goes_elsewhere() -> None:
+    """A filter that forbids one payload would else be asked without end."""
+    decision = decide_end(Ending(AccessForbidden("403")), Standing(), RetryPolicy())
+    assert (decision.job, decision.counted, decision.elsewhere) == (JobState.RETRYING, True, True)
+    last = decide_end(Ending(AccessForbidden("403")), Standing(tries=50), RetryPolicy())
+    assert last.job is JobState.FAILED
+
+
+def test_a_tenant_reads_nothing_of_the_servers_words() -> None:
+    error = shown_error(CredentialsRefused.code, "401: 10.0.0.7 knows no such token", in_full=False)
+    assert error == {
+        "code": "credentials_refused",
+        "message": "The GPU server did not accept the dispatcher's credentials.",
+    }

@@ -1,0 +1,46 @@
+"""Flower is told of a run that takes its time, before it begins; tiny ones don't pay for that."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import GpuBusy
+from gpus.protocol import Lease
+from gpus.runners.base import Finished
+from jobs.execution import dispatch, slot_loop
+from tests.jobs.execution.by_hand import OVER, by_hand
+
+pytestmark = [pytest.mark.django_db(transaction=True)]
+
+
+@pytest.mark.parametrize(("gpu_seconds", "times"), [(5.0, 2), (0.01, 1)])
+def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int):
+    hands = by_hand(shop)
+    hands.gpu.seconds = gpu_seconds
+    shown: list[tuple[Lease, bool]] = []
+    hands.worker.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
+    for _ in range(2):  # the first one's time is the estimate of the second
+        job = hands.submit()
+        claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+        dispatch.run_claimed(hands.worker, claimed, OVER)
+    assert len(shown) == times, "nobody knows how long the first one takes: it is shown"
+    assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
+    assert (shown[-1][0].job_id == job.id) == (times == 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu_seconds", "answer", "level"),
+    [(0.9, Finished("done"), "DEBUG"), (1.5, Finished("done"), "INFO"), (0.1, GpuBusy(), "INFO")],
+    ids=["short", "long", "short and refused"],
+)
+def test_a_short_run_that_completed_is_logged_for_who_asks_for_it(
+    shop, caplog, gpu_seconds: float, answer: Finished | GpuBusy, level: str
+):
+    hands = by_hand(shop, answer)
+    hands.gpu.seconds = gpu_seconds
+    hands.submit()
+    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    with caplog.at_level("DEBUG"):
+        dispatch.run_claimed(hands.worker, claimed, OVER)
+    [record] = [record for record in caplog.records if "attempt_finished" in str(record.msg)]
+    assert record.levelname == level

@@ -1,0 +1,179 @@
+"""What happens to a moved ticket when somebody else acts, or somebody dies, in the middle."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import OperationalError, transaction
+
+from gpus.errors import LeasingUnavailable
+from gpus.models import AuditEntry, Server
+from jobs import transitions
+from jobs.domain.errors import NotWaiting
+from jobs.domain.states import JobState
+from jobs.execution.after_commit import push_tickets
+from jobs.models import Event, Job
+from jobs.operations import queue_position
+from jobs.operations.jobs import CancelOutcome, cancel_job
+from jobs.operations.queue_position import change_priority
+from jobs.sweeps import reconcile
+from tests.builders import make_job
+from tests.jobs.execution.by_hand import by_hand, order_of
+from tests.jobs.execution.shop import state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+BY = "user:boss"
+
+
+def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monkeypatch):
+    hands = by_hand(shop)
+    job = hands.submit()
+    claims = []
+    real = transitions.change_standing
+
+    def slowly(*given):
+        claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
+        return real(*given)
+
+    monkeypatch.setattr(queue_position.transitions, "change_standing", slowly)
+    change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    assert claims == [None]
+    assert order_of(hands) == [job.id]
+
+
+def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
+    """Two operators at once: each change is whole, the later one stands."""
+    hands = by_hand(shop)
+    job = hands.submit()
+    real, meanwhile = transitions.change_standing, []
+
+    def late(*given):
+        if not meanwhile:
+            meanwhile.append(True)
+            Job.objects.filter(id=job.id).update(priority=9)
+            push_tickets("main", "m", [Job.objects.get(id=job.id).ticket], hands.worker.ports)
+        return real(*given)
+
+    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
+    change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    assert Job.objects.get(id=job.id).priority == 1
+    assert hands.waiting() == 1
+    assert AuditEntry.objects.get().detail == {"priority": 1, "before": 9}
+
+
+def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch):
+    hands = by_hand(shop)
+    job = hands.submit()
+    real = transitions.change_standing
+
+    def late(*given):
+        cancel_job(job.id, ports=hands.worker.ports)
+        return real(*given)
+
+    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
+    with pytest.raises(NotWaiting):
+        change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
+
+
+def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monkeypatch):
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    def fail(*given):
+        raise OperationalError("no")
+
+    monkeypatch.setattr(queue_position.transitions, "change_standing", fail)
+    with pytest.raises(OperationalError):
+        change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    assert shop.leases.has_tickets("m", [job.ticket]) == [True]
+
+
+@pytest.mark.parametrize("after", ["remove", "commit"])
+def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, after):
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    class Died(BaseException):
+        pass
+
+    def die(*given, **named):
+        raise Died
+
+    if after == "remove":
+        monkeypatch.setattr(queue_position.transitions, "change_standing", die)
+    monkeypatch.setattr(queue_position.finish, "push_waiting", die)
+    monkeypatch.setattr(reconcile, "_went_to", {})
+    with pytest.raises(Died):
+        change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    assert hands.waiting() == 0
+    hands.clock.move(reconcile.YOUNG_SECONDS + 1)
+    reconcile.sweep(hands.worker.ports)
+    assert (hands.waiting(), Job.objects.get(id=job.id).priority) == (1, 5 if after == "remove" else 1)
+    assert order_of(hands) == [job.id]
+
+
+def test_an_old_ticket_that_is_pushed_late_starts_nothing_twice(shop):
+    """The reconciler, or a process that has kept the ticket, may push it under the old priority."""
+    hands = by_hand(shop)
+    job, other = hands.submit(), hands.submit()
+    change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    push_tickets("main", "m", [job.ticket], hands.worker.ports)
+    assert hands.waiting() == 3
+    assert order_of(hands) == [job.id, other.id]
+    assert hands.waiting() == 0
+
+
+def test_a_change_applied_twice_changes_nothing_the_second_time():
+    """A COMMIT whose reply was lost."""
+    job = make_job()
+    with transaction.atomic():
+        assert transitions.change_standing(job, 1, 7, job.created_at) is not None
+        assert transitions.change_standing(job, 1, 7, job.created_at) is None
+    assert Event.objects.filter(job=job, type="moved_in_line").count() == 1
+
+
+def test_of_two_tickets_the_one_that_a_worker_has_counts(shop):
+    """Its old ticket was leased, the new one still stands: the job is held all the same."""
+    hands = by_hand(shop)
+    job = hands.submit()
+    hands.writer.at_once = False
+    asked = []
+
+    def ask(_):
+        push_late(hands, job)
+        asked.append(cancel_job(job.id, ports=hands.worker.ports))
+
+    hands.gpu.on_start = ask
+    hands.worker.work("m")
+    assert asked == [CancelOutcome.REQUESTED]
+
+
+def push_late(hands, job) -> None:
+    """A second ticket, as if the row had been moved and the lease were of the first."""
+    Job.objects.filter(id=job.id).update(priority=1)
+    hands.leases.instead["remove"] = lambda real, *given: True
+
+
+def test_a_lost_answer_of_redis_costs_no_ticket(shop):
+    hands = by_hand(shop)
+    job = hands.submit()
+
+    def refuse(real, *given):
+        raise LeasingUnavailable("the reply was lost")
+
+    hands.leases.instead["has_tickets"] = refuse
+    with pytest.raises(LeasingUnavailable):
+        change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
+    del hands.leases.instead["has_tickets"]
+    assert hands.waiting() == 1
+    assert order_of(hands) == [job.id]
+
+
+def test_a_lease_without_a_server_gives_the_ticket_back_at_once(shop):
+    hands = by_hand(shop)
+    job = hands.submit()
+    Server.objects.all().delete()
+    hands.worker.work("m")
+    assert (hands.waiting(), state(job), hands.gpu.sent) == (1, JobState.QUEUED, [])

@@ -1,0 +1,41 @@
+"""A suspect slot across a flushed Redis."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+
+from gpus.leasing.keys import prefix
+from gpus.models import QuarantinedSlot
+from jobs.index_rebuild.rebuild import Progress, Rebuild
+from tests.jobs.execution.shop import eventually
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(shop, valkey):
+    shop.submit({"fault": "drop_reply", "seconds": 0.05})
+    shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    gate = threading.Event()
+    worker.must_await_starts = lambda *_: False
+    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
+    worker.may_claim = lambda: (
+        worker.busy() == 0 and not gate.is_set() and not worker.settlement.keeper.held()
+    )
+    worker.work("m")
+    assert shop.leases.slots("gpu-1")[0].state == "quarantined"
+    client = redis.Redis.from_url(valkey.url)
+    client.delete(*client.keys(prefix(shop.leases.fleet) + "*"))
+    rebuild = Rebuild("main", shop.leases, shop.ports, "r")
+    while (progress := rebuild.step()) is not Progress.OPEN:
+        assert progress is not Progress.BUSY_ELSEWHERE
+        if progress is Progress.LISTENING:
+            worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
+            rebuild.listening_since -= 100
+    gate.set()
+    eventually(lambda: worker.settlement.keeper.held() == 0)
+    assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
+    assert shop.leases.slots("gpu-1")[0].state == "quarantined"

@@ -1,0 +1,255 @@
+"""A worker whose database, Redis or secrets fail at the worst moment: no lease stays, no try is lost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace as dc_replace
+
+import pytest
+from django.db import DataError, OperationalError, connection
+
+from gpus.errors import LeasingUnavailable
+from gpus.models import ModelConfig, QuarantinedSlot
+from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import dispatch, run_inputs, slot_loop
+from jobs.execution.completion import Settlement
+from jobs.index_rebuild.rebuild import Progress, Rebuild
+from jobs.models import Attempt, Job
+from tests.jobs.execution.by_hand import OVER
+from tests.jobs.execution.shop import eventually, state
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def away(*_a, **_k):
+    raise OperationalError("server closed the connection unexpectedly")
+
+
+def hidden(call):
+    """Runs in this thread; whatever escapes is kept (Celery would log it and go on)."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, monkeypatch):
+    job = shop.submit({"fault": "drop_reply", "seconds": 0.05})
+    worker = shop.worker()
+
+    class Gone:
+        def first(self, **k):
+            away()
+
+    monkeypatch.setattr(run_inputs, "pushed_body", Gone())
+    escaped = hidden(lambda: worker.work("m"))
+    monkeypatch.undo()  # the database is back
+    eventually(lambda: state(job) != JobState.RUNNING)
+    assert escaped is None
+    eventually(lambda: worker.settlement.keeper.held() == 0)
+
+
+@pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
+def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, monkeypatch):
+    job = shop.submit({"seconds": 600})
+    first, second = shop.worker(), shop.worker()
+    thread = shop.work(first)
+    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    first.drain()
+    thread.join(5)
+
+    class Gone:
+        def filter(self, *a, **k):
+            away()
+
+    monkeypatch.setattr(slot_loop, "Job", type("J", (), {"objects": Gone()}))
+    hidden(lambda: second.work("m"))
+    monkeypatch.undo()
+    eventually(lambda: second.settlement.keeper.held() == 0)  # else it is renewed for ever and nobody polls
+
+
+def _refused(shop, monkeypatch):
+    job = shop.submit({"seconds": 30})
+    worker = shop.worker()
+    # the client cancels after the claim has read the row and before the start is committed
+    real = Settlement.write_start
+
+    def late(self, start, future):
+        Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
+        return real(self, start, future)
+
+    monkeypatch.setattr(Settlement, "write_start", late)
+    worker.work("m")
+    monkeypatch.undo()
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    return worker
+
+
+def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
+    worker = _refused(shop, monkeypatch)
+    eventually(lambda: worker.settlement.keeper.held() == 0)
+
+
+def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
+    import redis
+
+    from gpus.leasing.keys import prefix
+
+    worker = _refused(shop, monkeypatch)
+    shop.submit({"seconds": 0.01})  # somebody waits, so the rebuild listens to the keepers
+    client = redis.Redis.from_url(valkey.url)
+    client.delete(*client.keys(prefix(shop.leases.fleet) + "*"))
+    rebuild = Rebuild("main", shop.leases, shop.ports, "r")
+    while (progress := rebuild.step()) is not Progress.OPEN:
+        assert progress is not Progress.BUSY_ELSEWHERE
+        if progress is Progress.LISTENING:
+            worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
+            rebuild.listening_since -= 100
+    worker.look()
+    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypatch, at_most_once):
+    ModelConfig.objects.filter(name="m").update(at_most_once=at_most_once)
+    job = shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    real = transitions.end_attempt
+
+    def refuse(end):
+        if end.ending.error is None:
+            raise DataError("unsupported Unicode escape sequence")
+        return real(end)
+
+    monkeypatch.setattr(transitions, "end_attempt", refuse)
+    worker.work("m")
+    eventually(lambda: state(job) != JobState.RUNNING)
+    eventually(lambda: worker.settlement.keeper.held() == 0)
+    if at_most_once:  # it ran
+        job.refresh_from_db()
+        assert (job.state, job.error_code) == (JobState.FAILED, "lost_at_most_once")
+
+
+@pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
+def test_a_pushed_failure_that_can_not_be_stored(shop):
+    if connection.vendor == "postgresql":
+        pytest.skip("jsonb refuses such a text at the door already")
+    import json
+
+    from jobs.execution.pushed_results import accept_push
+
+    job = shop.submit({"seconds": 30})
+    worker = shop.worker()
+    shop.work(worker)
+    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    attempt = Attempt.objects.get(job=job)
+    body = json.loads('{"status": "failed", "error": "\\ud800"}')
+    accept_push(job.id, attempt.id, body, 40, ports=shop.ports)
+    worker.nudge([job.id])
+    eventually(lambda: state(job) != JobState.RUNNING)
+
+
+class LossyLeases:
+    """The first call of `name` takes place, and its reply is lost."""
+
+    def __init__(self, leases, name):
+        self._leases, self._name, self.lost = leases, name, 0
+
+    def __getattr__(self, name):
+        method = getattr(self._leases, name)
+        if name != self._name or self.lost:
+            return method
+
+        def lossy(*a, **k):
+            method(*a, **k)
+            self.lost += 1
+            raise LeasingUnavailable("Redis does not answer: timeout")
+
+        return lossy
+
+
+def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
+    job = shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    lossy = LossyLeases(shop.leases, "claim")
+    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: lossy)
+    worker.work("m")
+    assert lossy.lost == 1
+    assert shop.leases.slots("gpu-1")[0].state == "leased"
+
+    worker.look()
+    worker.work("m")  # asks again as the attempt that nobody heard of
+    eventually(lambda: state(job) == JobState.COMPLETED)
+    job.refresh_from_db()
+    assert (job.tries, job.deaths) == (0, 0)
+    assert not QuarantinedSlot.objects.filter(freed_at=None).exists()
+
+
+@pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
+def test_every_claim_whose_reply_was_lost_is_given_back(shop):
+    """Several threads ask at once while Redis stands still; all that they sent is done when it goes on."""
+    jobs = [shop.submit({"seconds": 0.01}) for _ in range(2)]
+    worker = shop.worker()
+
+    class AllLost(LossyLeases):
+        def claim(self, *a, **k):
+            self._leases.claim(*a, **k)
+            raise LeasingUnavailable("Redis does not answer: timeout")
+
+    lost = AllLost(shop.leases, "claim")
+    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: lost)
+    for _ in jobs:
+        worker.work("m")
+    assert [slot.state for slot in shop.leases.slots("gpu-1")] == ["leased", "leased"]
+    worker.look()
+    assert {slot.state for slot in shop.leases.slots("gpu-1")} == {"free"}
+
+
+def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
+    job = shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    held_back = []
+
+    class HeldBack(LossyLeases):
+        def claim(self, *a, **k):
+            held_back.append((a, k))
+            raise LeasingUnavailable("Redis does not answer: timeout")
+
+    worker.ports = dc_replace(shop.ports, leases=lambda _fleet: HeldBack(shop.leases, "claim"))
+    worker.work("m")
+    worker.look()  # nothing was granted, yet
+    (a, k) = held_back[0]
+    assert shop.leases.claim(*a, **k).job_id == job.id
+    worker.look()
+    assert shop.leases.slots("gpu-1")[0].state == "free"
+    assert shop.leases.has_tickets("m", [job.ticket]) == [True]
+
+
+def test_an_unreadable_secret_is_the_server_s_fault_and_not_the_jobs(shop):
+    from gpus.models import Server
+
+    Server.objects.filter(name="gpu-1").update(headers_encrypted="garbage")
+    shop.submit({"seconds": 0.01})
+    worker = shop.worker()
+    escaped = hidden(lambda: worker.work("m"))
+    assert escaped is None
+    assert shop.leases.slots("gpu-1")[0].state == "free"
+
+
+def test_a_real_gpu_job_is_one_task(shop, settings):
+    settings.DISPATCHER = dc_replace(settings.DISPATCHER, hand_back_seconds=0.2)
+    [shop.submit({"seconds": 0.5}) for _ in range(3)]
+    worker = shop.worker()
+    assert len(worker.work("m")) == 1
+
+
+def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
+    shop.submit({"seconds": 600})
+    worker = shop.worker()
+    claimed = slot_loop.claim_next(worker, "main", "m", None)
+    worker.interrupt()
+    began = time.monotonic()
+    dispatch.run_claimed(worker, claimed, OVER)
+    assert time.monotonic() - began < 4
