@@ -1,7 +1,7 @@
 """``python -m benchmarks.suite.gpu_server PORT``: the simulated GPU server that every contender works on.
 
 Its log is the judge, so it must cost little and say exactly when a slot was taken and freed: one thread, one
-event loop, nothing written while jobs run. (The node of `gpu_host/node` serves people: a thread per
+event loop, nothing written while jobs run. (The node of `gpu_host/node` serves people: a thread a connection.)
 connection.)
 
     POST /run…       {"job": 7, "seconds": 0.02}: takes a slot, answers when the time is over

@@ -45,8 +45,9 @@ def readable_code() -> Path:
     """A copy that every user may read; the checkout may be in somebody's home."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copytree(ROOT / "gpus", folder / "gpus", ignore=shutil.ignore_patterns("__pycache__"))
-    files = ("__init__.py", "gpus/__init__.py", *(f"gpu_host/local/{name}.py" for name in _OF_TESTS))
+    for package in ("gpu_host", "gpus", "foundation"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    files = ("__init__.py", "gpu_host/__init__.py", *(f"gpu_host/local/{name}.py" for name in _OF_TESTS))
     for name in files:
         target = folder / "tests" / name
         target.parent.mkdir(parents=True, exist_ok=True)
