@@ -1,8 +1,8 @@
 """``python -m benchmarks.suite.gpu_server PORT``: the simulated GPU server that every contender works on.
 
 Its log is the judge, so it must cost little and say exactly when a slot was taken and freed: one thread, one
-event loop, nothing written while jobs run. (The node of `gpu_host/node` serves people: a thread a connection.)
-connection.)
+event loop, nothing written while jobs run. (The node of `gpu_host/node` serves people: it takes a thread for
+each connection.)
 
     POST /run…       {"job": 7, "seconds": 0.02}: takes a slot, answers when the time is over
     POST /apart      as /run, the answer's head and body in two pieces, as Python's `http.server` sends them
