@@ -13,6 +13,7 @@ from uvicorn.protocols.utils import get_remote_addr
 from .connections import Connections, Reason
 from .progress import bytes_acknowledged, bytes_in_kernel
 from .replies import bad_request, head_too_large, head_too_slow, too_many_connections, url_too_long
+from .tenant_shares import GONE_KEY
 
 MIN_READ_BYTES = 32 * 1024
 """What a client takes of its answer in each `read_seconds`, if there is as much."""
@@ -106,6 +107,9 @@ class BoundedProtocol(H11Protocol):
 
     def _has_head(self) -> None:
         self._waits = False
+        cycle = self.cycle
+        if cycle is not None:
+            self.scope[GONE_KEY] = lambda: cycle.disconnected
         self.since = self._all.clock()
         self._all.begin(self)
 

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher_project.web.request_bodies import ClientGone
 from foundation.client_network import network_of
 from foundation.http_api.late_body import LATER_KEY
 from foundation.http_api.problems import Problem
@@ -23,12 +24,16 @@ from jobs.events.stream import Message, Receive, Send
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 HOLDER_KEY = "dispatcher.holder"
+GONE_KEY = "dispatcher.client_gone"
+"""In a request's scope: returns whether its connection is closed."""
 CODE = "too_many_requests_in_flight"
 LIGHT_BYTES = 64 * 1024
 """A request with a longer body is heavy."""
 BATCH = f"{API_ROOT}/queue/submit-batch"
 SMALL_BATCH_BYTES = 8 * 1024
 """A longer batch is heavy too: it may have hundreds of jobs."""
+LISTS = frozenset(f"{API_ROOT}/{path}" for path in ("queue/jobs", "dlq", "dlq/groups", "admin/audit"))
+"""Heavy: their answers may have megabytes."""
 _LONG_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
 
@@ -57,6 +62,12 @@ def holder_of(scope: Scope) -> str:
                 return f"tenant {tenant}"
     client = scope.get("client")
     return f"address {network_of(client[0]) if client else ''}"
+
+
+def is_client_gone(scope: Scope) -> bool:
+    """Whether the connection is closed, where the server says so (`dispatcher_project.web.protocol`)."""
+    is_gone: Callable[[], bool] | None = scope.get(GONE_KEY)
+    return is_gone is not None and is_gone()
 
 
 class InFlight:
@@ -89,7 +100,8 @@ class _Turns:
 
 
 class FairThreads:
-    """site: answers in threads. at_once: threads that one holder may have; its other requests wait.
+    """Raises ClientGone where nobody is left who reads the answer. site: answers in threads. at_once: threads
+    that one holder may have; its other requests wait.
 
     heavy_at_once: requests that compute for long under way in the process, of all holders, who take turns:
     threads that compute take the interpreter from each other, and from every short request. Of each holder
@@ -108,6 +120,8 @@ class FairThreads:
             said.append(message)
 
         async with self._turn(scope):
+            if is_client_gone(scope):  # while it waited for its turn
+                raise ClientGone
             await self._site(scope, receive, take)
         for message in said:  # only now: a client that does not read holds neither turn nor thread
             await send(message)
@@ -134,7 +148,8 @@ class FairThreads:
         """In this order: what is shared is never held while a holder's own is waited for; and what waits for
         it holds few of its holder's threads and has few places in that line, so that holders take turns."""
         length = _body_bytes(scope)
-        if length <= (SMALL_BATCH_BYTES if scope["path"] == BATCH else LIGHT_BYTES):
+        is_list = scope["path"] in LISTS
+        if not is_list and length <= (SMALL_BATCH_BYTES if scope["path"] == BATCH else LIGHT_BYTES):
             return (turns.threads,)
         heavy = (turns.heavy, turns.threads, self._heavy)
         return heavy if length <= _LONG_BYTES else (turns.long, *heavy)

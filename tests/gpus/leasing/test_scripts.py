@@ -136,7 +136,8 @@ def test_keys_are_named_in_one_include_only() -> None:
 def test_the_key_space_is_named_in_one_python_file_only() -> None:
     root = Path(scripts.__file__).parents[2]
     for package in (
-        "foundation", "gpus", "gpu_host", "jobs", "admin_ui", "dispatcher_project", "verification", "benchmarks"
+        "foundation", "gpus", "gpu_host", "jobs", "admin_ui", "dispatcher_project", "verification",
+        "benchmarks"
     ):  # fmt: skip
         for path in (*(root / package).rglob("*.py"), *(root / package).rglob("*.lua")):
             if path != Path(scripts.__file__).with_name("keys.py"):

@@ -11,9 +11,12 @@ import requests
 from django.db import connection
 
 from dispatcher_project import asgi
+from dispatcher_project.web.request_bodies import ClientGone
 from dispatcher_project.web.tenant_shares import (
     BATCH,
+    GONE_KEY,
     LIGHT_BYTES,
+    LISTS,
     SMALL_BATCH_BYTES,
     FairThreads,
     InFlight,
@@ -132,6 +135,25 @@ def test_a_batch_is_heavy_sooner() -> None:
 
     play(batches(SMALL_BATCH_BYTES), at_once=8, there=3)
     play(batches(SMALL_BATCH_BYTES + 1), at_once=8, there=1)
+
+
+@pytest.mark.parametrize("path", sorted(LISTS))
+def test_a_list_is_heavy(path: str) -> None:
+    play([scope_of(path=path) for _ in range(3)], at_once=8, there=1)
+
+
+def test_nothing_is_begun_for_a_client_that_left_while_it_waited() -> None:
+    async def run() -> Site:
+        site = Site()
+        site.go_on.set()
+        threads = FairThreads(site, 8, 1)
+        with pytest.raises(ClientGone):
+            await threads({**scope_of(), GONE_KEY: lambda: True}, nothing, nothing)
+        await threads({**scope_of(), GONE_KEY: lambda: False}, nothing, nothing)
+        assert not threads._turns
+        return site
+
+    assert len(asyncio.run(run()).began) == 1
 
 
 @pytest.mark.parametrize(("at_once", "order"), [(1, "abcaa"), (2, "aabca")])
