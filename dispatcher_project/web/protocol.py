@@ -10,10 +10,10 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
+from .client_gone import GONE_KEY
 from .connections import Connections, Reason
 from .progress import bytes_acknowledged, bytes_in_kernel
 from .replies import bad_request, head_too_large, head_too_slow, too_many_connections, url_too_long
-from .tenant_shares import GONE_KEY
 
 MIN_READ_BYTES = 32 * 1024
 """What a client takes of its answer in each `read_seconds`, if there is as much."""

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher_project.web.client_gone import is_client_gone
 from dispatcher_project.web.request_bodies import ClientGone
 from foundation.client_network import network_of
 from foundation.http_api.late_body import LATER_KEY
@@ -24,8 +25,6 @@ from jobs.events.stream import Message, Receive, Send
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 HOLDER_KEY = "dispatcher.holder"
-GONE_KEY = "dispatcher.client_gone"
-"""In a request's scope: returns whether its connection is closed."""
 CODE = "too_many_requests_in_flight"
 LIGHT_BYTES = 64 * 1024
 """A request with a longer body is heavy."""
@@ -62,12 +61,6 @@ def holder_of(scope: Scope) -> str:
                 return f"tenant {tenant}"
     client = scope.get("client")
     return f"address {network_of(client[0]) if client else ''}"
-
-
-def is_client_gone(scope: Scope) -> bool:
-    """Whether the connection is closed, where the server says so (`dispatcher_project.web.protocol`)."""
-    is_gone: Callable[[], bool] | None = scope.get(GONE_KEY)
-    return is_gone is not None and is_gone()
 
 
 class InFlight:

@@ -33,9 +33,9 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Which of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Made
-    and used before the transaction: none must be held while the day's GPU-seconds are summed up. room: of all
-    jobs of the transaction."""
+    """Which of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Used
+    inside the transaction, and made before it: none must be held while the day's GPU-seconds are summed up.
+    room: of all jobs of the transaction."""
 
     def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
         self.tenant_id, self.now = tenant_id, now
@@ -65,7 +65,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job to be made, or why not. known: keys that its tenant used before; those used now are added.
+    """A job to be made, or why not. known: keys that its tenant used before.
     asked_by: what its line in the log says besides."""
 
     request: SubmitRequest | Refused
@@ -76,19 +76,19 @@ class Entry:
 
 @dataclass(slots=True)
 class _Plan:
-    """items: what becomes of each entry. statements: what makes it so, with every value converted already:
-    the transaction is short, and others wait for it."""
+    """items: what becomes of each entry. new: which of them make a job. statements: what makes them."""
 
     items: list[Item]
+    new: list[int]
     statements: list[bulk_rows.Statement]
-    rows: int
 
 
 def store(entries: Sequence[Entry]) -> list[Item]:
     """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
-    plan = _plan(entries)
-    if plan.statements:  # what only repeats, or is refused, waits for no turn to write
-        with turn_to_write(plan.rows), one_trip(), transaction.atomic():
+    plan = _plan(entries, {})
+    if plan.new:  # what only repeats, or is wrong in itself, waits for no turn to write
+        with turn_to_write(len(plan.new)), one_trip(), transaction.atomic():
+            plan = _admitted(entries, plan)
             bulk_rows.write(plan.statements)
     _log(entries, plan.items)
     return plan.items
@@ -96,19 +96,20 @@ def store(entries: Sequence[Entry]) -> list[Item]:
 
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """The same, and the key of the batch with what became of its jobs."""
-    plan = _plan(entries)
-    first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
-    if first is not None:
-        row = IdempotencyKey(
-            tenant_id=tenant_id,
-            key=key,
-            fingerprint=fingerprint,
-            job=first,
-            batch=[remembered(item) for item in plan.items],
-        )
-        plan.statements += bulk_rows.inserts([row])
-        with turn_to_write(plan.rows), one_trip(), transaction.atomic():
-            bulk_rows.write(plan.statements)
+    plan = _plan(entries, {})
+    with turn_to_write(len(plan.new)), one_trip(), transaction.atomic():
+        plan = _admitted(entries, plan)
+        bulk_rows.write(plan.statements)
+        first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
+        if first is not None:
+            row = IdempotencyKey(
+                tenant_id=tenant_id,
+                key=key,
+                fingerprint=fingerprint,
+                job=first,
+                batch=[remembered(item) for item in plan.items],
+            )
+            bulk_rows.insert_all([row])
     _log(entries, plan.items)
     return plan.items
 
@@ -117,48 +118,66 @@ def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]
-    plan = _plan(again)
-    tried = dict(zip(open_places, plan.items, strict=True))
-    items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
-    with turn_to_write(plan.rows), transaction.atomic():
+    plan = _plan(again, {})
+    with turn_to_write(len(plan.new)), transaction.atomic():
+        plan = _admitted(again, plan)
         bulk_rows.write(plan.statements)
+        tried = dict(zip(open_places, plan.items, strict=True))
+        items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
         complete_batch(earlier, items)
     _log(again, plan.items)
     return items
 
 
-def _plan(entries: Sequence[Entry]) -> _Plan:
-    """What becomes of each; asks no database."""
+def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
+    """The plan, without what the gate refuses; inside the transaction. What was made without the gate stands,
+    as a rule: to make and convert a thousand rows takes several times as long as to store them, and others
+    wait for this transaction."""
+    refused: dict[int, Refused] = {}
+    asked: set[int] = set()
+    while not asked.issuperset(plan.new):
+        before = len(refused)
+        for index in plan.new:
+            if index not in asked:
+                asked.add(index)
+                request = entries[index].request
+                assert isinstance(request, SubmitRequest)
+                if refusal := entries[index].gate.refusal(request):
+                    refused[index] = refusal
+        if len(refused) > before:
+            plan = _plan(entries, refused)  # one that has the key of a refused one may be new now
+    return plan
+
+
+def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
+    """What becomes of each; asks no database. refused: by the gate."""
     items: list[Item] = []
+    new: list[int] = []
     jobs: list[Job] = []
-    keys: list[IdempotencyKey] = []
+    keys: dict[tuple[int, str], IdempotencyKey] = {}
     for index, entry in enumerate(entries):
-        request, gate, known = entry.request, entry.gate, entry.known
+        request, gate = entry.request, entry.gate
         if isinstance(request, Refused):
             items.append(request)
             continue
-        used = known.get(request.idempotency_key or "")
+        key = request.idempotency_key or ""
+        used = entry.known.get(key) or keys.get((gate.tenant_id, key))
         if used is not None:
             items.append(replayed(used, request.fingerprint))
             continue
-        refused = gate.refusal(request)
-        if refused is not None:
-            items.append(refused)
+        if index in refused:
+            items.append(refused[index])
             continue
         job = _job(request, gate, int(gate.now.timestamp() * 1_000_000) + index)
         jobs.append(job)
+        new.append(index)
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
-        if request.idempotency_key:
-            key = IdempotencyKey(
-                tenant_id=gate.tenant_id,
-                key=request.idempotency_key,
-                fingerprint=request.fingerprint,
-                job=job,
+        if key:
+            keys[gate.tenant_id, key] = IdempotencyKey(
+                tenant_id=gate.tenant_id, key=key, fingerprint=request.fingerprint, job=job
             )
-            known[request.idempotency_key] = key
-            keys.append(key)
-    statements = [*new_jobs(jobs, jobs[0].created_at), *bulk_rows.inserts(keys)] if jobs else []
-    return _Plan(items, statements, len(jobs))
+    statements = new_jobs(jobs, jobs[0].created_at) if jobs else []
+    return _Plan(items, new, [*statements, *bulk_rows.inserts(list(keys.values()))])
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:

@@ -229,7 +229,7 @@ def test_the_real_installer_takes_the_locked_file_and_no_other(
 def test_a_second_one_waits_and_finds_it_done(project: Path, installs: Installs) -> None:
     (project / ".venv" / "dispatcher-stamp.json").unlink()
     code = (
-        "import sys; from pathlib import Path; from dispatcher_project import bootstrap;"
+        "import sys; from pathlib import Path; from dispatcher_project.supervisor import bootstrap;"
         "bootstrap.environment_python(root=Path(sys.argv[1]))"
     )
     with (project / ".venv.lock").open("w") as lock:

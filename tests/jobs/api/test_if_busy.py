@@ -132,14 +132,14 @@ def test_a_race_for_a_key_takes_one_slot(
 ) -> None:
     """The first try finds its key taken when it commits; the second one counts anew."""
     world.leases.free_slots = 1
-    insert, raced = bulk_rows.insert_all, []
+    write, raced = bulk_rows.write, []
 
-    def race(rows: Any) -> None:
-        if rows and not raced:
+    def race(statements: Any) -> None:
+        if not raced:
             raced.append(True)
             raise IntegrityError("taken meanwhile")
-        insert(rows)
+        write(statements)
 
-    monkeypatch.setattr(bulk_rows, "insert_all", race)
+    monkeypatch.setattr(bulk_rows, "write", race)
     assert submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k").json().get("outcome") == "leased"
     assert raced

@@ -11,10 +11,10 @@ import requests
 from django.db import connection
 
 from dispatcher_project import asgi
+from dispatcher_project.web.client_gone import GONE_KEY
 from dispatcher_project.web.request_bodies import ClientGone
 from dispatcher_project.web.tenant_shares import (
     BATCH,
-    GONE_KEY,
     LIGHT_BYTES,
     LISTS,
     SMALL_BATCH_BYTES,
