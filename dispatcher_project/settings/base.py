@@ -149,6 +149,7 @@ def database(url: str) -> dict[str, Any]:
         )
     entry = dict(env.db_url_config(url))
     if entry["ENGINE"] == "django.db.backends.sqlite3":
+        entry["ENGINE"] = "foundation.database.sqlite3"
         entry["OPTIONS"] = {
             "timeout": 20,
             "cached_statements": _KEPT_STATEMENTS,

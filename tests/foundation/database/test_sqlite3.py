@@ -1,0 +1,88 @@
+"""The way to SQLite's write lock, in a database that another connection holds."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.db.utils import ConnectionHandler
+from pytest_django import DjangoDbBlocker
+
+from dispatcher_project.settings.base import database
+from foundation.database.sqlite3 import base
+
+TIMEOUT = 60
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "db.sqlite3"
+
+
+@pytest.fixture
+def writer(path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Any]:
+    handler = ConnectionHandler({"default": database(f"sqlite:///{path}?timeout={TIMEOUT}")})
+    writer: Any = handler["default"]
+    writer.inc_thread_sharing()
+    with django_db_blocker.unblock():
+        writer.ensure_connection()
+        yield writer
+        writer.close()
+
+
+def holder_of(path: Path) -> sqlite3.Connection:
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+def busy_timeout(writer: Any) -> int:
+    (found,) = writer.connection.execute("PRAGMA busy_timeout").fetchone()
+    return int(found)
+
+
+def test_a_transaction_looks_again_soon_and_sqlite_waits_for_all_else(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, holder = [], holder_of(path)
+
+    def pause(seconds: float) -> None:
+        looked.append((seconds, busy_timeout(writer)))
+        if len(looked) == 3:
+            holder.execute("COMMIT")
+
+    monkeypatch.setattr(base.time, "sleep", pause)
+    writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    assert writer.connection.in_transaction
+    assert [own_wait for _, own_wait in looked] == [0, 0, 0]
+    assert all(seconds <= 0.004 for seconds, _ in looked)
+    assert busy_timeout(writer) == TIMEOUT * 1000
+    holder.close()
+
+
+def test_it_gives_up_in_its_time(writer: Any, path: Path) -> None:
+    writer.settings_dict["OPTIONS"]["timeout"] = 0.05
+    holder = holder_of(path)
+    with pytest.raises(OperationalError, match="locked"):
+        writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    holder.close()
+
+
+def test_an_error_of_another_kind_is_not_tried_again(writer: Any, path: Path) -> None:
+    writer.connection.execute("BEGIN")  # a transaction in a transaction
+    raised: list[Exception] = []
+
+    def again() -> None:
+        with pytest.raises(OperationalError, match="within a transaction") as error:
+            writer._start_transaction_under_autocommit()
+        raised.append(error.value)
+
+    thread = threading.Thread(target=again, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert raised
