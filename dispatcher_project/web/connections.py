@@ -10,14 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from foundation.client_network import network_of
 
 from .limits import WebLimits
-
-if TYPE_CHECKING:
-    from .protocol import BoundedProtocol
 
 EVICTED_TOGETHER = 32
 """Of those that are found by looking at all connections."""
@@ -37,12 +34,26 @@ class Reason:
     NO_DESCRIPTORS = "no_descriptors"
 
 
+class Connection(Protocol):
+    """`dispatcher_project.web.protocol.BoundedProtocol`."""
+
+    address_name: str
+    since: float
+
+    @property
+    def waits_for_client(self) -> bool: ...
+
+    def overdue(self, now: float) -> str: ...
+
+    def end(self, reason: str) -> None: ...
+
+
 @dataclass(slots=True)
 class Address:
     """One client address. waiting: its connections that wait for a request, oldest first."""
 
     open: int = 0
-    waiting: dict[BoundedProtocol, None] = field(default_factory=dict)
+    waiting: dict[Connection, None] = field(default_factory=dict)
 
 
 class Connections:
@@ -59,17 +70,17 @@ class Connections:
         self.ended: Counter[str] = Counter()
         """By reason, since this was last written to the database."""
         self._is_proxy = is_proxy
-        self._open: dict[BoundedProtocol, Address] = {}
-        self._waiting: dict[BoundedProtocol, None] = {}
+        self._open: dict[Connection, Address] = {}
+        self._waiting: dict[Connection, None] = {}
         self._addresses: dict[str, Address] = {}
-        self._unsent: dict[BoundedProtocol, int] = {}
+        self._unsent: dict[Connection, int] = {}
         self._unsent_bytes = 0
         self._look_at = 0.0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, connection: BoundedProtocol, host: str) -> bool:
+    def admit(self, connection: Connection, host: str) -> bool:
         """Make room for it, or return False: it has to be refused."""
         name = "" if self._is_proxy(host) else network_of(host)
         address = self._addresses.setdefault(name, Address())
@@ -86,20 +97,20 @@ class Connections:
         self.wait(connection)
         return True
 
-    def wait(self, connection: BoundedProtocol) -> None:
+    def wait(self, connection: Connection) -> None:
         """The server waits for its next request."""
         address = self._open.get(connection)
         if address is not None:
             self._waiting[connection] = None
             address.waiting[connection] = None
 
-    def begin(self, connection: BoundedProtocol) -> None:
+    def begin(self, connection: Connection) -> None:
         """A request's head has come."""
         address = self._open.get(connection)
         if address is not None and connection in self._waiting:
             del self._waiting[connection], address.waiting[connection]
 
-    def forget(self, connection: BoundedProtocol) -> None:
+    def forget(self, connection: Connection) -> None:
         self.begin(connection)
         self.unsent(connection, 0)
         address = self._open.pop(connection, None)
@@ -109,7 +120,7 @@ class Connections:
         if not address.open:
             self._addresses.pop(connection.address_name, None)
 
-    def unsent(self, connection: BoundedProtocol, size: int) -> None:
+    def unsent(self, connection: Connection, size: int) -> None:
         """It has so many bytes to be sent. Too many over all: those end that have waited longest."""
         self._unsent_bytes += size - self._unsent.pop(connection, 0)
         if size:
@@ -138,7 +149,7 @@ class Connections:
         self.ended[Reason.REFUSED] += 1
         return False
 
-    def _evict_oldest(self, waiting: dict[BoundedProtocol, None]) -> bool:
+    def _evict_oldest(self, waiting: dict[Connection, None]) -> bool:
         oldest = next(iter(waiting), None)
         if oldest is not None:
             oldest.end(Reason.EVICTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -109,7 +109,8 @@ class BoundedProtocol(H11Protocol):
         self._waits = False
         cycle = self.cycle
         if cycle is not None:
-            self.scope[GONE_KEY] = lambda: cycle.disconnected
+            scope = cast("dict[str, Any]", self.scope)
+            scope[GONE_KEY] = lambda: cycle.disconnected
         self.since = self._all.clock()
         self._all.begin(self)
 

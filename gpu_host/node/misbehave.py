@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpu_host.node.faults import status_of
 from gpu_host.node.runs import RunOrder
+from gpu_host.node.served import ServedNode
 from gpu_host.node.wire import CUT, Reply, reply_error, reply_json
-
-if TYPE_CHECKING:
-    from gpu_host.node.server import Node
 
 NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
 _DRIP_SECONDS = 5.0
@@ -21,7 +19,7 @@ _HUGE_BYTES = 64 * 1024 * 1024
 _CHUNK = 64 * 1024
 
 
-def before_run(order: RunOrder, node: Node) -> tuple[RunOrder, Reply | None]:
+def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | None]:
     """The order with its fault, and the reply if nothing shall run. Raises BadOrder."""
     if not order.handler.simulates:
         return order, None
@@ -34,7 +32,7 @@ def before_run(order: RunOrder, node: Node) -> tuple[RunOrder, Reply | None]:
     return dataclasses.replace(order, fault=fault), None
 
 
-def reply_of(fault: Mapping[str, Any], node: Node, answer: Callable[[], Reply] | None = None) -> Reply:
+def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Reply] | None = None) -> Reply:
     """The fault as the whole reply. answer: the honest one, which a late server gives in the end."""
     status = status_of(fault)
     if status is not None:
@@ -57,7 +55,7 @@ def reply_of(fault: Mapping[str, Any], node: Node, answer: Callable[[], Reply] |
     return with_result(fault, b'{"status": "error"}', node)
 
 
-def be_late(fault: Mapping[str, Any] | None, node: Node) -> None:
+def be_late(fault: Mapping[str, Any] | None, node: ServedNode) -> None:
     """Waits, if that is the fault."""
     if fault and fault["fault"] == "late":
         node.stopping.wait(float(fault.get("delay_seconds", _LATE_SECONDS)))
@@ -66,7 +64,7 @@ def be_late(fault: Mapping[str, Any] | None, node: Node) -> None:
 def with_result(
     fault: Mapping[str, Any] | None,
     answer: bytes,
-    node: Node,
+    node: ServedNode,
     on_end: Callable[[bool], None] | None = None,
 ) -> Reply:
     """The reply that carries a run's end, as its fault wants it."""
@@ -80,7 +78,7 @@ def with_result(
     return Reply(body=answer, on_end=on_end)
 
 
-def _drip(body: bytes, seconds: float, node: Node) -> Iterator[bytes]:
+def _drip(body: bytes, seconds: float, node: ServedNode) -> Iterator[bytes]:
     size = max(1, -(-len(body) // _DRIP_PIECES))
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     for piece in pieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from foundation import foreign_json
@@ -15,19 +15,16 @@ from gpu_host.node.handlers import Handler
 from gpu_host.node.misbehave import be_late, before_run, reply_of, with_result
 from gpu_host.node.push import push
 from gpu_host.node.runs import Run, RunOrder
+from gpu_host.node.served import ServedNode
 from gpu_host.node.wire import CUT, Reply, Request, reply_error, reply_json
 from gpu_host.node.work import failed_answer, work
-
-if TYPE_CHECKING:
-    from gpu_host.node.server import Node
-
 
 MAX_FENCE = 2**53
 """What every reader of JSON numbers holds exactly."""
 
 
 class Routes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServedNode) -> None:
         self._node = node
 
     def answer(self, request: Request) -> Reply:

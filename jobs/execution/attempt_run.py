@@ -117,6 +117,11 @@ class AttemptRun:
         self._look_for_push = True
         self.woken.set()
 
+    def remote_id_committed(self) -> None:
+        """It may be handed over now."""
+        self.remote_committed = True
+        self.woken.set()
+
     @property
     def was_lost(self) -> bool:
         return Order.LOST in self._orders

@@ -21,7 +21,6 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending
 from jobs.execution import after_commit
-from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter, Write, Writer
 from jobs.execution.latest_ends import LatestEnds
 from jobs.execution.release_retries import LateReleases, Unreleased
@@ -94,14 +93,13 @@ class Settlement:
         )
         written.add_done_callback(lambda done: _pass_on(done, future))
 
-    def write_remote_id(self, lease: Lease, remote_id: str, run: AttemptRun) -> None:
-        """A run may be handed over only once its id is durable."""
+    def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
+        """then: called once the id is durable; only then may the run be handed over."""
         at = self.ports.clock.now()
 
         def committed(done: Future[Any]) -> None:
             if done.exception() is None and done.result()[1]:
-                run.remote_committed = True
-                run.woken.set()
+                then()
 
         self.writer.submit(
             lambda: _touched(

@@ -104,7 +104,7 @@ def _drive(worker: GpuWorker, lease: Lease, run: AttemptRun) -> Over | HandedOve
         if isinstance(step, Wait):
             worker.wait(run, step.seconds)
         elif isinstance(step, Remote):
-            worker.settlement.write_remote_id(lease, step.remote_id, run)
+            worker.settlement.write_remote_id(lease, step.remote_id, run.remote_id_committed)
             worker.rests.answered(lease.server)
         else:
             return step

@@ -10,16 +10,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from gpus.protocol import Clock, Lease
+from gpus.protocol import Clock
 from gpus.runners.json_body import Unreadable, check_storable
-
-if TYPE_CHECKING:
-    from jobs.execution.completion import Settlement
+from jobs.execution.group_commit import Writer
 
 log = structlog.get_logger()
 
@@ -37,14 +34,14 @@ BACKLOG = 200
 Write = Callable[[str, Mapping[str, Any]], None]
 
 
-def news_of(lease: Lease, settlement: Settlement, *, attempts_made: int, rest_seconds: float) -> RunNews:
-    """Takes what this lease's run says of itself. attempts_made: of its job when it was claimed."""
-    writer = settlement.writer
+def news_of(write: Write, writer: Writer, clock: Clock, *, tries: int, rest_seconds: float) -> RunNews:
+    """Takes what a run says of itself. write: puts it into the job's events. tries: which try of its job the
+    run is."""
     return RunNews(
-        partial(settlement.write_news, lease),
-        settlement.ports.clock,
+        write,
+        clock,
         rest_seconds=rest_seconds,
-        allowance=MAX_TOLD_CHARS // (attempts_made + lease.epoch),
+        allowance=MAX_TOLD_CHARS // tries,
         may_write=lambda: not writer.failing and writer.backlog < BACKLOG,
     )
 

@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
+    settlement = worker.settlement
     news = news_of(
-        lease,
-        worker.settlement,
-        attempts_made=claimed.job["attempts_made"],
+        partial(settlement.write_news, lease),
+        settlement.writer,
+        settlement.ports.clock,
+        tries=claimed.job["attempts_made"] + lease.epoch,
         rest_seconds=knobs.news_seconds,
     )
     request = RunRequest(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from jobs.sweeps.names import TICK
+
 if TYPE_CHECKING:
     from jobs.sweeps.runner import Runner
 
-TICK = "tick"
+__all__ = ["TICK", "run_sweep", "sweep_ages"]
 
 
 def run_sweep(name: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         try:
             while True:
                 try:
-                    super()._start_transaction_under_autocommit()
+                    super()._start_transaction_under_autocommit()  # type: ignore[misc]
                     return
                 except OperationalError as error:
                     if not _is_busy(error) or time.monotonic() >= until:
