@@ -11,7 +11,7 @@ from celery import shared_task
 from jobs import wakes
 
 if TYPE_CHECKING:
-    from jobs.execution.dispatch import WorkReport
+    from jobs.execution.slot_loop import WorkReport
 
 MOST_NAMED = 20
 """Of a task's failed jobs: what Flower is told stays small."""

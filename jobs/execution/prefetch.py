@@ -8,8 +8,7 @@ has heard that the one is over and the other has begun.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import structlog
 
@@ -17,13 +16,12 @@ from foundation.ids import new_id
 from gpus.errors import LeasingUnavailable
 from gpus.protocol import Lease, ModelType
 from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.claimed import Claimed, Ready
+from jobs.execution.claiming import open_follower, write_start
 from jobs.execution.run_end import RunEnd
 from jobs.execution.run_inputs import make_run
-from jobs.execution.slot_loop import Claimed, open_follower, write_start
 from jobs.execution.time_slice import Turn
-
-if TYPE_CHECKING:
-    from jobs.execution.gpu_worker import GpuWorker
+from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
 
@@ -35,7 +33,7 @@ class Meanwhile:
     one nothing is claimed ahead.
     """
 
-    def __init__(self, worker: GpuWorker, claimed: Claimed) -> None:
+    def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
         self.past: RunEnd | None = None
         self.turn: Turn | None = None
         self._worker, self._claimed = worker, claimed
@@ -48,6 +46,10 @@ class Meanwhile:
                 self._do(claims_ahead=True)
         except Exception:
             log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
+
+    def tell_of(self, past: RunEnd) -> None:
+        """Of the run before this one on the slot."""
+        self.past = past
 
     def make_up(self) -> None:
         """The run is over, and its runner never called: of the run before it must be told all the same."""
@@ -103,25 +105,12 @@ class Meanwhile:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A run that has only to be sent."""
-
-    run: AttemptRun
-    meanwhile: Meanwhile
-
-    def begin(self, turn: Turn) -> None:
-        """Its time counts from now on."""
-        self.meanwhile.turn = turn
-        self.run.begin()
-
-
-def make_ready(worker: GpuWorker, claimed: Claimed) -> Ready:
+def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
     meanwhile = Meanwhile(worker, claimed)
     return Ready(make_run(worker, claimed, meanwhile), meanwhile)
 
 
-def goes_on(worker: GpuWorker, follower: Claimed, run: AttemptRun, end: RunEnd) -> bool:
+def goes_on(worker: WorkerState, follower: Claimed, run: AttemptRun, end: RunEnd) -> bool:
     """Whether it is sent before Redis has heard that the run before it is over, of which it will tell: where
     that one went well, so that nothing speaks against its slot, and its server never went on with it under an
     id of its own, so that nobody could take it up."""
@@ -134,5 +123,5 @@ def goes_on(worker: GpuWorker, follower: Claimed, run: AttemptRun, end: RunEnd) 
         or not worker.settlement.keeper.begin(follower.lease.ref)
     ):
         return False
-    follower.ready.meanwhile.past = end
+    follower.ready.meanwhile.tell_of(end)
     return True

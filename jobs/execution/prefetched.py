@@ -11,13 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gpus.protocol import Lease, LeaseRef
+from jobs.execution.claimed import Claimed
 from jobs.execution.run_steps import Order
-
-if TYPE_CHECKING:
-    from jobs.execution.slot_loop import Claimed
 
 KEPT_SECONDS = 2.0
 """So long it waits for a run that takes longer than was expected."""

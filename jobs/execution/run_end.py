@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from gpus.errors import ConnectFailed, GpuBusy
 from gpus.leasing.contract import Leases
@@ -13,10 +12,8 @@ from gpus.protocol import Lease, ModelSpec, ReleaseMode
 from jobs.domain.retry import verdict_of
 from jobs.execution import after_commit
 from jobs.execution.run_steps import Over
+from jobs.execution.worker_state import WorkerState
 from jobs.transitions import End, Start, StartOutcome
-
-if TYPE_CHECKING:
-    from jobs.execution.gpu_worker import GpuWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class RunEnd:
         return self.at - timedelta(seconds=self.seconds)
 
     def release(
-        self, worker: GpuWorker, *, next_attempt_id: str | None, begun: Lease | None = None
+        self, worker: WorkerState, *, next_attempt_id: str | None, begun: Lease | None = None
     ) -> Lease | None:
         """Gives the slot to the next ticket, if one is asked for under an attempt id; what runs next then.
         begun: what runs there already: the next ticket follows it."""
@@ -61,7 +58,7 @@ class RunEnd:
             begun=begun,
         )
 
-    def write(self, worker: GpuWorker, *, gather: bool) -> None:
+    def write(self, worker: WorkerState, *, gather: bool) -> None:
         """After the release: a crash in between leaves a settling lease that the sweep ends. gather: a start
         will be written together with it."""
         lease = self.lease

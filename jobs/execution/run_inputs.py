@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 
@@ -15,18 +15,18 @@ from gpus.health.health import evidence_for, refused_url
 from gpus.protocol import Lease
 from gpus.runners.base import RunRequest
 from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.claimed import Claimed
 from jobs.execution.progress_events import news_of
 from jobs.execution.push_tokens import push_token
 from jobs.execution.pushed_results import pushed_body
 from jobs.execution.run_steps import Order
-from jobs.execution.slot_loop import Claimed
+from jobs.execution.worker_state import WorkerState
 from jobs.transitions import StartOutcome
 
-if TYPE_CHECKING:
-    from jobs.execution.gpu_worker import GpuWorker
 
-
-def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None) -> AttemptRun:
+def make_run(
+    worker: WorkerState, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None
+) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     settlement = worker.settlement
@@ -81,7 +81,7 @@ def make_run(worker: GpuWorker, claimed: Claimed, meanwhile: Callable[[], None] 
     return run
 
 
-def _read_pushed(worker: GpuWorker, lease: Lease) -> Mapping[str, Any] | None:
+def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
     with worker.ports.database():
         body: Mapping[str, Any] | None = pushed_body.first(attempt_id=lease.attempt_id)
     return body

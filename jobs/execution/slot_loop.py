@@ -1,334 +1,191 @@
-"""From a wake to a run that may start: the lease, the job's row, the start queued for the commit."""
+"""A worker thread's way with a claimed attempt: run it, end it, go straight on with the slot.
+
+The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
+group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
+slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it. Where
+the next ticket was claimed ahead, its run is sent first, and all that is done in the time that it takes.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import structlog
-from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import connection
 
-from foundation.database import statements
-from foundation.database.statements import value
 from foundation.ids import new_id
-from foundation.secrets import SecretUnreadable
-from gpus.errors import LayoutNotInUse, LeasingUnavailable
-from gpus.leasing.contract import Leases
-from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
+from gpus.errors import DoesNotFit, Interrupted
+from gpus.leasing.values import Wakes
+from gpus.protocol import Lease
 from gpus.registry import queries as fleet
-from jobs import transitions
-from jobs.domain.states import AttemptState, JobState
-from jobs.execution import after_commit, unreachable
-from jobs.execution.row_prefetch import OF_JOB
-from jobs.models import Attempt, Job
-from jobs.transitions import Start, StartOutcome
-
-if TYPE_CHECKING:
-    from jobs.execution.gpu_worker import GpuWorker
-    from jobs.execution.prefetch import Ready
+from gpus.registry.too_large import mark_too_large
+from jobs.domain.retry import Ending
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.claimed import Claimed
+from jobs.execution.claiming import claim_next, drop_follower, open_lease, start
+from jobs.execution.prefetch import goes_on, make_ready
+from jobs.execution.run_end import RunEnd
+from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
+from jobs.execution.time_slice import Turn
+from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
 
-NO_SERVER_REST_SECONDS = 2.0
-ADOPTION_REST_SECONDS = 2.0
-"""A run that could not be adopted rests so long; twice as long each time, up to 30 s (`hand_over.lua`)."""
-
-_to_run = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
+LONG_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
+class WorkReport:
+    """What one attempt was; shown in Flower. outcome: its end as this worker saw it, or an error code."""
 
-    job: the row's `OF_JOB`, and its payload (None when adopted).
-    ran_seconds: for how long an adopted attempt ran before.
-    must_wait: nothing is sent before the start is durable.
-    ready: of a follower: its run, made while the one before it went on.
-    """
-
-    fleet: str
-    leases: Leases
-    lease: Lease
-    job: Mapping[str, Any]
-    spec: ModelSpec
-    endpoint: Endpoint
-    started: Future[StartOutcome] | None
-    remote_id: str | None = None
-    ran_seconds: float = 0.0
-    must_wait: bool = False
-    ready: Ready | None = None
-
-    @property
-    def refused(self) -> StartOutcome | None:
-        """Why the database did not accept the start, as far as it has answered yet."""
-        if self.started is None or not self.started.done():
-            return None
-        outcome = StartOutcome.JOB_MOVED if self.started.exception() else self.started.result()
-        return None if outcome is StartOutcome.STARTED else outcome
+    job_id: str
+    model: str
+    server: str
+    slot: int
+    attempt: str
+    outcome: str
+    seconds: float
+    error_code: str = ""
 
 
-def claim_next(worker: GpuWorker, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
-    """A slot and the next ticket whose job may really start; None when there is nothing to do."""
-    leases = worker.ports.leases(fleet_name)
-    worker.ports.clocks.make_sure()
-    while worker.may_claim():
-        asked_at = worker.ports.clock.monotonic()
-        attempt_id = new_id()
-        with worker.starts.asking():
-            try:
-                lease = leases.claim(
-                    pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
-                )
-            except LayoutNotInUse:
-                return None
-            except LeasingUnavailable as error:
-                log.info("claim_refused", pool=pool, error=str(error))
-                worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
-                return None
-            if lease is None:
-                return None
-            claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
-        if claimed is not None or not looks_on:
-            return claimed
-    return None
+class SlotLoop:
+    """A thread's way along a slot: claim, start, run, end, and straight on. turn: when it hands the slot
+    back."""
 
+    def __init__(self, worker: WorkerState, turn: Turn) -> None:
+        self._worker, self._turn = worker, turn
 
-def return_unanswered(worker: GpuWorker) -> None:
-    """Gives back what claims were granted whose answer was lost. Nothing ran under such a lease: it must not
-    run out and be counted as a death (the watcher calls it)."""
-    for fleet_name, attempts in worker.unanswered.by_fleet().items():
-        leases = worker.ports.leases(fleet_name)
+    def work(self, pool: str, host: str | None) -> list[WorkReport]:
+        """Claims and runs until nothing is left or the turn is over."""
+        worker, clock = self._worker, self._worker.ports.clock
+        with worker.ports.database():
+            fleet_name = fleet.fleet_of(pool)
+        reports: list[WorkReport] = []
+        claimed = claim_next(worker, fleet_name, pool, host)
+        while claimed is not None:
+            claimed, report = self.run(claimed)
+            reports.append(report)
+            if claimed is None and not worker.is_draining:
+                if self._turn.is_over(clock.monotonic(), report.seconds):
+                    if worker.ports.send_wakes([Wakes(pool, host, 1)]):
+                        break
+                    # while the hand-back can't be published the thread keeps claiming: the slot must not wait
+                    # for a dead broker, but it is free only once its end is committed
+                    worker.until_done(worker.settlement.writer.submit(lambda: None))
+                claimed = claim_next(worker, fleet_name, pool, host)
+        return reports
+
+    def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
+        """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next
+        ticket for the same slot."""
+        worker, lease = self._worker, claimed.lease
+        ready = claimed.ready or make_ready(worker, claimed)
+        ready.begin(self._turn)
+        run = ready.run
         try:
-            for attempt_id in attempts:
-                lease = leases.granted(attempt_id, worker=worker.name)
-                if lease is None:
-                    worker.unanswered.was_nothing(attempt_id, worker.ports.clock.monotonic())
-                else:
-                    give_back_unrun(worker, leases, lease)
-                    worker.unanswered.was_given_back(attempt_id)
-        except LeasingUnavailable:
-            continue
+            with worker.running(lease, run):
+                try:
+                    over = self._drive(lease, run)
+                except Exception as error:  # whatever broke, the lease must not be renewed without a run
+                    log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
+                    over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+        finally:
+            ready.meanwhile.make_up()
+        if run.news is not None:
+            run.news.end()
+        seconds = run.elapsed_seconds + claimed.ran_seconds
+        following = None
+        if isinstance(over, HandedOver):
+            follower, _ = worker.followers.take(lease.attempt_id)
+            worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
+            drop_follower(worker, follower, lease)
+            outcome, code = "handed_over", ""
+        else:
+            now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
+            end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
+            following = self._end(claimed, end, run)
+            code = over.ending.error.code if over.ending.error else ""
+            outcome = code or "completed"
+        # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
+        say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
+        say(
+            "attempt_finished",
+            job_id=lease.job_id,
+            attempt=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            model=lease.model,
+            outcome=outcome,
+            seconds=round(seconds, 3),
+        )
+        return following, _report(lease, outcome, seconds, code)
 
+    def _drive(self, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+        worker = self._worker
+        if lease.estimate_seconds >= LONG_SECONDS:
+            connection.close()  # the wait for the GPU needs none
+            worker.show_run(lease)
+        while True:
+            run.woken.clear()
+            step = run.step()
+            if isinstance(step, Wait):
+                worker.wait(run, step.seconds)
+            elif isinstance(step, Remote):
+                worker.settlement.write_remote_id(lease, step.remote_id, run.remote_id_committed)
+                worker.rests.answered(lease.server)
+            else:
+                return step
 
-def give_back_unrun(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
-    """A lease that nobody here knew of: the slot is free at once, the ticket is back in its place."""
-    mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
-    leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
-    if not lease.adopted:
-        after_commit.push_waiting(lease.job_id, worker.ports)
-
-
-def open_lease(
-    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
-) -> Claimed | None:
-    """Reads what the run needs and queues its start; gives the lease back if it can't run.
-
-    asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
-    """
-    return _open(worker, fleet_name, leases, lease, asked_at)[0]
-
-
-def _open(
-    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
-) -> tuple[Claimed | None, bool]:
-    """Also whether the next claim may find something that runs."""
-    try:
-        if lease.adopted:
-            return _adopt(worker, fleet_name, leases, lease, asked_at), True
-        return _begin(worker, fleet_name, leases, lease, asked_at), True
-    except DatabaseError as error:
-        log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
-        worker.pause_claims()  # this is about the process: no lease of any pool can be opened
-        # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
-        return None, False
-    except LeasingUnavailable as error:
-        # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
-        log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        return None, False
-    except SecretUnreadable as error:
-        log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        _rest(worker, leases, lease)
-        if not lease.adopted:
-            after_commit.push_waiting(lease.job_id, worker.ports)  # other servers can run it
-        return None, True
-    except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
-        log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
-        _rest(worker, leases, lease)
-        return None, lease.adopted  # the next ticket would only break on another server
-
-
-def _rest(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
-    """What broke because of this lease breaks again: its run, or its server, rests. Others are claimed."""
-    if lease.adopted:
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
-    else:
-        rest = worker.rests.broke(lease.server)
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
-
-
-def _begin(
-    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
-) -> Claimed | None:
-    claimed = _read(worker, fleet_name, leases, lease)
-    if claimed is None:
-        return None
-    if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
-        # this process stood still meanwhile: a start that is written now has no lease any more
-        _give_back(worker, leases, lease, ReleaseMode.FREE)
-        after_commit.push_waiting(lease.job_id, worker.ports)
-        return None
-    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    return start(worker, claimed)
-
-
-def start(worker: GpuWorker, claimed: Claimed) -> Claimed | None:
-    """Queues the start of what holds its slot, and is not sent yet; None: it may not be."""
-    write_start(worker, claimed)
-    if claimed.must_wait:
-        refused = _await_start(worker, claimed)
+    def _end(self, claimed: Claimed, end: RunEnd, run: AttemptRun) -> Claimed | None:
+        """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
+        worker, lease, ending = self._worker, claimed.lease, end.over.ending
+        if isinstance(ending.error, DoesNotFit):
+            _leave_to_larger_servers(worker, lease, ending.error)
+        follower, asked = worker.followers.take(lease.attempt_id)
+        refused = claimed.refused
         if refused is not None:
-            worker.settlement.refuse_start(
-                claimed.leases, claimed.lease, refused, claimed.spec, proven_free=True
-            )
+            is_free = not ending.suspect
+            worker.settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
+            drop_follower(worker, follower, lease)
             return None
-    return claimed
+        asked_at = worker.ports.clock.monotonic()
+        go_on = not ending.suspect and worker.may_claim()
+        if follower is not None and go_on and goes_on(worker, follower, run, end):
+            return follower
+        if follower is None:
+            go_on = go_on and not self._turn.is_over(asked_at, end.seconds)
+        if go_on:
+            worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds)
+        next_id = follower.lease.attempt_id if follower else asked or new_id()
+        with worker.starts.asking():
+            following = end.release(worker, next_attempt_id=next_id if go_on else None)
+            end.write(worker, gather=following is not None)
+            if follower is not None and following is not None and following.ref == follower.lease.ref:
+                worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
+                return start(worker, follower)
+            drop_follower(worker, follower, lease)
+            if following is None:
+                return None
+            return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
 
 
-def write_start(worker: GpuWorker, claimed: Claimed) -> None:
-    if claimed.started is None:
-        raise ValueError("an adopted attempt was started by another worker")
-    lease, now = claimed.lease, worker.ports.clock.now()
-    worker.settlement.write_start(
-        Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, now), claimed.started
-    )
-
-
-def _read(worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
-    """What the run needs; gives the lease back if its job moved on, or can't run there."""
-    job = worker.ahead.take(lease.pool, lease.job_id)
-    with worker.ports.database():
-        job = job or _to_run.first(id=lease.job_id)
-        spec = fleet.model_spec(lease.model)
-        endpoint = fleet.endpoint_for(lease.server, lease.model)
-    if job is None or job["state"] != JobState.QUEUED:
-        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
-        return None
-    if spec is None or endpoint is None:
-        log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
-    if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
-        after_commit.push_waiting(lease.job_id, worker.ports)
-        return None
-    must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
-    return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
-
-
-def open_follower(worker: GpuWorker, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Reads what the slot runs next; gives it back if it can't run.
-
-    asked_at: as for `open_lease`.
-    """
+def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFit) -> None:
+    """Before the job is back in the line: this server would take it again."""
     try:
-        claimed = _read(worker, holder.fleet, holder.leases, lease)
-    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
-        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _return_follower(worker, holder.leases, lease)
-        return None
-    if claimed is not None:
-        worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
-    return claimed
+        ports = worker.ports
+        ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
+    except Exception as failed:  # the database is away: the job comes back, at no cost
+        log.warning("too_large_not_noted", server=lease.server, model=lease.model, error=str(failed).strip())
 
 
-def drop_follower(worker: GpuWorker, follower: Claimed | None, holder: Lease) -> None:
-    """It does not begin: its holder's release takes it from the slot, and it goes back into the line."""
-    if follower is not None:
-        worker.settlement.keeper.forget(follower.lease.ref)
-        worker.settlement.push_after(holder.ref, follower.lease.job_id)
-
-
-def return_overdue_followers(worker: GpuWorker) -> None:
-    """Other slots may be free for them sooner; none is kept while the index is being switched (the watcher
-    calls it)."""
-    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
-    for follower in worker.followers.overdue(now):
-        _return_follower(worker, follower.leases, follower.lease)
-
-
-def _return_follower(worker: GpuWorker, leases: Leases, lease: Lease) -> None:
-    worker.settlement.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
-    worker.settlement.keeper.forget(lease.ref)
-    worker.settlement.push_after(lease.ref, lease.job_id)
-
-
-def _await_start(worker: GpuWorker, claimed: Claimed) -> StartOutcome | None:
-    """For those who may not send before the start is durable; None: it is."""
-    if claimed.started is not None:
-        worker.until_done(claimed.started)
-    return claimed.refused
-
-
-def _adopt(
-    worker: GpuWorker, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
-) -> Claimed | None:
-    """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
-    attempt = Attempt.objects.filter(id=lease.attempt_id).first()
-    if attempt is None or attempt.state != AttemptState.WAITING:
-        # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
-        _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
-        return None
-    gone = unreachable.what_is_gone(lease.server, lease.model)
-    if gone is not None:
-        log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
-        if not unreachable.end(attempt, gone, leases, worker.ports):
-            _rest(worker, leases, lease)
-        return None
-    spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
-    if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
-        _rest(worker, leases, lease)
-        return None
-    epoch, now = attempt.epoch, worker.ports.clock.now()
-    with transaction.atomic():
-        job = Job.objects.filter(id=lease.job_id).values(*OF_JOB).get()
-        won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
-    if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
-        return None
-    lease = replace(lease, epoch=epoch + 1, adopted=False)
-    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    log.info(
-        "attempt_adopted", job_id=lease.job_id, attempt=lease.attempt_id, epoch=lease.epoch, slot=lease.slot
+def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
+    return WorkReport(
+        job_id=lease.job_id,
+        model=lease.model,
+        server=lease.server,
+        slot=lease.slot_index,
+        attempt=lease.attempt_id,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+        error_code=error_code,
     )
-    return Claimed(
-        fleet_name,
-        leases,
-        lease,
-        {**job, "payload": None},
-        spec,
-        endpoint,
-        None,
-        remote_id=attempt.remote_id,
-        ran_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
-    )
-
-
-def _ended_clean(lease: Lease) -> bool:
-    return Attempt.objects.filter(id=lease.attempt_id, slot_freed=True).exists()
-
-
-def _give_back(
-    worker: GpuWorker,
-    leases: Leases,
-    lease: Lease,
-    mode: ReleaseMode,
-    *,
-    rest_seconds: float | None = None,
-) -> None:
-    """Nothing of ours ran under this lease. If Redis is away, the lease runs out and the sweep looks."""
-    try:
-        leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
-    except LeasingUnavailable as error:
-        log.warning("release_failed", slot=lease.slot, error=str(error))

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 
 from foundation.database import statements
 from foundation.database.statements import value
+from jobs.execution.worker_state import WorkerState
 from jobs.models import WorkerSign
-
-if TYPE_CHECKING:
-    from jobs.execution.gpu_worker import GpuWorker
 
 SIGN_SECONDS = 2.0
 KEPT = timedelta(days=1)
@@ -61,7 +59,7 @@ def drop_old_signs(now: datetime) -> int:
 class Signs:
     """Of one worker. `tell` may be called as often as one likes, from any thread; it never waits."""
 
-    def __init__(self, worker: GpuWorker) -> None:
+    def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
         self._lock = threading.Lock()
         self._told_at = self._held_at = float("-inf")

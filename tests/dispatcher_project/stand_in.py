@@ -25,7 +25,7 @@ from redis.retry import Retry
 
 @dataclass
 class Report:
-    """The fields of `jobs.execution.dispatch.WorkReport`."""
+    """The fields of `jobs.execution.slot_loop.WorkReport`."""
 
     job_id: str
     model: str = "zimg"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.execution.dispatch import WorkReport
+from jobs.execution.slot_loop import WorkReport
 from jobs.tasks import MOST_NAMED, JobFailed, shown, sweep, work
 
 

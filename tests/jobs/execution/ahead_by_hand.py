@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.execution import dispatch, slot_loop
+from jobs.execution import claiming
+from jobs.execution.claimed import Claimed
 from jobs.execution.run_end import RunEnd
-from jobs.execution.slot_loop import Claimed
+from jobs.execution.slot_loop import SlotLoop
 from jobs.execution.time_slice import Turn
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
@@ -29,14 +30,14 @@ def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
 
 def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
     """Runs the first job that waits; what the slot runs next."""
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
-    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+    return SlotLoop(hands.worker, turn).run(claimed)[0]
 
 
 def run_next(hands: Hands, claimed: Claimed | None, turn: Turn = GOES_ON) -> Claimed | None:
     assert claimed is not None
-    return dispatch.run_claimed(hands.worker, claimed, turn)[0]
+    return SlotLoop(hands.worker, turn).run(claimed)[0]
 
 
 def untold(claimed: Claimed) -> RunEnd | None:

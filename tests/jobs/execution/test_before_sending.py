@@ -8,7 +8,8 @@ from django.conf import settings
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
-from jobs.execution import dispatch, slot_loop
+from jobs.execution import claiming
+from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand
 from tests.jobs.execution.shop import state
@@ -20,9 +21,9 @@ LEASE_SECONDS = settings.DISPATCHER.lease_seconds
 
 def run_after(hands, seconds: float):
     """Claims, lets time pass, runs."""
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     hands.clock.move(seconds)
-    return dispatch.run_claimed(hands.worker, claimed, OVER)[1]
+    return SlotLoop(hands.worker, OVER).run(claimed)[1]
 
 
 # -- the lease's age ------------------------------------------------------------------------------------
@@ -51,9 +52,9 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands = by_hand(shop)
     hands.submit()
     hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     hands.worker.settlement.keeper.step(hands.clock.monotonic())
-    dispatch.run_claimed(hands.worker, claimed, OVER)
+    SlotLoop(hands.worker, OVER).run(claimed)
     assert hands.gpu.sent == []
 
 
@@ -89,8 +90,8 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
         return lease
 
     hands.leases.instead["release"] = late
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
-    following, _ = dispatch.run_claimed(hands.worker, claimed, GOES_ON)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
+    following, _ = SlotLoop(hands.worker, GOES_ON).run(claimed)
     assert following is None
     assert hands.gpu.sent == [first.id]
     assert Attempt.objects.count() == 1

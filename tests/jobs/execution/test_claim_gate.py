@@ -10,7 +10,7 @@ from django.db import OperationalError
 
 from gpus.leasing.clock import AgreedClocks
 from jobs.domain.states import JobState
-from jobs.execution import group_commit, slot_loop
+from jobs.execution import claiming, group_commit
 from jobs.execution.gpu_worker import MAX_BACKLOG, GpuWorker
 from jobs.execution.group_commit import GroupCommitWriter
 from tests.builders import make_ports
@@ -131,7 +131,7 @@ def test_a_database_that_is_away_does_not_empty_the_line(shop, monkeypatch):
     hands = by_hand(shop)
     for _ in range(3):
         hands.submit()
-    monkeypatch.setattr(slot_loop, "Job", type("Job", (), {"objects": Gone()}))
+    monkeypatch.setattr(claiming, "Job", type("Job", (), {"objects": Gone()}))
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1
     assert hands.waiting() == 2
@@ -142,7 +142,7 @@ def test_a_claim_that_breaks_does_not_empty_the_line(shop, monkeypatch):
     hands = by_hand(shop)
     for _ in range(3):
         hands.submit()
-    monkeypatch.setattr(slot_loop.fleet, "endpoint_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(claiming.fleet, "endpoint_for", lambda *_: 1 / 0)
     hands.leases.instead["release"] = without_rest
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1

@@ -12,8 +12,9 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Lease
 from gpus.runners.base import Accepted
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import dispatch, slot_loop
-from jobs.execution.slot_loop import Claimed
+from jobs.execution import claiming
+from jobs.execution.claimed import Claimed
+from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt, Job, WorkerSign
 from jobs.sweeps import expired_leases, retention
 from tests.jobs.execution.by_hand import OVER, Gpu, HandWorker, HandWriter
@@ -48,7 +49,7 @@ class Cut:
         self.seconds(7)
 
     def claim(self) -> Claimed:
-        claimed = slot_loop.claim_next(self.worker, self.world.fleet, "m", None)
+        claimed = claiming.claim_next(self.worker, self.world.fleet, "m", None)
         assert claimed is not None
         return claimed
 
@@ -95,7 +96,7 @@ def test_three_outages_longer_than_a_lease_cost_a_living_worker_s_job_nothing(cu
         job.refresh_from_db()
         assert (job.state, job.deaths, attempt_of(claimed).state) == ("running", 0, AttemptState.SENT)
         assert cut.world.slot() == "leased"
-    dispatch.run_claimed(cut.worker, claimed, OVER)
+    SlotLoop(cut.worker, OVER).run(claimed)
     job.refresh_from_db()
     assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
 
@@ -108,7 +109,7 @@ def test_a_run_that_ends_while_its_worker_is_cut_off_counts(cut: Cut) -> None:
         cut.seconds(2 * LEASE_SECONDS)
 
     cut.gpu.on_start = cut_off
-    dispatch.run_claimed(cut.worker, cut.claim(), OVER)
+    SlotLoop(cut.worker, OVER).run(cut.claim())
     job.refresh_from_db()
     assert (job.state, job.attempts_made) == (JobState.COMPLETED, 1)
     cut.seconds(2 * LEASE_SECONDS)

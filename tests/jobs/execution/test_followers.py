@@ -11,7 +11,7 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.queries import forget
 from gpus.runners.base import Accepted, Finished, RunRequest
-from jobs.execution import slot_loop
+from jobs.execution import claiming
 from jobs.execution.prefetched import SHALLOW_SECONDS
 from jobs.models import Attempt, Job
 from tests.jobs.execution.ahead_by_hand import (
@@ -120,7 +120,7 @@ def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     hands.worker.drain()
     assert run_next(hands, claimed) is None
     assert calls(hands, "reserve") == []

@@ -13,8 +13,8 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import JobState
-from jobs.execution import after_commit, slot_loop
-from jobs.execution.slot_loop import Claimed
+from jobs.execution import after_commit, claiming
+from jobs.execution.claimed import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
 from jobs.sweeps import reconcile
@@ -273,14 +273,14 @@ def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
 
 def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
-    real = slot_loop._read
+    real = claiming._read
 
     def broken(worker: object, fleet: str, leases: object, lease: Lease) -> Claimed | None:
         if lease.job_id == second.id:
             raise RuntimeError("a secret that can't be read")
         return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(slot_loop, "_read", broken)
+    monkeypatch.setattr(claiming, "_read", broken)
     waiting = []
     hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
     run_first(hands)

@@ -12,9 +12,10 @@ from gpus.protocol import Lease
 from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
 from jobs.domain.states import AttemptState
-from jobs.execution import dispatch, slot_loop
+from jobs.execution import claiming
 from jobs.execution.run_inputs import make_run
 from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
+from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt
 from tests.jobs.execution.by_hand import OVER, by_hand
 
@@ -28,12 +29,12 @@ def accepted(shop):
     """A run whose server accepted it as r1; its start is durable, its id is not. Its worker drains."""
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     run = make_run(hands.worker, claimed)
     assert run.step() == Remote("r1")
     hands.writer.at_once = False
     run.order(Order.HAND_OVER)
-    hands.worker.settlement.write_remote_id(claimed.lease, "r1", run)
+    hands.worker.settlement.write_remote_id(claimed.lease, "r1", run.remote_id_committed)
     return hands, claimed.lease, run
 
 
@@ -86,9 +87,9 @@ def test_a_run_whose_id_can_not_be_stored_is_not_handed_over(shop, monkeypatch):
 def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     hands.worker.drain()
-    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
+    _, report = SlotLoop(hands.worker, OVER).run(claimed)
     assert report.outcome == "handed_over"
     assert (hands.gpu.polled, hands.slot()) == ([], "adoptable")
 
@@ -96,9 +97,9 @@ def test_a_run_that_begins_after_the_drain_is_handed_over(shop):
 def test_a_run_that_begins_after_the_interrupt_is_stopped(shop):
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     hands.worker.interrupt()
-    _, report = dispatch.run_claimed(hands.worker, claimed, OVER)
+    _, report = SlotLoop(hands.worker, OVER).run(claimed)
     assert report.outcome == "interrupted"
     assert (hands.gpu.sent, hands.gpu.polled) == ([], [])
     job.refresh_from_db()
@@ -128,7 +129,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
     hands = by_hand(shop, Accepted("r1"))
     hands.submit()
     worker = hands.worker
-    claimed = slot_loop.claim_next(worker, "main", "m", None)
+    claimed = claiming.claim_next(worker, "main", "m", None)
     run = make_run(worker, claimed)
     setattr(worker, flag, Meanwhile(getattr(worker, stop)))
     with worker.running(claimed.lease, run):
@@ -141,7 +142,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
 def test_a_run_that_is_over_gets_no_orders(shop):
     hands = by_hand(shop, Accepted("r1"), StillRunning())
     hands.submit()
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     run = make_run(hands.worker, claimed)
     with hands.worker.running(claimed.lease, run):
         assert hands.worker.busy() == 1

@@ -10,7 +10,7 @@ import pytest
 
 from gpus.protocol import Ticket
 from jobs.domain.states import JobState
-from jobs.execution import row_prefetch, slot_loop
+from jobs.execution import claiming, row_prefetch
 from jobs.execution.row_prefetch import (
     FRESH_SECONDS,
     JUDGED_SECONDS,
@@ -175,14 +175,14 @@ def test_a_redis_that_is_away_costs_a_rest_and_no_job(line: Line) -> None:
 def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, settings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     reads: list[str] = []
-    to_run = slot_loop._to_run
+    to_run = claiming._to_run
 
     class Watched:
         def first(self, **values: Any) -> Any:
             reads.append(values["id"])
             return to_run.first(**values)
 
-    monkeypatch.setattr(slot_loop, "_to_run", Watched())
+    monkeypatch.setattr(claiming, "_to_run", Watched())
     jobs = [shop.submit({"seconds": 0.1}) for _ in range(6)]
     thread = shop.work(shop.worker())
     eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))

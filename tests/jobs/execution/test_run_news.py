@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Accepted
-from jobs.execution import progress_events, slot_loop
+from jobs.execution import claiming, progress_events
 from jobs.execution.progress_events import RunNews
 from jobs.execution.run_inputs import make_run
 from jobs.models import Job
@@ -103,7 +103,7 @@ def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
     hands = by_hand(shop, Accepted("r1"))
     job = hands.submit()
     Job.objects.filter(id=job.id).update(attempts_made=3)
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
     run = make_run(hands.worker, claimed)
     assert run.news is not None

@@ -7,7 +7,8 @@ import pytest
 from gpus.errors import GpuBusy
 from gpus.protocol import Lease
 from gpus.runners.base import Finished
-from jobs.execution import dispatch, slot_loop
+from jobs.execution import claiming
+from jobs.execution.slot_loop import SlotLoop
 from tests.jobs.execution.by_hand import OVER, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -21,8 +22,8 @@ def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int)
     hands.worker.show_run = lambda lease: shown.append((lease, lease.job_id in hands.gpu.sent))
     for _ in range(2):  # the first one's time is the estimate of the second
         job = hands.submit()
-        claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
-        dispatch.run_claimed(hands.worker, claimed, OVER)
+        claimed = claiming.claim_next(hands.worker, "main", "m", None)
+        SlotLoop(hands.worker, OVER).run(claimed)
     assert len(shown) == times, "nobody knows how long the first one takes: it is shown"
     assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
     assert (shown[-1][0].job_id == job.id) == (times == 2)
@@ -39,8 +40,8 @@ def test_a_short_run_that_completed_is_logged_for_who_asks_for_it(
     hands = by_hand(shop, answer)
     hands.gpu.seconds = gpu_seconds
     hands.submit()
-    claimed = slot_loop.claim_next(hands.worker, "main", "m", None)
+    claimed = claiming.claim_next(hands.worker, "main", "m", None)
     with caplog.at_level("DEBUG"):
-        dispatch.run_claimed(hands.worker, claimed, OVER)
+        SlotLoop(hands.worker, OVER).run(claimed)
     [record] = [record for record in caplog.records if "attempt_finished" in str(record.msg)]
     assert record.levelname == level

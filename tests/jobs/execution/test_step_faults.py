@@ -202,8 +202,8 @@ def test_a_pushed_progress_does_not_hide_the_pushed_result():
 
 
 def test_an_await_for_a_writer_that_has_ended_ends_too():
+    from jobs.execution.claiming import _await_start
     from jobs.execution.gpu_worker import GpuWorker
-    from jobs.execution.slot_loop import _await_start
 
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()

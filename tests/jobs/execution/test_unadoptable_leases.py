@@ -11,7 +11,7 @@ from gpus.protocol import ReleaseMode, ServerSpec
 from gpus.registry import queries
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import slot_loop
+from jobs.execution import claiming
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.sweeps import cancelling
@@ -110,7 +110,7 @@ def test_a_run_whose_secret_is_mended_is_adopted(hands):
     queries.forget()
     lease = None
     while lease is None:  # its first rest is two seconds long
-        lease = slot_loop.claim_next(hands.worker, "main", "m", None)
+        lease = claiming.claim_next(hands.worker, "main", "m", None)
     assert (lease.lease.job_id, lease.remote_id) == (adopted_job().id, "r1")
 
 
@@ -157,7 +157,7 @@ def test_without_the_database_the_process_claims_nothing_for_a_moment(hands, mon
     def refuse(*_):
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(slot_loop.transitions, "take_over", refuse)
+    monkeypatch.setattr(claiming.transitions, "take_over", refuse)
     hands.worker.work("m")
     assert not hands.worker.may_claim()
     assert held_slot(hands) == ["adoptable"]

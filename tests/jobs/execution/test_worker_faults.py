@@ -12,8 +12,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import dispatch, run_inputs, slot_loop
+from jobs.execution import claiming, run_inputs
 from jobs.execution.completion import Settlement
+from jobs.execution.slot_loop import SlotLoop
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER
@@ -64,7 +65,7 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
         def filter(self, *a, **k):
             away()
 
-    monkeypatch.setattr(slot_loop, "Job", type("J", (), {"objects": Gone()}))
+    monkeypatch.setattr(claiming, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
     eventually(lambda: second.settlement.keeper.held() == 0)  # else it is renewed for ever and nobody polls
@@ -248,8 +249,8 @@ def test_a_real_gpu_job_is_one_task(shop, settings):
 def test_a_run_that_begins_after_the_interrupt_is_interrupted(shop):
     shop.submit({"seconds": 600})
     worker = shop.worker()
-    claimed = slot_loop.claim_next(worker, "main", "m", None)
+    claimed = claiming.claim_next(worker, "main", "m", None)
     worker.interrupt()
     began = time.monotonic()
-    dispatch.run_claimed(worker, claimed, OVER)
+    SlotLoop(worker, OVER).run(claimed)
     assert time.monotonic() - began < 4

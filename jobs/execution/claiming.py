@@ -1,0 +1,299 @@
+"""From a wake to a run that may start: the lease, the job's row, the start queued for the commit."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Future
+from dataclasses import replace
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError, transaction
+
+from foundation.database import statements
+from foundation.database.statements import value
+from foundation.ids import new_id
+from foundation.secrets import SecretUnreadable
+from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease, ReleaseMode
+from gpus.registry import queries as fleet
+from jobs import transitions
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import after_commit, unreachable
+from jobs.execution.claimed import Claimed
+from jobs.execution.row_prefetch import OF_JOB
+from jobs.execution.worker_state import WorkerState
+from jobs.models import Attempt, Job
+from jobs.transitions import Start, StartOutcome
+
+log = structlog.get_logger()
+
+NO_SERVER_REST_SECONDS = 2.0
+ADOPTION_REST_SECONDS = 2.0
+"""A run that could not be adopted rests so long; twice as long each time, up to 30 s (`hand_over.lua`)."""
+
+_to_run = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
+
+
+def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
+    """A slot and the next ticket whose job may really start; None when there is nothing to do."""
+    leases = worker.ports.leases(fleet_name)
+    worker.ports.clocks.make_sure()
+    while worker.may_claim():
+        asked_at = worker.ports.clock.monotonic()
+        attempt_id = new_id()
+        with worker.starts.asking():
+            try:
+                lease = leases.claim(
+                    pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
+                )
+            except LayoutNotInUse:
+                return None
+            except LeasingUnavailable as error:
+                log.info("claim_refused", pool=pool, error=str(error))
+                worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
+                return None
+            if lease is None:
+                return None
+            claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
+        if claimed is not None or not looks_on:
+            return claimed
+    return None
+
+
+def return_unanswered(worker: WorkerState) -> None:
+    """Gives back what claims were granted whose answer was lost. Nothing ran under such a lease: it must not
+    run out and be counted as a death (the watcher calls it)."""
+    for fleet_name, attempts in worker.unanswered.by_fleet().items():
+        leases = worker.ports.leases(fleet_name)
+        try:
+            for attempt_id in attempts:
+                lease = leases.granted(attempt_id, worker=worker.name)
+                if lease is None:
+                    worker.unanswered.was_nothing(attempt_id, worker.ports.clock.monotonic())
+                else:
+                    give_back_unrun(worker, leases, lease)
+                    worker.unanswered.was_given_back(attempt_id)
+        except LeasingUnavailable:
+            continue
+
+
+def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    """A lease that nobody here knew of: the slot is free at once, the ticket is back in its place."""
+    mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
+    leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
+    if not lease.adopted:
+        after_commit.push_waiting(lease.job_id, worker.ports)
+
+
+def open_lease(
+    worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    """Reads what the run needs and queues its start; gives the lease back if it can't run.
+
+    asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
+    """
+    return _open(worker, fleet_name, leases, lease, asked_at)[0]
+
+
+def _open(
+    worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> tuple[Claimed | None, bool]:
+    """Also whether the next claim may find something that runs."""
+    try:
+        if lease.adopted:
+            return _adopt(worker, fleet_name, leases, lease, asked_at), True
+        return _begin(worker, fleet_name, leases, lease, asked_at), True
+    except DatabaseError as error:
+        log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
+        worker.pause_claims()  # this is about the process: no lease of any pool can be opened
+        # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
+        return None, False
+    except LeasingUnavailable as error:
+        # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
+        log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
+        return None, False
+    except SecretUnreadable as error:
+        log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
+        _rest(worker, leases, lease)
+        if not lease.adopted:
+            after_commit.push_waiting(lease.job_id, worker.ports)  # other servers can run it
+        return None, True
+    except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
+        log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
+        _rest(worker, leases, lease)
+        return None, lease.adopted  # the next ticket would only break on another server
+
+
+def _rest(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    """What broke because of this lease breaks again: its run, or its server, rests. Others are claimed."""
+    if lease.adopted:
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
+    else:
+        rest = worker.rests.broke(lease.server)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
+
+
+def _begin(
+    worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    claimed = _read(worker, fleet_name, leases, lease)
+    if claimed is None:
+        return None
+    if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
+        # this process stood still meanwhile: a start that is written now has no lease any more
+        _give_back(worker, leases, lease, ReleaseMode.FREE)
+        after_commit.push_waiting(lease.job_id, worker.ports)
+        return None
+    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    return start(worker, claimed)
+
+
+def start(worker: WorkerState, claimed: Claimed) -> Claimed | None:
+    """Queues the start of what holds its slot, and is not sent yet; None: it may not be."""
+    write_start(worker, claimed)
+    if claimed.must_wait:
+        refused = _await_start(worker, claimed)
+        if refused is not None:
+            worker.settlement.refuse_start(
+                claimed.leases, claimed.lease, refused, claimed.spec, proven_free=True
+            )
+            return None
+    return claimed
+
+
+def write_start(worker: WorkerState, claimed: Claimed) -> None:
+    if claimed.started is None:
+        raise ValueError("an adopted attempt was started by another worker")
+    lease, now = claimed.lease, worker.ports.clock.now()
+    worker.settlement.write_start(
+        Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, now), claimed.started
+    )
+
+
+def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
+    """What the run needs; gives the lease back if its job moved on, or can't run there."""
+    job = worker.ahead.take(lease.pool, lease.job_id)
+    with worker.ports.database():
+        job = job or _to_run.first(id=lease.job_id)
+        spec = fleet.model_spec(lease.model)
+        endpoint = fleet.endpoint_for(lease.server, lease.model)
+    if job is None or job["state"] != JobState.QUEUED:
+        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
+        return None
+    if spec is None or endpoint is None:
+        log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
+    if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
+        after_commit.push_waiting(lease.job_id, worker.ports)
+        return None
+    must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
+    return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
+
+
+def open_follower(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
+    """Reads what the slot runs next; gives it back if it can't run.
+
+    asked_at: as for `open_lease`.
+    """
+    try:
+        claimed = _read(worker, holder.fleet, holder.leases, lease)
+    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
+        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
+        _return_follower(worker, holder.leases, lease)
+        return None
+    if claimed is not None:
+        worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
+    return claimed
+
+
+def drop_follower(worker: WorkerState, follower: Claimed | None, holder: Lease) -> None:
+    """It does not begin: its holder's release takes it from the slot, and it goes back into the line."""
+    if follower is not None:
+        worker.settlement.keeper.forget(follower.lease.ref)
+        worker.settlement.push_after(holder.ref, follower.lease.job_id)
+
+
+def return_overdue_followers(worker: WorkerState) -> None:
+    """Other slots may be free for them sooner; none is kept while the index is being switched (the watcher
+    calls it)."""
+    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
+    for follower in worker.followers.overdue(now):
+        _return_follower(worker, follower.leases, follower.lease)
+
+
+def _return_follower(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    worker.settlement.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
+    worker.settlement.keeper.forget(lease.ref)
+    worker.settlement.push_after(lease.ref, lease.job_id)
+
+
+def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
+    """For those who may not send before the start is durable; None: it is."""
+    if claimed.started is not None:
+        worker.until_done(claimed.started)
+    return claimed.refused
+
+
+def _adopt(
+    worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
+) -> Claimed | None:
+    """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
+    attempt = Attempt.objects.filter(id=lease.attempt_id).first()
+    if attempt is None or attempt.state != AttemptState.WAITING:
+        # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
+        _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
+        return None
+    gone = unreachable.what_is_gone(lease.server, lease.model)
+    if gone is not None:
+        log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
+        if not unreachable.end(attempt, gone, leases, worker.ports):
+            _rest(worker, leases, lease)
+        return None
+    spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
+    if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
+        _rest(worker, leases, lease)
+        return None
+    epoch, now = attempt.epoch, worker.ports.clock.now()
+    with transaction.atomic():
+        job = Job.objects.filter(id=lease.job_id).values(*OF_JOB).get()
+        won = transitions.take_over(lease.job_id, lease.attempt_id, epoch, worker.name, now)
+    if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
+        return None
+    lease = replace(lease, epoch=epoch + 1, adopted=False)
+    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    log.info(
+        "attempt_adopted", job_id=lease.job_id, attempt=lease.attempt_id, epoch=lease.epoch, slot=lease.slot
+    )
+    return Claimed(
+        fleet_name,
+        leases,
+        lease,
+        {**job, "payload": None},
+        spec,
+        endpoint,
+        None,
+        remote_id=attempt.remote_id,
+        ran_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
+    )
+
+
+def _ended_clean(lease: Lease) -> bool:
+    return Attempt.objects.filter(id=lease.attempt_id, slot_freed=True).exists()
+
+
+def _give_back(
+    worker: WorkerState,
+    leases: Leases,
+    lease: Lease,
+    mode: ReleaseMode,
+    *,
+    rest_seconds: float | None = None,
+) -> None:
+    """Nothing of ours ran under this lease. If Redis is away, the lease runs out and the sweep looks."""
+    try:
+        leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
+    except LeasingUnavailable as error:
+        log.warning("release_failed", slot=lease.slot, error=str(error))

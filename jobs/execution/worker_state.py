@@ -1,0 +1,162 @@
+"""What the threads of a worker share: who it is, what it holds, when it may claim. It starts no thread of its
+own (`jobs.execution.gpu_worker` does) and knows no step of a run (`jobs.execution.slot_loop`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import connection
+
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease, LeaseRef, ModelSpec
+from gpus.runners.base import Runner
+from gpus.runners.registry import runner_for
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.completion import Settlement
+from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
+from jobs.execution.prefetched import Followers
+from jobs.execution.presence import process_name
+from jobs.execution.row_prefetch import ReadAhead
+from jobs.execution.run_steps import Order
+from jobs.execution.server_backoff import ServerRests
+from jobs.execution.uncertain_claims import Unanswered
+from jobs.execution.written_starts import WrittenStarts
+from jobs.ports import Ports
+
+log = structlog.get_logger()
+
+MAX_BACKLOG = 1000
+
+
+class WorkerState:
+    """What the threads of one worker share. name: unique to this process; it is what leases are held under.
+    threads: that call `work` at most; 0 for what the settings say."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        name: str = "",
+        runners: Callable[[ModelSpec], Runner] | None = None,
+        writer: MakeWriter = GroupCommitWriter,
+        threads: int = 0,
+    ) -> None:
+        self.ports = ports
+        self.threads = threads or settings.DISPATCHER.worker_threads
+        self.name = name or process_name()
+        self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
+        self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
+        self.starts = WrittenStarts(ports, self.settlement.keeper.refs)
+        self.ahead = ReadAhead(ports)
+        self.followers = Followers(settings.DISPATCHER.claim_ahead_seconds)
+        self.rests = ServerRests()
+        self.unanswered = Unanswered()
+        self.show_run: Callable[[Lease], None] = lambda lease: None
+        """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
+        self.warm: Callable[[], Sequence[str] | None] = lambda: None
+        """What this process has loaded: better to claim than others. None: it holds none. Must not wait."""
+        self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
+        self._lock = threading.Lock()
+        self._draining = threading.Event()
+        self._interrupted = threading.Event()
+        self._paused_until = 0.0
+        self._generation_seen: dict[str, tuple[float, bool]] = {}
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
+
+    def busy(self) -> int:
+        """Runs in hand."""
+        return len(self._runs)
+
+    def runs(self) -> list[tuple[Lease, AttemptRun]]:
+        """Those in hand."""
+        with self._lock:
+            return list(self._runs.values())
+
+    def may_claim(self) -> bool:
+        """Not while draining, nor while ends can't be written."""
+        return not (
+            self._draining.is_set()
+            or self.settlement.writer.failing
+            or self.settlement.writer.backlog > MAX_BACKLOG
+            or self.ports.clock.monotonic() < self._paused_until
+        )
+
+    def takes_wakes(self) -> bool:
+        """Not while another key layout is in use: a wake that it can't use is one that others miss."""
+        return self.ports.layouts.leads()
+
+    def pause_claims(self, seconds: float = 1.0) -> None:
+        self._paused_until = self.ports.clock.monotonic() + seconds
+
+    def must_await_starts(self, fleet_name: str, leases: Leases) -> bool:
+        """For one lease time after a new generation, starts are durable before anything is sent: a run that
+        the index does not know of may still be written. Not where no job was held when it was made."""
+        now = self.ports.clock.monotonic()
+        checked_at, young = self._generation_seen.get(fleet_name, (-1e9, True))
+        if now - checked_at < 1.0:
+            return young
+        try:
+            age = leases.unsure_age_seconds()
+        except LeasingUnavailable:
+            age = None
+        young = age is None or age < settings.DISPATCHER.lease_seconds
+        self._generation_seen[fleet_name] = (now, young)
+        return young
+
+    @contextmanager
+    def running(self, lease: Lease, run: AttemptRun) -> Iterator[None]:
+        with self._lock:
+            self._runs[lease.attempt_id] = (lease, run)
+        for event, order in ((self._draining, Order.HAND_OVER), (self._interrupted, Order.INTERRUPT)):
+            if event.is_set():
+                run.order(order)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs.pop(lease.attempt_id, None)
+
+    def wait(self, run: AttemptRun, seconds: float) -> None:
+        """A pause of a run; a long one gives its database connection back first."""
+        if seconds > 1.0:
+            connection.close()
+        run.woken.wait(seconds)
+
+    def in_background(self, work: Callable[[], None]) -> None:
+        """In a thread of its own, which gives its database connection back. Raises RuntimeError if none can
+        be started."""
+
+        def do() -> None:
+            try:
+                work()
+            except Exception:
+                log.exception("background_work_failed")
+            finally:
+                connection.close()
+
+        threading.Thread(target=do, name="beside-a-run", daemon=True).start()
+
+    def until_done(self, written: Future[Any]) -> None:
+        """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
+        wait_for_futures([written])
+
+    def order_all(self, order: Order) -> None:
+        for _, run in self.runs():
+            run.order(order)
+
+    def _on_lost(self, ref: LeaseRef) -> None:
+        with self._lock:
+            if found := self._runs.get(ref.attempt_id):
+                found[1].order(Order.LOST)
+        self.followers.lose(ref)
