@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only, whole_parameter
 from gpus.health.pinned_servers import BEAT_SECONDS
-from gpus.leasing.beats import TELEMETRY_KEPT
+from gpus.leasing.store import TELEMETRY_KEPT
 from gpus.leasing.values import Measured
 from gpus.models import Server
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
-from gpus.leasing.beats import Beats
 from gpus.leasing.connect import connect
-from gpus.leasing.front_door import FrontDoor
-from gpus.leasing.generations import Generations
-from gpus.leasing.holding import Holding
-from gpus.leasing.looking import Looking
+from gpus.leasing.queue_forecast import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
+    Beat,
     CircuitRules,
     Circuits,
     ExpiredLease,
+    Measured,
     ParkedFor,
+    PoolDepth,
     Pushed,
     PushResult,
+    SlotView,
+    SpareSlots,
+    Tokens,
     Wakes,
 )
 from gpus.protocol import (
@@ -40,12 +45,20 @@ from gpus.protocol import (
     Ticket,
 )
 
+_LEASES_PER_CALL = 100
+TELEMETRY_KEPT = 720
+"""An hour of what pinned workers say every five seconds."""
+_BEATS_PER_CALL = 100
+_SERVERS_PER_CALL = 5
+REBUILD_SILENCE_SECONDS = 6
+"""Without a sign of life for so long, a rebuild may be taken over."""
+_SHARES_PER_CALL = 500
 MISSED_SWEEPS = 3
 """So many periods without a look at the expired leases are a gap."""
 _ADOPTION_REST_CAP_US = 30_000_000
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
-"""While it answers, Redis serves nobody else."""
+"""Of these and the others: while it answers, Redis serves nobody else."""
 _OF_HOLDERS = frozenset(
     ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine",
      "beat", "telemetry", "take_tokens")
@@ -58,7 +71,7 @@ def _never() -> str:
     return ""
 
 
-class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
+class RedisLeases:
     """Safe to share between threads. now_ms, monotonic: as for `Scripts`.
     head_start_seconds: what a priority level inside a band is worth. refusal: why this index may not be used
     now by others than holders, else empty; asked before each call, so it must not wait. layout: of its keys;
@@ -262,6 +275,125 @@ class RedisLeases(Beats, FrontDoor, Generations, Holding, Looking):
         for first in range(0, len(pools), _POOLS_PER_CALL):
             wakes += codec.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
+
+    # -- for a worker: the leases that it holds --------------------------------------------------------------
+
+    def renew(
+        self,
+        worker: str,
+        leases: Sequence[Lease],
+        settling: Sequence[Lease],
+        followers: Sequence[Lease] = (),
+    ) -> list[LeaseRef]:
+        ours, lost = [*leases, *settling, *followers], list[LeaseRef]()
+        for first in range(0, len(ours), _LEASES_PER_CALL):
+            piece = ours[first : first + _LEASES_PER_CALL]
+            args = chain.from_iterable(map(codec.lease_args, piece))
+            running = max(0, len(leases) - first)
+            ending = max(0, len(leases) + len(settling) - first) - running
+            gone = self._run("renew", worker, self._lease_us, running, ending, *args)
+            lost += [piece[at].ref for at in gone]
+        return lost
+
+    def is_held(self, ref: LeaseRef) -> bool:
+        return bool(self._run("is_held", *codec.ref_args(ref)))
+
+    def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
+        return codec.read_lease(self._run("granted", worker, attempt_id))
+
+    # -- for submits -----------------------------------------------------------------------------------------
+
+    def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
+        codec.check_names(tenant)
+        request = uuid.uuid4().hex
+        return codec.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
+
+    def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
+        codec.check_names(pool, tenant, *models)
+        return codec.read_spare(self._run("spare_slots", pool, tenant, *models))
+
+    # -- what pinned workers say of themselves: beside the index, outlives a rebuild -------------------------
+
+    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+        codec.check_names(server)
+        history = "" if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
+        self._run("beat", server, json.dumps(said, separators=(",", ":")), history, TELEMETRY_KEPT)
+
+    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+        found: dict[str, Beat] = {}
+        for first in range(0, len(servers), _BEATS_PER_CALL):
+            some = servers[first : first + _BEATS_PER_CALL]
+            found |= codec.read_beats(some, self._run("beats", *some))
+        return found
+
+    def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
+        return codec.read_telemetry(self._run("telemetry", server, round(within_seconds * 1_000_000)))
+
+    # -- what there is; nothing changes by looking -----------------------------------------------------------
+
+    def slots(self, server: str) -> list[SlotView]:
+        return self.slots_of([server])
+
+    def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
+        views: list[SlotView] = []
+        for first in range(0, len(servers), _SERVERS_PER_CALL):
+            views += map(codec.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
+        return views
+
+    def depth(self, pool: str) -> PoolDepth:
+        return codec.read_depth(pool, self._run("depth", pool))
+
+    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+        codec.check_tickets(pool, [ticket])
+        known = codec.ticket_args(ticket) if is_waiting else ("", *codec.ticket_args(ticket)[1:])
+        return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
+
+    def next_jobs(self, pool: str, most: int) -> list[str]:
+        return list(self._run("ahead", pool, most))
+
+    def estimate_seconds(self, model: str, tenant: str) -> float:
+        return float(self._run("estimate", model, tenant))
+
+    # -- the index: made anew, and which one it is -----------------------------------------------------------
+
+    def generation(self) -> str | None:
+        found = self._run("generation")
+        return None if found is None else str(found[0])
+
+    def generation_age_seconds(self) -> float | None:
+        found = self._run("generation")
+        return None if found is None else float(found[1])
+
+    def unsure_age_seconds(self) -> float | None:
+        found = self._run("generation")
+        if found is None:
+            return None
+        return math.inf if found[2] else float(found[1])
+
+    def fleet_time_us(self) -> int | None:
+        found = self._run("generation")
+        return None if found is None else int(found[3])
+
+    def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
+        silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
+        return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex, latest_start_us))
+
+    def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
+        return bool(self._run("wipe", owner, max_keys))
+
+    def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
+        held_us: codec.Arg = "" if held_seconds is None else int(held_seconds * 1e6)
+        return bool(self._run("restore_lease", self._lease_us, *codec.lease_args(lease), held_us))
+
+    def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
+        for first in range(0, len(got), _SHARES_PER_CALL):
+            args: list[codec.Arg] = []
+            for priority, tenant, seconds in got[first : first + _SHARES_PER_CALL]:
+                args += (priority, tenant, seconds)
+            self._run("restore_shares", pool, *args)
+
+    def open_generation(self, owner: str, *, none_held: bool = False) -> str:
+        return str(self._run("open_generation", owner, uuid.uuid4().hex, "1" if none_held else ""))
 
     def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
         if script not in _OF_HOLDERS and (why := self._refusal()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.leasing.beats import TELEMETRY_KEPT
+from gpus.leasing.store import TELEMETRY_KEPT
 
 
 def test_the_last_beat_of_a_server_is_known_with_its_age(rig):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpus.leasing import holding
+from gpus.leasing import store
 from gpus.protocol import Lease, PushOutcome
 
 from .rebuild_rig import begin, database_lease, lose_index, lost
@@ -61,7 +61,7 @@ def test_living_keepers_announce_what_the_database_does_not_know_yet(lost: tuple
 def test_more_than_redis_should_do_at_once_is_renewed_piece_by_piece(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_LEASES_PER_CALL", 2)
+    monkeypatch.setattr(store, "_LEASES_PER_CALL", 2)
     rig.server(slots=5)
     rig.push(*"abcde")
     leases = [rig.must_claim() for _ in range(5)]
