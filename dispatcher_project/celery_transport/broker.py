@@ -16,8 +16,8 @@ worker must never do is die or start something twice because Redis went away:
 - Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
   newest `MAX_WAITING_HINTS` messages.
 
-The cures reach into private members of kombu 5.7; tests/dispatcher_project/test_broker.py pins them.
-"""
+The cures reach into private members of kombu 5.7; tests/dispatcher_project/celery_transport/test_broker.py
+pins them. """
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What Flower is told of a run; that it shows it is tests/dispatcher_project/test_flower.py's."""
+"""What Flower is told of a run; that it shows it is
+tests/dispatcher_project/celery_transport/test_flower.py's."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dispatcher_project.cli.doctor.finding import Level, View
 from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
 from tests.builders import make_server
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.plain_server import PlainServer
 from tests.ports import free_port
 

@@ -14,7 +14,7 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import lock_sync
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
 

@@ -21,7 +21,7 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.plain_server import PlainServer
 from tests.ports import free_port

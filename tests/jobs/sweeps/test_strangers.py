@@ -17,7 +17,7 @@ from jobs.index_rebuild import rebuild as rebuilding
 from jobs.index_rebuild import unknown_runs
 from jobs.sweeps import generation, lock_sync, quarantine
 from jobs.transitions import End
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_generation import ended_without_proof, rebuild
 

@@ -11,7 +11,7 @@ from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import unreachable
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, generation, quarantine
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
 

@@ -13,7 +13,7 @@ from gpus.reports.fleet import CellState
 from jobs.reports import fleet as fleet_module
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from tests.builders import START, AbsentLeases, make_job, make_model, make_running, make_server, make_tenant
-from tests.gpus.test_fleet import Seen, view
+from tests.gpus.reports.test_fleet import Seen, view
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -14,7 +14,7 @@ from gpus.models import Server
 from gpus.registry import queries
 from gpus.runners.refusals import SET_ITS_HEADERS
 from tests.builders import make_model, make_server
-from tests.gpus.registry.health_server import HealthServer
+from tests.gpus.health.health_server import HealthServer
 from tests.gpus.runners.llm_server import LlmServer
 from tests.plain_server import PlainServer
 from tests.ports import free_port

@@ -21,9 +21,8 @@ from jobs.execution.row_prefetch import (
 )
 from jobs.models import Job
 from tests.builders import ManualClock, make_job, make_model, make_ports
+from tests.jobs.execution.shop import Shop, eventually, state
 from tests.jobs.fake_leases import FakeLeases
-
-from .shop import Shop, eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -14,8 +14,7 @@ from foundation.database import bulk_rows, write_turns
 from jobs.submission.request import read_request
 from jobs.submission.submit import submit_batch
 from tests.dispatcher_project.worker_bench import wait_for
-
-from .conftest import Account, World
+from tests.jobs.api.conftest import Account, World
 
 
 @pytest.fixture
