@@ -19,7 +19,10 @@ _COMMAND = re.compile(
 )
 _WITHOUT_PARSER = {"help", "version", "test"}
 """Django's own; what hands its arguments to pytest."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FOLDERS = (
+    "(?:tests|deploy|docs|admin_ui|benchmarks|dispatcher_project|foundation|gpu_host|gpus|verification)"
+)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -27,7 +30,7 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     links = [page.parent / link for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text)]
     # *.env is what operators write for themselves
-    paths = [ROOT / path for path in re.findall(r"`((?:tests|deploy|docs)/[\w/.-]+(?<!\.env))`", text)]
+    paths = [ROOT / path for path in re.findall(rf"`({_FOLDERS}/[\w/.-]+(?<!\.env))`", text)]
     assert [str(target) for target in links + paths if not target.exists()] == []
 
 
