@@ -38,7 +38,10 @@ from verification.proving.records import NodeLog, read_node_log
 from verification.proving.system import CannotProve, clean_environment
 from verification.proving.terminal import say
 
-PACKAGES = ("admin_ui", "dispatcher_client", "dispatcher_project", "gpus", "jobs")
+PACKAGES = (
+    "admin_ui", "benchmarks", "dispatcher_client", "dispatcher_project", "foundation", "gpu_host", "gpus",
+    "jobs", "verification",
+)  # fmt: skip
 LAYOUT_FILE = "gpus/leasing/keys.py"
 _START_SECONDS = 90.0
 _KEY = "api key: "

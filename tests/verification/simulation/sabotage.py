@@ -18,7 +18,7 @@ from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import group_commit, row_prefetch, slot_loop
+from jobs.execution import claiming, group_commit, row_prefetch
 from jobs.explain import limits
 from jobs.index_rebuild import rebuild
 from jobs.limits import gpu_quotas, gpu_usage
@@ -75,7 +75,7 @@ class _Whatever:
 def look_at_the_row() -> Iterator[None]:
     """A claim does not look whether its job still waits, nor does who reads for it."""
     anything = SimpleNamespace(QUEUED=_Whatever())
-    with patch.object(slot_loop, "JobState", anything), patch.object(row_prefetch, "JobState", anything):
+    with patch.object(claiming, "JobState", anything), patch.object(row_prefetch, "JobState", anything):
         yield
 
 
