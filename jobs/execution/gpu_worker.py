@@ -34,7 +34,6 @@ from jobs.ports import Ports
 log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
-MAX_BACKLOG = 1000
 
 
 class GpuWorker(WorkerState):
@@ -71,9 +70,9 @@ class GpuWorker(WorkerState):
         """Claims and runs until nothing is left or this thread's turn is over."""
         with self._lock:
             self._working += 1
-        seconds = settings.DISPATCHER.hand_back_seconds
-        turn = Turn(seconds, self.ports.clock.monotonic(), self._is_crowded, some_short_turns())
         try:
+            seconds = settings.DISPATCHER.hand_back_seconds
+            turn = Turn(seconds, self.ports.clock.monotonic(), self._is_crowded, some_short_turns())
             return SlotLoop(self, turn).work(pool, host)
         finally:
             with self._lock:

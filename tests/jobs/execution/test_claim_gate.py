@@ -11,8 +11,9 @@ from django.db import OperationalError
 from gpus.leasing.clock import AgreedClocks
 from jobs.domain.states import JobState
 from jobs.execution import claiming, group_commit
-from jobs.execution.gpu_worker import MAX_BACKLOG, GpuWorker
+from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import GroupCommitWriter
+from jobs.execution.worker_state import MAX_BACKLOG
 from tests.builders import make_ports
 from tests.jobs.execution.by_hand import by_hand
 from tests.jobs.execution.shop import eventually, state
