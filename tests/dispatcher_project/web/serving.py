@@ -64,16 +64,6 @@ class Served:
             time.sleep(0.01)
 
 
-def until_closed(connection: socket.socket) -> bytes:
-    said = b""
-    try:
-        while part := connection.recv(65536):
-            said += part
-    except ConnectionResetError:
-        pass
-    return said
-
-
 def status_and_code(said: bytes) -> tuple[int, str]:
     head, _, body = said.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["code"]

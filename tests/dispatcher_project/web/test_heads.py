@@ -6,8 +6,9 @@ import pytest
 
 from dispatcher_project.web.connections import Reason
 from dispatcher_project.web.limits import WebLimits
+from tests.sockets import until_closed
 
-from .serving import HEAD, WHOLE, answer, serving, status_and_code, until_closed
+from .serving import HEAD, WHOLE, answer, serving, status_and_code
 
 LIMITS = WebLimits(head_bytes=2000, url_bytes=500, headers=10)
 CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -11,8 +11,9 @@ import pytest
 from dispatcher_project.web.connections import Reason
 from dispatcher_project.web.limits import WebLimits
 from dispatcher_project.web.progress import bytes_in_kernel
+from tests.sockets import until_closed
 
-from .serving import HEAD, LARGE, WHOLE, Served, answer, serving, status_and_code, until_closed
+from .serving import HEAD, LARGE, WHOLE, Served, answer, serving, status_and_code
 
 LIMITS = WebLimits(head_seconds=10.0, idle_seconds=60.0, read_seconds=30.0)
 ASKS_FOR_LARGE, ASKS_FOR_STREAM = (WHOLE.replace(b"/ ", path + b" ", 1) for path in (b"/large", b"/stream"))

@@ -14,8 +14,9 @@ import pytest
 from dispatcher_project.web.connections import Connections, Reason
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
 from foundation.client_network import network_of
+from tests.sockets import until_closed
 
-from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code, until_closed
+from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code
 
 BODY = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
 

@@ -19,6 +19,7 @@ from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.wire import reply_json
 from tests.gpu_host.node.caller import Caller, eventually
+from tests.sockets import until_closed
 
 SIMULATOR = "gpu_host.node.simulator:run"
 Start = Callable[..., Caller]
@@ -28,16 +29,6 @@ def connect(caller: Caller, send: bytes = b"") -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", caller.node.port), timeout=60)
     connection.sendall(send)
     return connection
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    said = b""
-    try:
-        while part := connection.recv(65536):
-            said += part
-    except ConnectionResetError:
-        pass
-    return said
 
 
 # -- the token -----------------------------------------------------------------------------------------------
