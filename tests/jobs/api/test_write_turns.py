@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,13 +24,6 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(write_turns, "connections", {"default": said})
     yield said
     assert not write_turns._turns.taken, "every turn is given back"
-
-
-@contextmanager
-def other_turn() -> Iterator[None]:
-    assert write_turns._turns.take(short=True, seconds=0)
-    yield
-    write_turns._turns.give_back()
 
 
 def in_a_thread(
@@ -71,14 +64,14 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
 
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
-    with other_turn(), write_turns.turn_to_write(1):
-        pass
+    with write_turns.turn_to_write(1):
+        assert not write_turns._turns.taken
 
 
 def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
-    with other_turn(), write_turns.turn_to_write(1):
-        pass
+    with write_turns.turn_to_write(1):
+        assert not write_turns._turns.taken
 
 
 def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
