@@ -161,14 +161,14 @@ class DispatcherSettings:
     """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
     web_url_bytes: int = 16 * 1024
     web_cookie_bytes: int = 8 * 1024
-    """Of a request's cookies; with more it is told 431."""
+    """The longest Cookie header; a request with a longer one gets 431."""
     web_headers: int = 100
     web_threads_per_tenant: int = 8
     """Of the 16 in which a web process answers; a tenant's other requests wait. As all `…_per_tenant` here:
     of an address, where no valid key names a tenant."""
     web_heavy_at_once: int = 0
-    """Bodies over 64 KiB, and batches over 8 KiB, that a web process answers at once; others wait, and
-    tenants take turns. 0: two with SQLite, `web_threads_per_tenant` with PostgreSQL."""
+    """Heavy requests that a web process answers at once: bodies over 64 KiB, batches over 8 KiB, and lists.
+    The others wait, and tenants take turns. 0: two with SQLite, `web_threads_per_tenant` with PostgreSQL."""
     web_requests_per_tenant: int = 1000
     """Requests that are being read, wait or are answered in a web process; more are told 429."""
     web_body_bytes_per_tenant: int = 64 * 1024 * 1024

@@ -31,7 +31,9 @@ LIGHT_BYTES = 64 * 1024
 BATCH = f"{API_ROOT}/queue/submit-batch"
 SMALL_BATCH_BYTES = 8 * 1024
 """A longer batch is heavy too: it may have hundreds of jobs."""
-LISTS = frozenset(f"{API_ROOT}/{path}" for path in ("queue/jobs", "dlq", "dlq/groups", "admin/audit"))
+LISTS = frozenset(
+    f"{API_ROOT}/{path}" for path in ("queue/jobs", "admin/dlq", "admin/dlq/groups", "admin/audit")
+)
 """Heavy: their answers may have megabytes."""
 _LONG_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
@@ -93,8 +95,10 @@ class _Turns:
 
 
 class FairThreads:
-    """Raises ClientGone where nobody is left who reads the answer. site: answers in threads. at_once: threads
-    that one holder may have; its other requests wait.
+    """Turns at the threads that answer requests. Raises ClientGone if the connection was closed while its
+    request waited for a turn.
+
+    site: answers in threads. at_once: threads that one holder may have; its other requests wait.
 
     heavy_at_once: requests that compute for long under way in the process, of all holders, who take turns:
     threads that compute take the interpreter from each other, and from every short request. Of each holder
@@ -138,8 +142,9 @@ class FairThreads:
                 del self._turns[holder]
 
     def _wanted(self, scope: Scope, turns: _Turns) -> Sequence[asyncio.Semaphore]:
-        """In this order: what is shared is never held while a holder's own is waited for; and what waits for
-        it holds few of its holder's threads and has few places in that line, so that holders take turns."""
+        """The semaphores of a request, to be taken in this order. The shared one comes last: a request that
+        waits for its holder's own semaphores never holds it. A heavy request that waits for the shared one
+        holds a thread of its holder, so the holder's `heavy` semaphore bounds how many of them wait."""
         length = _body_bytes(scope)
         is_list = scope["path"] in LISTS
         if not is_list and length <= (SMALL_BATCH_BYTES if scope["path"] == BATCH else LIGHT_BYTES):

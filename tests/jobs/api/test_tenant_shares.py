@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import requests
 from django.db import connection
+from django.urls import resolve
 
 from dispatcher_project import asgi
 from dispatcher_project.web.client_gone import GONE_KEY
@@ -25,6 +26,7 @@ from dispatcher_project.web.tenant_shares import (
 )
 from foundation.http_api.late_body import LATER_KEY
 from jobs.api import authentication, refusals
+from jobs.api.unknown import unknown_route
 from jobs.reports import counters
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.events.lives import new_job
@@ -139,6 +141,7 @@ def test_a_batch_is_heavy_sooner() -> None:
 
 @pytest.mark.parametrize("path", sorted(LISTS))
 def test_a_list_is_heavy(path: str) -> None:
+    assert resolve(path).func is not unknown_route
     play([scope_of(path=path) for _ in range(3)], at_once=8, there=1)
 
 
