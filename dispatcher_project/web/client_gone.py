@@ -1,4 +1,4 @@
-"""A request in its turn asks whether somebody is left who reads its answer."""
+"""Tells a request that waited for its turn whether its client has closed the connection."""
 
 from __future__ import annotations
 

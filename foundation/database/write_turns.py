@@ -1,8 +1,8 @@
 """One writer of this process at a time, where the database has room for one: SQLite.
 
-SQLite itself wakes nobody: who finds it locked looks again after pauses of up to 100 ms, and finds it locked
-again while batches follow each other. Here the next one begins as soon as the last one ends, and short
-transactions go first: a submit of one job waits for one batch at most.
+Beside the shorter pauses of `foundation.database.sqlite3`: writers of one process are woken when the
+transaction before them ends, and short transactions go first. So a submit of one job waits for one batch at
+most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHORT_ROWS = 64
 
 
 class WriteTurns:
-    """Who may write now."""
+    """One turn, given to one thread at a time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

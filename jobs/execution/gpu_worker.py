@@ -1,4 +1,4 @@
-"""A GPU worker process: what it runs, when it may claim, and how it stops.
+"""A GPU worker process: its threads, its watcher, and how it stops.
 
 `work` is called by Celery tasks from many threads; the watcher is one thread that looks once a second for
 what changed outside (a cancel, a pushed result, a deadline) and does again what Redis did not take.
@@ -37,7 +37,7 @@ WATCH_SECONDS = 1.0
 
 
 class GpuWorker(WorkerState):
-    """Its life: threads, the watcher, how it stops."""
+    """The life cycle of a worker process."""
 
     def __init__(self, ports: Ports, **options: Any) -> None:
         """options: as for `WorkerState`."""

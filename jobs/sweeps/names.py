@@ -1,4 +1,4 @@
-"""Names that are no sweep's own."""
+"""The name of the tick, in a module without imports: `jobs.sweeps` is imported before models are loaded."""
 
 from __future__ import annotations
 
