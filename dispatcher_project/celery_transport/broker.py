@@ -17,7 +17,8 @@ worker must never do is die or start something twice because Redis went away:
   newest `MAX_WAITING_HINTS` messages.
 
 The cures reach into private members of kombu 5.7; tests/dispatcher_project/celery_transport/test_broker.py
-pins them."""
+pins them.
+"""
 
 from __future__ import annotations
 

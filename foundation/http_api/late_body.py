@@ -3,7 +3,8 @@
 The async layer (`dispatcher_project.web.asgi_gateway`) lets the view begin without it. The view turns away
 who may not send, by key, token or length; where it reads the body, the request ends with 100 Continue. This
 answer stays in the house: the layer takes the body in and lets the view begin again. So a view does nothing
-that lasts before it reads its body."""
+that lasts before it reads its body.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ class Rollup(models.Model):
     """What came to an end in one span of time, per model and tenant: what charts and percentiles read.
 
     waits, runs: counts per bucket of `jobs.reports.rollups.BOUNDS_SECONDS` (one more for what is longer):
-    from accepted to the first start, and from the first start to the end."""
+    from accepted to the first start, and from the first start to the end.
+    """
 
     span_seconds = models.PositiveIntegerField()
     at = models.DateTimeField(help_text="Where the span begins.")

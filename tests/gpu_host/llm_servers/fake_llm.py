@@ -1,7 +1,8 @@
 """An LLM server as a process of its own: holds memory, serves, and notes in a file what became of its runs.
 
 ``python -m tests.gpu_host.llm_servers.fake_llm PORT MIB LOG [hang] [ollama]``: as Ollama it holds memory
-while it keeps a model."""
+while it keeps a model.
+"""
 
 from __future__ import annotations
 
