@@ -33,15 +33,17 @@ log = structlog.get_logger()
 
 
 class Gate:
-    """Which of a tenant's jobs the door lets in now: what only jobs that would be new are refused for. Used
-    inside the transaction, and made before it: none must be held while the day's GPU-seconds are summed up.
-    room: of all jobs of the transaction."""
+    """Which of a tenant's new jobs are let in now. Made before the transaction, which must not be held while
+    the day's GPU-seconds are summed up; `refusal` is asked inside it. room: of all jobs of the transaction.
+
+    quota: why no new job is let in at all; None: the tenant has quota left.
+    """
 
     def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
         self._room = room
-        self._quota = quota_refusal(tenant_id, now)
+        self.quota: Refused | None = quota_refusal(tenant_id, now)
         self._longest: dict[str, timedelta | None] = {}
 
     def queue_deadline(self, model: str, start: datetime) -> datetime | None:
@@ -54,9 +56,7 @@ class Gate:
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
         """None: it is in, and has taken its place and its slot."""
-        refused: Refused | None = self._quota
-        if refused is None and self._capacity is not None:
-            refused = self._capacity.refusal(request)
+        refused = self._capacity.refusal(request) if self._capacity is not None else None
         refused = refused or self._room.refusal(self.tenant_id, request.model)
         if refused is None and self._capacity is not None:
             self._capacity.take(request)
@@ -165,8 +165,9 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
         if used is not None:
             items.append(replayed(used, request.fingerprint))
             continue
-        if index in refused:
-            items.append(refused[index])
+        refusal = gate.quota or refused.get(index)
+        if refusal is not None:
+            items.append(refusal)
             continue
         job = _job(request, gate, int(gate.now.timestamp() * 1_000_000) + index)
         jobs.append(job)

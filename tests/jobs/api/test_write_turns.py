@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from foundation.database import bulk_rows, write_turns
+from jobs.domain.errors import QuotaExhausted
+from jobs.submission import insert
 from jobs.submission.request import read_request
 from jobs.submission.submit import submit_batch
 from tests.dispatcher_project.worker_bench import wait_for
@@ -115,3 +117,15 @@ def test_jobs_are_stored_in_a_turn(
     assert all(held)
     assert held
     assert not write_turns._turns.taken
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("zimg")
+def test_a_batch_beyond_the_quota_makes_no_rows(
+    acme: Account, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used_up = QuotaExhausted("The quota of today is used up.")
+    monkeypatch.setattr(insert, "quota_refusal", lambda *_: used_up)
+    monkeypatch.setattr(insert, "new_jobs", None)  # not callable
+    requests = [read_request({"model": "zimg", "payload": {}})] * 3
+    assert submit_batch(requests, tenant=acme.tenant, ports=world.ports).items == (used_up,) * 3
