@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from gpu_host.handlers import former_names
 from gpu_host.handlers.context import RunContext
 from gpu_host.handlers.declared import Declared, declared_by
 from gpu_host.handlers.errors import ContractError
@@ -108,7 +107,6 @@ def import_source(path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     if not module_name:
         raise ContractError(f"a model reads package.module or package.module:attribute, not {path!r}")
-    former_names.keep()
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module

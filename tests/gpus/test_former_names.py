@@ -1,10 +1,13 @@
-"""Code of others that was written for 0.1 finds the contract under its former name."""
+"""Code and commands that were written for 0.1 find the GPU host under its former names."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.dispatcher_project.worker_bench import ROOT
 
@@ -23,11 +26,28 @@ model = find_models(["model_of_0_1"])["model_of_0_1"]
 import model_of_0_1, gpus.handlers
 assert model_of_0_1.BadInput is handlers.BadInput is errors.BadInput is gpus.handlers.errors.BadInput
 assert errors.__name__ == errors.__spec__.name == "gpu_host.handlers.errors"
+assert handlers.__spec__.name == "gpu_host.handlers"
 assert import_source("gpus.node.simulator:run") is import_source("gpu_host.node.simulator:run")
 """
 
 
+def python(*arguments: str, path: Path = ROOT) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{path}:{ROOT}"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
 def test_a_model_of_0_1_raises_the_contracts_own_errors(tmp_path: Path) -> None:
     (tmp_path / "model_of_0_1.py").write_text(MODEL)
-    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}
-    subprocess.run([sys.executable, "-c", LOOK], env=environment, check=True)
+    python("-c", LOOK, path=tmp_path)
+
+
+def test_an_authors_own_test_imports_the_contract() -> None:
+    assert python("-c", "from gpus.handlers import RunContext as R; print(R.__module__)") == (
+        "gpu_host.handlers.context\n"
+    )
+
+
+@pytest.mark.parametrize("module", ["gpus.node", "gpus.node.demo"])
+def test_a_node_is_started_by_its_former_name(module: str) -> None:
+    assert python("-m", module, "--help") == python("-m", module.replace("gpus", "gpu_host"), "--help")
