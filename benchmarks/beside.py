@@ -1,46 +1,38 @@
 """Two checkouts in one run: ``python -m benchmarks.beside OTHER_CHECKOUT [--rounds N]``.
 
-What a job costs and how fast jobs come through, this checkout by another one: an older commit in a worktree
-of its own, with its own `.venv`. On a machine whose speed changes by a third from minute to minute, two whole
-runs one after the other can't be compared to a few percent. Here both `up`s run at once, each on its own data
-folder and simulated GPU server, and take turns: a burst of jobs to the one, the same burst to the other, in
-changing order. Each round gives one ratio of each figure; printed are the median of the rounds and the middle
-half of them.
+Cost and speed of a job in this checkout, as ratios to another one: an older commit in a worktree of its own,
+with its own `.venv`. On a machine whose speed changes by a third from minute to minute, two runs one after
+the other can't be compared to a few percent. Here both `up`s run at once, each with its own data folder and
+simulated GPU server, and take turns: the same burst of jobs to the one and to the other, in changing order.
+Each round gives one ratio of each figure; printed are the median of the rounds and the middle half of them.
 
-    cpu …            CPU time a job of one process of `up`, or of all of them
+    cpu …            CPU seconds per job of one process of `up`, or of all of them
     submit seconds   from the first submit of a burst to the last answer
-    drain seconds    from the opened gate of full slots and a full line to the last end: utilisation
+    drain seconds    from the opened gate, with all slots and the queue full, to the last end: utilisation
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
-import json
-import os
-import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-from benchmarks.suite.cpu import tree
-from benchmarks.suite.gpu import Gpu
+from benchmarks.suite.contenders import Dispatcher
+from benchmarks.suite.cpu import running_cpu_seconds
+from benchmarks.suite.gpu import NotDone
+from benchmarks.suite.ground import SQLITE, CannotMeasure, Ground
 from dispatcher_project.supervisor.data_folder import ROOT
-from verification.proving.children import Child, Children
-from verification.proving.system import UpSystem
 
-SLOTS, BATCH_JOBS = 8, 100
+SLOTS = 8
 BURSTS = {"single": (150, 0.05), "batch": (1000, 0.01)}
 """Jobs of a burst and their seconds: submitted one by one over one connection, or 100 at a time."""
-_CPU_CLOCK = 2
-_START_SECONDS, _PATIENCE_SECONDS, _SETTLE_SECONDS = 90.0, 60.0, 0.7
-_FORGOTTEN = ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL", "PYTHONPATH")
+_PATIENCE_SECONDS, _SETTLE_SECONDS = 60.0, 0.7
+_LEAST_SECONDS = 2e-5
+"""A figure below that is noise."""
 
 Figures = dict[str, float]
 
@@ -48,83 +40,38 @@ Figures = dict[str, float]
 class Side:
     """A checkout's `up`, with one server of the simulated GPU."""
 
-    def __init__(
-        self, name: str, checkout: Path, folder: Path, children: Children, ports: Iterator[int]
-    ) -> None:
-        self.name, self.gpu, self._done = name, Gpu(children, next(ports)), 0
-        python = checkout / ".venv" / "bin" / "python"
-        command = [str(python), "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
-        self._up: Child = children.start(f"up-{name}", *command, "--port", str(next(ports)), folder=checkout)
-        ready, until = folder / "up.json", time.monotonic() + _START_SECONDS
-        while not ready.exists():
-            if not self._up.is_running() or time.monotonic() > until:
-                raise SystemExit(f"{name}: `up` did not start; see {children.logs}/up-{name}.log")
-            time.sleep(0.05)
-        self._system = UpSystem(ready)
-        self._connection = http.client.HTTPConnection(urlsplit(self._system.url).netloc, timeout=60)
-        server = {"model": "bench", "server": "bench-1", "endpoint": f"{self.gpu.url}/run", "slots": SLOTS}
-        self.gpu.begin(SLOTS, gate=False)
-        self._ask("/admin/register", {**server, "max_run_seconds": 300.0, "max_poll_time": 300.0})
+    def __init__(self, name: str, checkout: Path, ground: Ground) -> None:
+        self.name, self._gpu, self._submitted = name, ground.gpu, 0
+        self.dispatcher = Dispatcher(ground, checkout=checkout)
+        self.dispatcher.start(SLOTS)
 
     def burst(self, way: str) -> Figures:
-        """Jobs submitted while a gate holds the first of them, and then let through."""
+        """Jobs are submitted while a gate holds the first of them, and then let through. Raises
+        CannotMeasure, NotDone."""
         count, seconds = BURSTS[way]
-        self.gpu.begin(SLOTS, gate=True)
-        self._connection.close()  # the server has ended it while the other side had its turn
+        jobs = [(self._submitted + number, seconds) for number in range(count)]
+        self._submitted += count
+        self._gpu.begin(SLOTS, gate=True)
         before, began = self._cpu(), time.monotonic()
-        jobs = [
-            {"model": "bench", "payload": {"job": self._done + n, "seconds": seconds}} for n in range(count)
-        ]
-        if way == "single":
-            for job in jobs:
-                self._ask("/queue/submit", job)
-        else:
-            for at in range(0, count, BATCH_JOBS):
-                self._ask("/queue/submit-batch", {"jobs": jobs[at : at + BATCH_JOBS]})
+        (self.dispatcher.submit_singly if way == "single" else self.dispatcher.fill)(jobs)
         submitted = time.monotonic()
-        self.gpu.wait_for("held", SLOTS, _PATIENCE_SECONDS, self._check)
+        self._gpu.wait_for("held", SLOTS, _PATIENCE_SECONDS, self.dispatcher.check)
         opened = time.monotonic()
-        self.gpu.open_gate()
-        self.gpu.wait_for("ended", count, _PATIENCE_SECONDS, self._check)
+        self._gpu.open_gate()
+        self._gpu.wait_for("ended", count, _PATIENCE_SECONDS, self.dispatcher.check)
         drained = time.monotonic()
         time.sleep(_SETTLE_SECONDS)
         after = self._cpu()
-        self._done += count
         return {
             **{f"cpu {name}": (after[name] - before[name]) / count for name in before if name in after},
             "submit seconds": submitted - began,
             "drain seconds": drained - opened,
         }
 
-    def stop(self) -> None:
-        self._connection.close()
-        self._up.stop(30.0, by=signal.SIGINT)
-        self.gpu.stop()
-
     def _cpu(self) -> Figures:
-        pids = self._system.pids()
-        pids.pop("up", None)
-        found = {name: sum(map(_cpu_seconds, tree([pid]))) for name, pid in pids.items()}
+        pids = {name: pid for name, pid in self.dispatcher.system.pids().items() if name != "up"}
+        found = {name: running_cpu_seconds([pid]) for name, pid in pids.items()}
         return {**found, "all": sum(found.values())}
-
-    def _check(self) -> None:
-        if not self._up.is_running():
-            raise SystemExit(f"{self.name}: `up` has ended")
-
-    def _ask(self, path: str, body: Any) -> None:
-        headers = {"Authorization": f"Bearer {self._system.operator_key}", "Content-Type": "application/json"}
-        self._connection.request("POST", f"/api/v1{path}", json.dumps(body), headers)
-        answer = self._connection.getresponse()
-        text = answer.read()
-        if answer.status >= 300:
-            raise SystemExit(f"{self.name}: {path} was answered {answer.status}: {text[:300]!r}")
-
-
-def _cpu_seconds(pid: int) -> float:
-    """To the nanosecond, where /proc counts in hundredths. The clock id as in clock_getcpuclockid(3)."""
-    with contextlib.suppress(OSError):
-        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-    return 0.0
 
 
 def main() -> None:
@@ -136,21 +83,23 @@ def main() -> None:
     other = options.other.resolve()
     if not (other / ".venv/bin/python").exists():
         parser.error(f"{other} has no .venv; run `python3 manage.py help` there")
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="beside-")))
-        kept = {name: value for name, value in os.environ.items() if name not in _FORGOTTEN}
-        children = Children(folder / "logs", kept)
-        ports = iter(range(15600, 15700))
-        sides = []
-        for name, checkout in (("other", other), ("this", ROOT)):
-            side = Side(name, checkout, folder / name, children, ports)
-            stack.callback(side.stop)
-            sides.append(side)
-        time.sleep(
-            20.0
-        )  # an index just made confirms each start, and both have their first sweeps behind them
-        for way in [options.only] if options.only else BURSTS:
-            show(way, list(rounds(sides, way, options.rounds)))
+    try:
+        with contextlib.ExitStack() as stack:
+            sides = [_begin(name, path, stack) for name, path in (("other", other), ("this", ROOT))]
+            for side in sides:
+                side.dispatcher.warm_up()
+            for way in [options.only] if options.only else BURSTS:
+                show(way, list(rounds(sides, way, options.rounds)))
+    except (CannotMeasure, NotDone) as error:
+        sys.exit(f"beside: {error}")
+
+
+def _begin(name: str, checkout: Path, stack: contextlib.ExitStack) -> Side:
+    ground = Ground(SQLITE)
+    stack.callback(ground.close)
+    side = Side(name, checkout, ground)
+    stack.callback(side.dispatcher.stop)
+    return side
 
 
 def rounds(sides: list[Side], way: str, count: int) -> Iterator[tuple[Figures, Figures]]:
@@ -167,10 +116,10 @@ def show(way: str, found: list[tuple[Figures, Figures]]) -> None:
         pairs = [(before[name], after[name]) for before, after in found if name in before and name in after]
         others, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
         ratios = [after / before for before, after in pairs if before > 0]
-        if others * 1000 < 0.02 or len(ratios) < 4:
-            continue  # next to nothing
+        if others < _LEAST_SECONDS or len(ratios) < 4:
+            continue
         low, middle, high = statistics.quantiles(ratios, n=4)
-        unit = 1.0 if "seconds" in name else 1000.0
+        unit = 1.0 if "seconds" in name else 1000.0  # CPU in milliseconds
         print(
             f"{way:<8} {name:<18} {others * unit:>10.3f} {ours * unit:>10.3f} {middle:>13.3f}   "
             f"{low:.3f} to {high:.3f}"

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
+from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from verification.proving.children import Child
 from verification.proving.system import UpSystem
@@ -66,10 +67,17 @@ class Dispatcher:
     name = DISPATCHER
 
     def __init__(
-        self, ground: Ground, *, environment: Mapping[str, str] | None = None, demo: bool = False
+        self,
+        ground: Ground,
+        *,
+        environment: Mapping[str, str] | None = None,
+        demo: bool = False,
+        checkout: Path = ROOT,
     ) -> None:
-        """environment: besides what every one is started with."""
+        """environment: besides what every one is started with. checkout: another one has its own `.venv`."""
         self._ground, self._environment = ground, dict(environment or {})
+        self._checkout = checkout
+        self._python = sys.executable if checkout == ROOT else str(checkout / ".venv/bin/python")
         self._options = () if demo else ("--no-demo",)
         self._up: Child | None = None
         self._database = ""
@@ -89,11 +97,16 @@ class Dispatcher:
             self._database = ground.database(self.name)
         if self._database:
             environment["DATABASE_URL"] = self._database
-        command = [sys.executable, "manage.py", "up", *self._options, "--data-dir", str(self.folder)]
+        command = [self._python, "manage.py", "up", *self._options, "--data-dir", str(self.folder)]
         name = f"up-{self.folder.name}"
         self._log = ground.logs / f"{name}.log"
         self._up = ground.children.start(
-            name, *command, "--port", str(next(ground.ports)), environment=environment
+            name,
+            *command,
+            "--port",
+            str(next(ground.ports)),
+            environment=environment,
+            folder=self._checkout,
         )
         ready, until = self.folder / "up.json", time.monotonic() + _START_SECONDS
         while not ready.exists():
@@ -130,6 +143,19 @@ class Dispatcher:
         for at in range(0, len(jobs), _BATCH_JOBS):
             items = [self.request(number, seconds) for number, seconds in jobs[at : at + _BATCH_JOBS]]
             self.ask("POST", "/queue/submit-batch", {"jobs": items})
+
+    def submit_singly(self, jobs: Sequence[Job]) -> None:
+        """One after the other, over one connection. Raises CannotMeasure."""
+        headers = {"Authorization": f"Bearer {self.system.operator_key}", "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(urlsplit(self.system.url).netloc, timeout=_ANSWER_SECONDS)
+        with contextlib.closing(connection):
+            for number, seconds in jobs:
+                body = json.dumps(self.request(number, seconds))
+                connection.request("POST", "/api/v1/queue/submit", body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status != 202:
+                    raise CannotMeasure(f"a submit was answered {answer.status}")
 
     def request(self, number: int, seconds: float) -> dict[str, Any]:
         """A submit's body."""

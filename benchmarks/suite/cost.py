@@ -7,13 +7,9 @@ time (beat, sweeps, probes) is measured first and taken off.
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from jobs.domain.states import JobState
 from verification.proving.terminal import say
@@ -97,7 +93,7 @@ def _run(suite: Suite, ours: Dispatcher, first: int, count: int, *, batch: bool)
             size = min(_BATCH_JOBS, count - at)
             ours.fill([(first + at + place, JOB_SECONDS) for place in range(size)])
     else:
-        _submit_singly(ours, first, count)
+        ours.submit_singly([(number, JOB_SECONDS) for number in range(first, first + count)])
     suite.ground.gpu.wait_for("ended", first + count, _PATIENCE_SECONDS, ours.check)
     until = time.monotonic() + _PATIENCE_SECONDS
     while count_jobs(ours, JobState.COMPLETED) < first + count:
@@ -106,19 +102,6 @@ def _run(suite: Suite, ours: Dispatcher, first: int, count: int, *, batch: bool)
         time.sleep(0.1)
     time.sleep(_POSTGRESQL_SETTLE_SECONDS if ours.database_url else _SETTLE_SECONDS)
     return first + count
-
-
-def _submit_singly(ours: Dispatcher, first: int, count: int) -> None:
-    headers = {"Authorization": f"Bearer {ours.system.operator_key}", "Content-Type": "application/json"}
-    connection = http.client.HTTPConnection(urlsplit(ours.system.url).netloc, timeout=60)
-    with contextlib.closing(connection):
-        for number in range(first, first + count):
-            body = json.dumps(ours.request(number, JOB_SECONDS))
-            connection.request("POST", "/api/v1/queue/submit", body, headers)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 202:
-                raise CannotMeasure(f"a submit was answered {answer.status}")
 
 
 def _per_second(ours: Dispatcher) -> Counters:
