@@ -242,6 +242,8 @@ def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
 def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
     """Those of each row, one after the other. A value that all rows have, as in most columns of a batch, is
     converted once."""
+    if len(rows) == 1:
+        return columns(rows[0], fields, database)
     by_field: list[Sequence[Any]] = []
     for field in fields:
         values = list(map(attrgetter(field.attname), rows))
