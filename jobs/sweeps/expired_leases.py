@@ -44,6 +44,13 @@ from jobs.transitions import Ended, StartOutcome
 log = structlog.get_logger(__name__)
 
 LIMIT = 300
+DIED_BEFORE_COMMIT = "Its worker died before the end of the run was written."
+GONE = "Its worker is gone; whether the run ended is unknown."
+GONE_AT_START = "Its worker is gone; whether the run began is unknown."
+NOT_HELD = "Its worker lives, but no longer holds the run; whether it ended is unknown."
+"""As after a failover of the database to a standby that lacks the end."""
+VERDICTS = (DIED_BEFORE_COMMIT, GONE, GONE_AT_START, NOT_HELD)
+"""Messages of the attempts that this sweep ends."""
 SWEEPER = "sweep"
 """The worker under whose name this sweep holds a lease for a moment."""
 
@@ -116,9 +123,7 @@ def _resolve_holder(
     if attempt.state == AttemptState.WAITING:
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
-        ended = lose_attempt(
-            _loss(expired, sign, "Its worker is gone; whether the run ended is unknown."), ports
-        )
+        ended = lose_attempt(_loss(expired, sign, NOT_HELD if sign.is_alive else GONE), ports)
         _name_follower(expired)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
@@ -126,7 +131,7 @@ def _resolve_holder(
 
 def _settle(expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports) -> bool:
     suspect = _was_let_go(expired.ref, leases)
-    loss = _loss(expired, sign, "Its worker died before the end of the run was written.", suspect=suspect)
+    loss = _loss(expired, sign, NOT_HELD if sign.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
     if not suspect:
         loss = replace(loss, evidence="its worker had released the slot")
     ended = Ended(won=False)
@@ -154,8 +159,7 @@ def _resolve_unwritten(expired: ExpiredLease, sign: Sign, leases: Leases, ports:
     ref = expired.ref
     if spec_of(expired.model, expired.pool).at_most_once:
         return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
-    why = "Its worker is gone; whether the run began is unknown."
-    outcome, ended = lose_unwritten(_loss(expired, sign, why), expired.worker, ports)
+    outcome, ended = lose_unwritten(_loss(expired, sign, GONE_AT_START), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
     _name_follower(expired)

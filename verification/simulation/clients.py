@@ -137,7 +137,7 @@ class Clients:
                 done = world.web.ask(
                     lambda ports: submit_job(_request(order), tenant=order.tenant, ports=ports)
                 )
-                if world.forgot_since(asked_at):
+                if world.forgotten.since(asked_at):
                     continue  # the answer may tell of a commit that is gone
                 order.job_ids.add(done.job.id)
                 order.accepted_at = world.scheduler.now
@@ -162,7 +162,7 @@ class Clients:
             asked_at = self._world.scheduler.now
             try:
                 self._world.web.ask(lambda ports: cancel_job(job_id, ports=ports))
-                if self._world.forgot_since(asked_at):
+                if self._world.forgotten.since(asked_at):
                     continue
                 order.cancel_asked_at = self._world.scheduler.now
                 return

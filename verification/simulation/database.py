@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
+from jobs.models import Attempt
 from verification.simulation.active_faults import Weather
 from verification.simulation.scheduler import START, Scheduler
 
@@ -48,10 +50,36 @@ def copy_database() -> sqlite3.Connection:
     return copy
 
 
-def restore_database(copy: sqlite3.Connection) -> None:
-    """Every commit since the copy is lost, as after the promotion of an asynchronous standby."""
+def restore_database(copy: sqlite3.Connection) -> set[str]:
+    """Every commit since the copy is lost, as after the promotion of an asynchronous standby. Returns the
+    attempts whose ends were among them."""
+    live_again = _live_attempts(copy) - _live_attempts(connection.connection)
     copy.backup(connection.connection)
     copy.close()
+    return live_again
+
+
+def _live_attempts(database: sqlite3.Connection) -> set[str]:
+    """Read past Django, whose statements are steps of the history."""
+    marks = ",".join("?" * len(Attempt.LIVE))
+    rows = database.execute(f"SELECT id FROM jobs_attempt WHERE state IN ({marks})", Attempt.LIVE)
+    return {attempt_id for (attempt_id,) in rows}
+
+
+@dataclass(slots=True)
+class Forgotten:
+    """Commits that the database lost. spans: from when to when. ends: attempts that were over, and are live
+    again."""
+
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    ends: set[str] = field(default_factory=set)
+
+    def covers(self, at: float) -> bool:
+        return any(begin <= at <= end for begin, end in self.spans)
+
+    def since(self, at: float) -> bool:
+        """Whether commits were lost after this moment: an answer of then may tell of one of them."""
+        return any(end >= at for _, end in self.spans)
 
 
 class _Severed(Exception):

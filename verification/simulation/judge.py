@@ -11,6 +11,7 @@ from gpus.models import QuarantinedSlot
 from jobs.domain.errors import DEADLINE_EXCEEDED, POISON, STOPPED_BY_DEADLINE
 from jobs.domain.states import FINAL_JOB_STATES, AttemptState, JobState
 from jobs.models import Attempt, Job
+from jobs.sweeps import expired_leases
 from verification.laws import check_laws
 from verification.simulation.clients import Clients, Order
 from verification.simulation.gpu import Ran
@@ -35,7 +36,7 @@ _quarantined = statements.Read(QuarantinedSlot.objects.all)
 _attempt_ids = statements.Read(lambda: Attempt.objects.order_by().values_list("id", flat=True))
 _given_up = statements.Read(
     lambda: Attempt.objects.filter(
-        state=AttemptState.LOST.value, error_message__startswith="Its worker"
+        state=AttemptState.LOST.value, error_message__in=expired_leases.VERDICTS
     ).values_list("id", "job_id", "worker", "finished_at")
 )
 _failed_late = statements.ReadAmong(
@@ -69,7 +70,7 @@ def judge(world: World, clients: Clients, plan: Sequence[Planned]) -> list[str]:
         *_results(jobs, runs),
         *_cancelled(jobs, runs),
         *_at_most_once(world, jobs, runs),
-        *_blamed(world),
+        *blamed(world),
         *_poisoned(world, jobs),
         *_unknown_runs(world, jobs, runs, plan),
         *(
@@ -170,12 +171,12 @@ def _too_soon(world: World, clients: Clients) -> Iterator[str]:
             yield f"too soon: job {job_id} FAILED before {due:.1f}, which is its deadline"
 
 
-def _blamed(world: World) -> Iterator[str]:
+def blamed(world: World) -> Iterator[str]:
     """No run is given up for lost whose worker lived all the time and could reach everybody: that Redis was
-    silent is nobody's death."""
+    silent is nobody's death. A worker does not know that the database lost an end that it had written."""
     for attempt_id, job_id, worker, at in _given_up():
         process = world.known.get(worker)
-        if process is None:
+        if process is None or attempt_id in world.forgotten.ends:
             continue
         lost_at = (at - START).total_seconds() + CLOCKS_APART_SECONDS
         if process.troubled_at is None or lost_at < process.troubled_at:
@@ -203,7 +204,7 @@ def _unknown_runs(
     known = {*_attempt_ids(), *(row.attempt_id for row in _quarantined())}
     for job in jobs.values():
         for ran in runs[job.id]:
-            went_on = ran.ended is not None and not world.is_forgotten(ran.ended)
+            went_on = ran.ended is not None and not world.forgotten.covers(ran.ended)
             if went_on and ran.outcome == "success" and ran.attempt_id not in known:
                 yield f"unknown: attempt {ran.attempt_id} of job {job.id} ran to its end and is in no history"
 
@@ -216,8 +217,8 @@ def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]]
             ran
             for ran in runs[job.id]
             if ran.outcome != "failed"
-            and not world.is_forgotten(ran.began)
-            and not (ran.ended and world.is_forgotten(ran.ended))
+            and not world.forgotten.covers(ran.began)
+            and not (ran.ended and world.forgotten.covers(ran.ended))
         ]
         if job.model == "once" and len(uncertain) > 1:
             yield f"job {job.id} runs at most once and ran {len(uncertain)} times"

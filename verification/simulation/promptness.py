@@ -256,9 +256,9 @@ class Promptness:
     def _with_forgotten_ends(self, live: list[_Live]) -> set[str]:
         """Jobs that run by their row, and whose run was over before the database last failed over."""
         world = self._world
-        if not world.forgotten:
+        if not world.forgotten.spans:
             return set()
-        _, last = world.forgotten[-1]
+        _, last = world.forgotten.spans[-1]
         over = {
             ran.attempt_id
             for server in world.servers.values()

@@ -42,6 +42,7 @@ from verification.simulation.active_faults import Weather
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
 from verification.simulation.database import (
     DatabaseLink,
+    Forgotten,
     copy_database,
     fresh_database,
     restore_database,
@@ -129,8 +130,7 @@ class World:
         """Faults of the database that are under way."""
         self.database_back_at = 0.0
         """When the last of them ended."""
-        self.forgotten: list[tuple[float, float]] = []
-        """Spans whose commits the database has lost."""
+        self.forgotten = Forgotten()
         self._is_forgetting, self._asking_again = False, 0  # operators who repeat what it lost
         self.on_forgotten: Callable[[], None] = lambda: None
         self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
@@ -304,7 +304,7 @@ class World:
             self.scheduler.note("operator", f"failed: {error}")
             self.scheduler.sleep(1.0)
             return False
-        if self.forgot_since(asked_at):
+        if self.forgotten.since(asked_at):
             return False
         self._operations.append((self.scheduler.now, ask))
         return True
@@ -326,23 +326,16 @@ class World:
         copy, since = copy_database(), self.scheduler.now
         self.scheduler.sleep(seconds)
         self._is_forgetting = False
-        restore_database(copy)
+        self.forgotten.ends |= restore_database(copy)
         self.database.sever(self.known)
         _forget_registry()
-        self.forgotten.append((since, self.scheduler.now))
+        self.forgotten.spans.append((since, self.scheduler.now))
         self._asking_again += 1
         asks = [ask for at, ask in self._operations if at >= since]
         self.scheduler.spawn(self.outside, partial(self._operate_again, asks))
         while self.weather.is_database_down(self.outside.name):
             self.scheduler.sleep(0.5)
         self.on_forgotten()
-
-    def is_forgotten(self, at: float) -> bool:
-        return any(since <= at <= until for since, until in self.forgotten)
-
-    def forgot_since(self, at: float) -> bool:
-        """Whether the database lost commits after this moment: an answer of then may tell of one of them."""
-        return any(until >= at for _, until in self.forgotten)
 
     # -- messages --------------------------------------------------------------------------------------
 

@@ -169,6 +169,7 @@ def test_a_worker_that_dies_is_found_as_soon_as_ever(cut: Cut) -> None:
     cut.dies(LEASE_SECONDS + 1)
     job.refresh_from_db()
     assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)
+    assert attempt_of(claimed).error_message == expired_leases.GONE
 
 
 def test_a_lease_that_a_living_worker_let_go_of_is_lost_and_no_death(cut: Cut) -> None:
@@ -179,6 +180,7 @@ def test_a_lease_that_a_living_worker_let_go_of_is_lost_and_no_death(cut: Cut) -
     cut.seconds(LEASE_SECONDS + 2)
     job.refresh_from_db()
     assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 0)
+    assert attempt_of(claimed).error_message == expired_leases.NOT_HELD
 
 
 def test_who_is_idle_writes_nothing_and_who_stops_leaves_nothing(cut: Cut) -> None:
@@ -211,3 +213,4 @@ def test_a_sign_from_far_ahead_is_none(cut: Cut) -> None:
     cut.dies(LEASE_SECONDS + 1)
     job.refresh_from_db()
     assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)
+    assert attempt_of(claimed).error_message == expired_leases.GONE

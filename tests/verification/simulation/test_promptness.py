@@ -12,6 +12,7 @@ from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 from tests.builders import make_job, make_model, make_running, make_server
 from verification.simulation.active_faults import Weather
+from verification.simulation.database import Forgotten
 from verification.simulation.promptness import (
     CLAIM_SECONDS,
     LATER_SECONDS,
@@ -38,7 +39,7 @@ class StillWorld:
         self.workers = self.sweepers = [well]
         self.known = {worker.name: worker}
         self.fleets, self.beat_seconds, self.disturbed_until = ["main"], BEAT_SECONDS, 0.0
-        self.forgotten: list[tuple[float, float]] = []
+        self.forgotten = Forgotten()
         self.scheduler = SimpleNamespace(now=1000.0)
         self.weather = Weather(cast(Any, None))
         self.versions = SimpleNamespace(is_whole=lambda fleet: True, is_held=lambda fleet, job_id: False)

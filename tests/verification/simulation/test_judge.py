@@ -1,0 +1,46 @@
+"""What the judge makes of rows whose history is known."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from jobs.domain.states import AttemptState
+from jobs.models import Attempt
+from jobs.sweeps import expired_leases
+from tests.jobs.sweeps.conftest import World, world
+from verification.simulation import world as simulated
+from verification.simulation.database import Forgotten
+from verification.simulation.judge import blamed
+from verification.simulation.scheduler import Process
+
+__all__ = ["world"]
+
+pytestmark = pytest.mark.django_db
+
+
+class Known:
+    """What the judge asks the simulated world for."""
+
+    def __init__(self, process: Process) -> None:
+        self.known, self.forgotten = {process.name: process}, Forgotten()
+
+
+@pytest.mark.parametrize("verdict", expired_leases.VERDICTS)
+def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: World, verdict: str) -> None:
+    world.server()
+    world.job()
+    lease = world.claim()
+    worker = Process(Attempt.objects.get().worker)
+    at = simulated.START
+    Attempt.objects.update(state=AttemptState.LOST, error_message=verdict, finished_at=at)
+    known = Known(worker)
+    judged = cast(Any, known)
+    assert len(list(blamed(judged))) == 1
+
+    known.forgotten.ends.add(lease.attempt_id)
+    assert not list(blamed(judged)), "the database lost the end that the worker had written"
+    known.forgotten.ends.clear()
+    worker.troubled_at = -1.0
+    assert not list(blamed(judged))
