@@ -91,7 +91,7 @@ class Lines(structlog.stdlib.ProcessorFormatter):
     other formatters. Records of others it leaves to that."""
 
     def format(self, record: logging.LogRecord) -> str:
-        logger, name = (record.__dict__.get(part) for part in ("_logger", "_name"))
+        logger, name = record.__dict__.get("_logger"), record.__dict__.get("_name")
         if logger is None or name is None:
             return hide_keys(super().format(record))
         said: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
@@ -115,7 +115,8 @@ def _configure_structlog() -> None:
 
 
 def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
-    """What structlog's own console renderer writes without colours, in a third of its time."""
+    """What structlog's own console renderer writes without colours, in a third of its time, with control
+    characters escaped."""
     told, name = event.pop("event", ""), event.pop("logger", "")
     line = f"{event.pop('timestamp', '')} [{event.pop('level', ''):<9}] {told!s:<30} [{name}]"
     after = [event.pop(part) for part in ("stack", "exception") if part in event]
@@ -123,15 +124,19 @@ def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
         value = event[key]
         is_plain = isinstance(value, str) and value and not _SPACE.search(value)
         line += f" {key}={value if is_plain else repr(value)}"
-    return "\n".join([line, *after])
+    return _escaped("\n".join([line, *after]))
 
 
 def printable(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
     """Texts come from requests and GPU servers, too."""
     for key, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[key] = value.translate(_CONTROLS)
+        if isinstance(value, str):
+            event[key] = _escaped(value)
     return event
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 def _renderer(style: str) -> list[Any]:
@@ -143,6 +148,6 @@ def _renderer(style: str) -> list[Any]:
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
         ]
     if style == "console":
-        return [structlog.processors.format_exc_info, printable, plain_line]
+        return [structlog.processors.format_exc_info, plain_line]
     encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
     return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]

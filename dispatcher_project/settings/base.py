@@ -134,6 +134,9 @@ _PREPARE_AFTER = 5
 hand a connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
 
 
+_CONNECTION_SECONDS = 60
+"""A new connection costs 15 ms on PostgreSQL; on SQLite 0.2 ms and every statement that it had compiled."""
+
 _KEPT_STATEMENTS = 1024
 """Of SQLite, by connection: there are hundreds, and one that fell out is compiled anew at each execution."""
 
@@ -159,9 +162,9 @@ def database(url: str) -> dict[str, Any]:
         }
     else:
         entry["OPTIONS"] = {**_POSTGRESQL_PATIENCE, **entry.get("OPTIONS", {})}
-        entry.setdefault("CONN_MAX_AGE", 60)
         entry["CONN_HEALTH_CHECKS"] = True
         entry["OPTIONS"]["prepare_threshold"] = _prepare_after(entry["OPTIONS"].get("prepare_threshold"))
+    entry.setdefault("CONN_MAX_AGE", _CONNECTION_SECONDS)
     return entry
 
 

@@ -78,7 +78,9 @@ def test_no_text_from_outside_moves_the_terminals_cursor() -> None:
         "n": 1,
         "exception": "a\n\tb\x1b",
     }
-    line = plain_line(None, "", printable(None, "", told))
+    shown = printable(None, "", dict(told)).values()
+    assert "".join(map(str, shown)).replace("\n", "").replace("\t", "").isprintable()
+    line = plain_line(None, "", told)
     assert line.replace("\n", "").replace("\t", "").isprintable()
     assert line.endswith("a\n\tb\\x1b")
 

@@ -20,6 +20,10 @@ PAUSE_SECONDS = (0.001, 0.004)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    def is_usable(self) -> bool:
+        """Not after an error of the database: its file may have been replaced, or its disk full."""
+        return not self.errors_occurred
+
     def _start_transaction_under_autocommit(self) -> None:
         """Raises OperationalError when the lock was taken for all of `timeout`."""
         patience = float(self.settings_dict["OPTIONS"].get("timeout", 5.0))

@@ -86,3 +86,18 @@ def test_an_error_of_another_kind_is_not_tried_again(writer: Any, path: Path) ->
     thread.start()
     thread.join(30)
     assert raised
+
+
+def test_a_connection_is_kept_between_requests(writer: Any) -> None:
+    kept = writer.connection
+    writer.cursor().execute("SELECT 1")
+    writer.close_if_unusable_or_obsolete()
+    assert writer.connection is kept
+
+
+def test_a_connection_whose_file_failed_is_opened_anew(writer: Any, path: Path) -> None:
+    """As one whose disk is full, or whose file was replaced."""
+    with pytest.raises(OperationalError):
+        writer.cursor().execute("SELECT * FROM nowhere")
+    writer.close_if_unusable_or_obsolete()
+    assert writer.connection is None
