@@ -60,4 +60,8 @@ def _begin_child(urls: Any) -> None:
 
 
 def _one(size: Size, seed: int) -> Verdict:
-    return simulate(seed, _client, size)
+    try:
+        return simulate(seed, _client, size)
+    except Exception as error:
+        error.add_note(f"It was raised in seed {seed}.")
+        raise

@@ -157,7 +157,7 @@ class Clients:
     def _cancel(self, order: Order) -> None:
         if not order.job_ids:
             return  # forgotten; the caller of a later look-up cancels it
-        (job_id, *_) = sorted(order.job_ids)
+        (job_id, *_), accepted_at = sorted(order.job_ids), order.accepted_at
         for _ in range(20):
             asked_at = self._world.scheduler.now
             try:
@@ -168,6 +168,10 @@ class Clients:
                 return
             except NotCancellable:
                 return
+            except Job.DoesNotExist:
+                if not self._world.forgotten.since(accepted_at):
+                    raise
+                return  # forgotten since it was accepted: `_ask_again` submits it once more
             except (ConnectionError, DatabaseError):
                 self._world.scheduler.sleep(1.0)
 
