@@ -15,7 +15,6 @@ from typing import Any
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
-from jobs.models import Attempt
 from verification.simulation.active_faults import Weather
 from verification.simulation.scheduler import START, Scheduler
 
@@ -52,27 +51,25 @@ def copy_database() -> sqlite3.Connection:
 
 def restore_database(copy: sqlite3.Connection) -> set[str]:
     """Every commit since the copy is lost, as after the promotion of an asynchronous standby. Returns the
-    attempts whose ends were among them."""
-    live_again = _live_attempts(copy) - _live_attempts(connection.connection)
+    attempts whose start, acceptance or end was among them."""
+    before, since = _attempt_states(copy), _attempt_states(connection.connection)
     copy.backup(connection.connection)
     copy.close()
-    return live_again
+    return {attempt_id for attempt_id, state in since.items() if before.get(attempt_id) != state}
 
 
-def _live_attempts(database: sqlite3.Connection) -> set[str]:
+def _attempt_states(database: sqlite3.Connection) -> dict[str, str]:
     """Read past Django, whose statements are steps of the history."""
-    marks = ",".join("?" * len(Attempt.LIVE))
-    rows = database.execute(f"SELECT id FROM jobs_attempt WHERE state IN ({marks})", Attempt.LIVE)
-    return {attempt_id for (attempt_id,) in rows}
+    return dict(database.execute("SELECT id, state FROM jobs_attempt"))
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """Commits that the database lost. spans: from when to when. ends: attempts that were over, and are live
-    again."""
+    """Commits that the database lost. spans: from when to when. attempts: whose start, acceptance or end was
+    among them."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
-    ends: set[str] = field(default_factory=set)
+    attempts: set[str] = field(default_factory=set)
 
     def covers(self, at: float) -> bool:
         return any(begin <= at <= end for begin, end in self.spans)

@@ -173,10 +173,10 @@ def _too_soon(world: World, clients: Clients) -> Iterator[str]:
 
 def blamed(world: World) -> Iterator[str]:
     """No run is given up for lost whose worker lived all the time and could reach everybody: that Redis was
-    silent is nobody's death. A worker does not know that the database lost an end that it had written."""
+    silent is nobody's death. A run may be whose start, acceptance or end the database lost."""
     for attempt_id, job_id, worker, at in _given_up():
         process = world.known.get(worker)
-        if process is None or attempt_id in world.forgotten.ends:
+        if process is None or attempt_id in world.forgotten.attempts:
             continue
         lost_at = (at - START).total_seconds() + CLOCKS_APART_SECONDS
         if process.troubled_at is None or lost_at < process.troubled_at:

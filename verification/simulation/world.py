@@ -326,7 +326,7 @@ class World:
         copy, since = copy_database(), self.scheduler.now
         self.scheduler.sleep(seconds)
         self._is_forgetting = False
-        self.forgotten.ends |= restore_database(copy)
+        self.forgotten.attempts |= restore_database(copy)
         self.database.sever(self.known)
         _forget_registry()
         self.forgotten.spans.append((since, self.scheduler.now))

@@ -39,8 +39,8 @@ def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: World, verdi
     judged = cast(Any, known)
     assert len(list(blamed(judged))) == 1
 
-    known.forgotten.ends.add(lease.attempt_id)
-    assert not list(blamed(judged)), "the database lost the end that the worker had written"
-    known.forgotten.ends.clear()
+    known.forgotten.attempts.add(lease.attempt_id)
+    assert not list(blamed(judged)), "the database lost what the worker had written"
+    known.forgotten.attempts.clear()
     worker.troubled_at = -1.0
     assert not list(blamed(judged))
