@@ -162,6 +162,8 @@ class AttemptRun:
             return self._stop(LeaseLost())
         if Order.STOP in orders:
             return self._stop(LeaseLost("The start was not accepted."))
+        if Order.OVER in orders:
+            return self._stop(LeaseLost("The attempt was ended elsewhere."))
         of_the_job = self._reason_to_stop()
         if of_the_job is not None:
             return self._stop(of_the_job, until_proven=True)

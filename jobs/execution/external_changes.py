@@ -1,5 +1,6 @@
 """What changed outside for the runs in hand: cancels, results that GPU servers pushed, servers that an
-operator switched off. A worker asks this each second, so it is one question, of rows by their keys.
+operator switched off, attempts that a sweep ended. A worker asks this each second, so it is one question, of
+rows by their keys.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from django.db.models import Value as Constant
 from foundation.database import statements
 from gpus.models import Server
 from gpus.protocol import DesiredState, Lease
-from jobs.models import Job, PushedResult
+from jobs.models import Attempt, Job, PushedResult
 
-_CANCELLED, _PUSHED, _OFF = "cancelled", "pushed", "off"
+_CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """cancelled: ids of jobs whose cancel was asked for. pushed: of attempts. off: names of servers."""
+    """cancelled: ids of jobs whose cancel was asked for. pushed: of attempts. off: names of servers. over:
+    ids of attempts whose end is committed, whoever wrote it."""
 
     cancelled: frozenset[str]
     pushed: frozenset[str]
     off: frozenset[str]
+    over: frozenset[str]
 
 
 def changes_for(leases: Iterable[Lease]) -> Changes:
@@ -38,14 +41,15 @@ def changes_for(leases: Iterable[Lease]) -> Changes:
         sorted({lease.server for lease in runs}),
     ):
         found[kind].append(name)
-    return Changes(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF)))
+    return Changes(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF, _OVER)))
 
 
 def _rows(jobs: list[str], attempts: list[str], servers: list[str]) -> QuerySet[Any, Any]:
     cancelled = Job.objects.filter(id__in=jobs, cancel_requested_at__isnull=False)
     pushed = PushedResult.objects.filter(attempt_id__in=attempts)
     off = Server.objects.filter(name__in=servers, desired=DesiredState.OFF.value)
-    others = _as(_PUSHED, pushed, "attempt_id"), _as(_OFF, off, "name")
+    over = Attempt.objects.filter(id__in=attempts).exclude(state__in=Attempt.LIVE)
+    others = _as(_PUSHED, pushed, "attempt_id"), _as(_OFF, off, "name"), _as(_OVER, over, "id")
     return _as(_CANCELLED, cancelled, "id").union(*others, all=True)
 
 

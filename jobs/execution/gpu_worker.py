@@ -156,6 +156,8 @@ class GpuWorker(WorkerState):
                 run.order(Order.CANCEL)
             if lease.attempt_id in changed.pushed:
                 run.nudge()
+            if lease.attempt_id in changed.over:
+                run.order(Order.OVER)
         interrupt_switched_off(runs, changed.off)
 
 

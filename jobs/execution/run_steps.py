@@ -27,6 +27,8 @@ class Order(StrEnum):
     """The lease is somebody else's."""
     STOP = "stop"
     """The start was refused by the database: nothing of this run may count."""
+    OVER = "over"
+    """Its attempt was ended elsewhere, as lost: its result would be refused."""
     CANCEL = "cancel"
     INTERRUPT = "interrupt"
     """The grace of a deploy is over, or the operator switched the server off."""

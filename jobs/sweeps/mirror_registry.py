@@ -3,7 +3,7 @@ another door (the admin, a shell), or the index is new."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db.models import Count, F, Max, Q, Sum
 
@@ -18,18 +18,23 @@ from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
+AGAIN_SECONDS = 60.0
+"""A database that lost its last commits looks as before them, while the index was told of them: so everything
+is told again this often, also where nothing changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
     back since the last look may have reached the lease layer only half. tenants: sums over all of them, to
-    see a change of their rules cheaply."""
+    see a change of their rules cheaply. at: monotonic."""
 
     generation: str
     last_deed: int | None
     registry: frozenset[tuple[object, ...]]
     servers: frozenset[str]
     tenants: tuple[object, ...]
+    at: float = field(compare=False)
 
 
 _known: dict[str, _Known] = {}
@@ -43,15 +48,16 @@ def sweep(ports: Ports) -> SweepCount:
         if generation is None:
             _known.pop(fleet, None)
             return SweepCount(1)  # the rebuild tells it everything
-        now, before = _read(fleet, generation), _known.get(fleet)
-        if now == before:
+        now, before = _read(fleet, generation, ports), _known.get(fleet)
+        is_old = before is None or not 0 <= now.at - before.at < AGAIN_SECONDS
+        if now == before and not is_old:
             return SweepCount(1)
         is_same = before is not None and (before.tenants, before.last_deed) == (now.tenants, now.last_deed)
-        mirror_fleet(fleet, leases, ports, tenants=not is_same)
+        mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
         for gone in (before.servers if before else frozenset()) - now.servers:
             leases.forget_server(gone)
         _known[fleet] = now
-        return SweepCount(1, 1)
+        return SweepCount(1, int(now != before))
 
     return sweep_fleets("mirror_registry", ports, step)
 
@@ -87,7 +93,7 @@ _tenants = statements.Read(
 )
 
 
-def _read(fleet: str, generation: str) -> _Known:
+def _read(fleet: str, generation: str, ports: Ports) -> _Known:
     servers = _servers(fleet=fleet)
     return _Known(
         generation,
@@ -105,4 +111,5 @@ def _read(fleet: str, generation: str) -> _Known:
         ),
         frozenset(row[0] for row in servers),
         tuple(sorted(_tenants.first().items())),
+        ports.clock.monotonic(),
     )

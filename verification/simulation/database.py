@@ -93,7 +93,8 @@ class DatabaseLink:
         self._commit: Callable[[], None] = connection._commit
         self.offset_seconds = 0.0
         """Of its wall clock."""
-        self._severed: set[str] = set()
+        self._severed: set[tuple[str, bool]] = set()
+        """Processes, and whether it is the connection that they write over."""
 
     def open(self) -> None:
         connection.execute_wrappers.append(self._execute)
@@ -105,8 +106,9 @@ class DatabaseLink:
         vars(connection).pop("_commit", None)
 
     def sever(self, processes: Iterable[str]) -> None:
-        """Their connections: the next thing that each asks for fails."""
-        self._severed.update(processes)
+        """Their connections, of which each has one to write over and one for the rest: the next thing that is
+        asked over each fails."""
+        self._severed.update((name, writes) for name in processes for writes in (False, True))
 
     def time(self) -> float:
         """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
@@ -129,8 +131,8 @@ class DatabaseLink:
             return execute(sql, params, many, context)
         if not connection.in_atomic_block:
             self._scheduler.point(f"database {' '.join(sql[:40].split())}")  # a step is a line of the history
-        if process.name in self._severed:
-            self._severed.discard(process.name)
+        if (over := (process.name, connection.in_atomic_block)) in self._severed:
+            self._severed.discard(over)
             raise OperationalError("server closed the connection unexpectedly") from _Severed()
         if self._weather.is_database_down(process.name):
             raise OperationalError("the database is down")

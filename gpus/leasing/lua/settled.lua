@@ -1,10 +1,12 @@
--- Why: ends that are committed need no memory any more; a slot that was only waiting for that is free again.
+-- Why: ends that are committed need no memory any more; a slot that was only waiting for that is free again. An index
+--   that is made anew may hold one as a lease: its worker's renewal was under way when the lease was released.
 -- Keys: KEYS[1] prefix
 -- Args: clock, then per end: slot, job, attempt, epoch
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
 -- include: ends
 -- include: idle
+-- include: drop
 -- include: arrivals
 -- include: parked
 local whole = is_whole()
@@ -12,8 +14,16 @@ if not whole and not is_filling() then return refuse() end
 local freed, tenants = {}, {}
 for i = 2, #ARGV, 4 do
   local attempt = ARGV[i + 2]
-  local found = end_under(ARGV[i], ARGV[i + 1], attempt, tonumber(ARGV[i + 3]))
+  local name, job, epoch = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 3])
+  local found = end_under(name, job, attempt, epoch)
   local slot = found and forget_end(attempt, found)
+  if not found then
+    found = held_under(name, job, attempt, epoch)
+    if found then
+      drop_lease(found)
+      slot = found
+    end
+  end
   if found then tenants[found.tenant] = found.pool end
   if slot then
     local is_claimable, server = idle_slot(slot)

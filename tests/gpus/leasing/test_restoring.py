@@ -78,7 +78,7 @@ def test_more_than_redis_should_do_at_once_is_renewed_piece_by_piece(
     assert sent[0] == sent[1] > sent[2]
     rig.leases.open_generation("one")
     assert rig.states() == ["leased"] * 3 + ["settling"] * 2
-    rig.leases.settled([running[0].ref, ending[1].ref])
+    rig.leases.settled([ending[1].ref])
     rig.release(running[2], "free")
     assert rig.leases.renew("w1", running, ending) == [running[2].ref, ending[1].ref]
 
@@ -120,6 +120,22 @@ def test_an_announced_end_is_not_restored_as_a_lease(lost: tuple[Rig, Lease, Lea
     rig.leases.renew("w1", [], [ending])
     assert rig.leases.restore_lease(ending)
     assert rig.states() == ["free", "settling"]
+
+
+def test_a_committed_end_is_settled_where_a_renewal_under_way_restored_its_lease(
+    lost: tuple[Rig, Lease, Lease],
+) -> None:
+    """Its release came before the renewal, to an index that did not know the lease yet."""
+    rig, running, _ = lost
+    begin(rig)
+    rig.server(slots=2)
+    assert rig.release(running) is None
+    assert rig.leases.renew("w1", [running], []) == []
+    rig.leases.settled([running.ref])
+    rig.leases.open_generation("one")
+    assert rig.states() == ["free", "free"]
+    assert not rig.leases.is_held(running.ref)
+    assert rig.push("running")[0].outcome is not PushOutcome.HELD
 
 
 def test_a_late_end_of_an_earlier_attempt_does_not_let_the_job_into_line(rig: Rig) -> None:

@@ -246,11 +246,12 @@ def test_a_lost_lease_stops_a_sync_run_and_leaves_a_polled_one_to_its_adopter():
     assert over.ending.suspect
 
 
-def test_a_refused_start_stops_its_run():
+@pytest.mark.parametrize("order", [Order.STOP, Order.OVER])
+def test_a_refused_start_and_an_end_written_elsewhere_stop_the_run(order: Order):
     runner = ScriptedRunner(starts=[Accepted("r1")])
     bench = Bench(runner)
     bench.run.step()
-    bench.run.order(Order.STOP)
+    bench.run.order(order)
     over = bench.run.step()
     assert over.ending.error.code == "lease_lost"
     assert runner.calls == ["start", "cancel r1"]

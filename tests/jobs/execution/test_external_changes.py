@@ -10,9 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from foundation.ids import new_id
+from jobs.domain.states import AttemptState
 from jobs.execution.external_changes import Changes, changes_for
-from jobs.models import Job, PushedResult
-from tests.builders import make_job, make_model, make_server
+from jobs.models import Attempt, Job, PushedResult
+from tests.builders import make_job, make_model, make_running, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -29,18 +30,24 @@ def test_each_run_is_told_of_its_own_job_attempt_and_server() -> None:
     assert changes_for(runs).cancelled == frozenset()
     now = datetime.now(UTC)
     Job.objects.filter(id__in=[jobs[1].id, make_job(model=model).id]).update(cancel_requested_at=now)
+    runs[1].attempt_id = make_running(jobs[1], slot="gpu-1/1")
+    runs[0].attempt_id = make_running(jobs[0])
+    Attempt.objects.filter(id=runs[0].attempt_id).update(state=AttemptState.LOST)
     for attempt_id, job in ((runs[2].attempt_id, jobs[2]), (new_id(), jobs[0])):
         PushedResult.objects.create(attempt_id=attempt_id, job_id=job.id, body={}, received_at=now)
 
     with CaptureQueriesContext(connection) as asked:
         changed = changes_for(runs)
     assert changed == Changes(
-        frozenset({jobs[1].id}), frozenset({runs[2].attempt_id}), frozenset({"gpu-2"})
+        frozenset({jobs[1].id}),
+        frozenset({runs[2].attempt_id}),
+        frozenset({"gpu-2"}),
+        frozenset({runs[0].attempt_id}),
     ), "of nothing that is not in hand"
     assert len(asked) == 1
 
 
 def test_who_runs_nothing_asks_nothing() -> None:
     with CaptureQueriesContext(connection) as asked:
-        assert changes_for([]) == Changes(frozenset(), frozenset(), frozenset())
+        assert changes_for([]) == Changes(frozenset(), frozenset(), frozenset(), frozenset())
     assert len(asked) == 0

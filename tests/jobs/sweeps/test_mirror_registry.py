@@ -7,6 +7,7 @@ import pytest
 from gpus.models import Pause, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
 from gpus.registry import controls
+from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
 from tests.jobs.sweeps.conftest import World, open_index
 
@@ -19,6 +20,19 @@ def test_nothing_is_told_while_nothing_changes(world: World) -> None:
     world.server()
     assert sweep(world) == 1
     assert sweep(world) == 0
+
+
+def test_what_the_database_forgot_is_told_again(world: World) -> None:
+    """The index was told of a pause that is in no row any more."""
+    world.server()
+    sweep(world)
+    world.job()
+    world.leases.set_paused_tenants("m", [str(Tenant.objects.get().id)])
+    assert sweep(world) == 0
+    assert world.leases.claim("m", worker="w1", attempt_id="a1") is None
+    world.clock.advance(mirror_registry.AGAIN_SECONDS)
+    assert sweep(world) == 0, "nothing to report"
+    assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
 def test_more_slots_written_by_another_door_appear_with_their_wakes(world: World) -> None:
