@@ -72,6 +72,7 @@ class GpuServer:
         self._scheduler, self._chance, self._push = scheduler, chance, push
         self._fences: dict[str, int] = {}
         self._late: set[str] = set()
+        self._old: set[str] = set()
         self.start()
 
     # -- life ------------------------------------------------------------------------------------------
@@ -107,6 +108,11 @@ class GpuServer:
         if "Idempotency-Key" in headers:
             self._late.add(headers["Idempotency-Key"])
 
+    def was_claimed_long_ago(self, headers: Mapping[str, str]) -> None:
+        """Its sender stood still between the claim and the request, and an index that was made anew meanwhile
+        took its renewal. Its fence is old: it is refused where the slot had a later run."""
+        self._old.add(headers["Idempotency-Key"])
+
     # -- the protocol ----------------------------------------------------------------------------------
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
@@ -134,7 +140,7 @@ class GpuServer:
             if refused.status == 503 and not is_late:
                 self._judge(order)
             self.late_senders += is_late
-            if refused.code == "stale_fence" and order.attempt_id not in self._late:
+            if refused.code == "stale_fence" and order.attempt_id not in self._late | self._old:
                 self.refused_fences.append(
                     f"{self.name} at {self._scheduler.now:.2f} refused fence {fence} of "
                     f"{order.attempt_id} of {order.job_id}, which did not come late to {order.slot}"

@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from foundation.ids import made_at
 from gpus.errors import ConnectFailed, ConnectRefused, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from verification.simulation.active_faults import Weather
 from verification.simulation.gpu import LOST, Answer, GpuServer, server_of
-from verification.simulation.scheduler import Event, Process, Scheduler
+from verification.simulation.scheduler import START, Event, Process, Scheduler
 
 
 class GpuLink:
@@ -42,6 +43,8 @@ class GpuLink:
         self._scheduler.point(f"{method} {name}{path[:20]}")
         if self._scheduler.now - asked_at > settings.DISPATCHER.lease_seconds:
             server.comes_late(headers)
+        if self._claimed_ago(headers) > settings.DISPATCHER.lease_seconds:
+            server.was_claimed_long_ago(headers)
         ended = Event(self._scheduler)
         if abort is not None:
             abort.set_reader(ended.set)
@@ -57,6 +60,13 @@ class GpuLink:
         finally:
             if abort is not None:
                 abort.set_reader(None)
+
+    def _claimed_ago(self, headers: Mapping[str, str]) -> float:
+        """Seconds since the claim of what is sent, by its sender's clock; its attempt's id was made then."""
+        process, attempt_id = self._scheduler.current(), headers.get("Idempotency-Key")
+        if process is None or attempt_id is None:
+            return 0.0
+        return START.timestamp() + self._scheduler.now + process.skew_seconds - made_at(attempt_id)
 
     def _exchange(
         self,
