@@ -63,6 +63,18 @@ class Hostile:
             "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
         }
 
+    def forks_once(self, payload: Any, ctx: RunContext) -> Any:
+        """The sockets that it holds, and those that its child does."""
+        end_read, end_written = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.write(end_written, json.dumps(_sockets()).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return {"its own": _sockets(), "its child's": json.loads(os.read(end_read, 65536))}
+
     def writes(self, payload: Any, ctx: RunContext) -> Any:
         (ctx.output_dir / "mine.txt").write_text("x")
         return str(ctx.output_dir)
@@ -192,6 +204,11 @@ def _read(path: str) -> str:
             return file.read(2000).decode(errors="replace")
     except OSError as error:
         return type(error).__name__
+
+
+def _sockets() -> list[str]:
+    targets = map(_target, os.listdir("/proc/self/fd"))
+    return [target for target in targets if target.startswith("socket:")]
 
 
 def _target(number: str) -> str:
