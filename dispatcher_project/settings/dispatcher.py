@@ -19,8 +19,11 @@ class DispatcherSettings:
     """Every field can be set as ``DISPATCHER_<FIELD>`` in the environment. Units are in the names."""
 
     lease_seconds: float = 15.0
+    """How long a lease lasts that its worker does not renew. A dead worker is noticed after that."""
     renew_seconds: float = 5.0
+    """How often a worker renews its leases; less than half of `lease_seconds`."""
     sweep_seconds: float = 2.0
+    """How often the sweeps run that look for expired leases and for free slots with waiting jobs."""
     hand_back_seconds: float = 1.0
     """A worker thread goes on with the next job this long before it hands back to Celery; with shorter jobs
     20 times as long while other threads are free."""
@@ -36,7 +39,9 @@ class DispatcherSettings:
     """``[HOST:]PORT`` where a worker, or beat, answers `/livez` and `/readyz`; empty: nowhere. Without HOST
     only this machine reaches it. `--health-port` of a worker goes before it."""
     worker_threads: int = 64
+    """Of a GPU worker: how many runs it has in hand at once."""
     max_payload_bytes: int = 1_000_000
+    """Of a job's payload; a longer one gets 413."""
     schema_bytes: int = 64 * 1024
     """Of a model's `payload_schema`, as JSON."""
     schema_depth: int = 64
@@ -50,7 +55,9 @@ class DispatcherSettings:
     schema_check_bytes: int = 512 * 1024 * 1024
     """Of memory that such a process may map, its interpreter with it."""
     max_batch_jobs: int = 1000
+    """Jobs of one `POST /queue/submit-batch`."""
     max_wait_seconds: float = 60.0
+    """The longest `Prefer: wait=n` and `?wait=n`."""
     answer_seconds: float = 25.0
     """After so long a client of `/queue` is told 503, whatever its request waits for. Longer than the 20 s of
     SQLite: it is the last resort, because nobody knows then what becomes of the request."""
@@ -62,13 +69,18 @@ class DispatcherSettings:
     """Of a body that is refused unread so much is read and dropped, so that its client gets to read why; of a
     longer one the connection is reset."""
     retry_base_seconds: float = 1.0
+    """The pause before a job's second try; it doubles with each further one."""
     retry_cap_seconds: float = 30.0
+    """The longest pause between two tries."""
     retry_jitter: float = 0.1
+    """The share of a pause that is random."""
     free_connect_tries: int = 3
+    """Refused connections that cost a job no try."""
     free_attempts: int = 100
     """Attempts of a job that cost no try (busy, refused, interrupted) and are followed by the next one at
     once; after so many it pauses like after a try that counts, up to `retry_cap_seconds`. 0: never."""
     poison_deaths: int = 3
+    """Workers that may die while they run a job; then it is a dead letter."""
     same_failures: int = 3
     """Equal failures of a job in a row (run_failed, server_error, timeout) that make it a dead letter.
     0: only its retries count."""
@@ -85,24 +97,32 @@ class DispatcherSettings:
     circuit_rest_seconds: float = 10.0
     """How long an open circuit rests the first time; twice as long each time it opens again."""
     circuit_rest_cap_seconds: float = 600.0
+    """The longest rest of an open circuit."""
     probe_seconds: float = 2.0
+    """How often quarantined slots and unhealthy servers are probed."""
     lock_sync_seconds: float = 30.0
+    """How often GPU servers are asked what they run, which is compared with the attempts in the database."""
     reconcile_seconds: float = 30.0
+    """How often waiting jobs in the database are compared with tickets in Redis."""
     process_silent_seconds: float = 15.0
     """A process that did not say for so long that it lives is gone, for a switch of the index's layout."""
     connect_timeout_seconds: float = 5.0
+    """For a connection to a GPU server."""
     health_timeout_seconds: float = 3.0
+    """For the answer of a GPU server's health endpoint."""
     register_probe_seconds: float = 1.0
     """How long a registration waits for the server's health, which its warnings are made from."""
     clock_tolerance_seconds: float = 5.0
     """How far apart the clocks of Redis, database and host may be. While they are further, nothing is done
     that can't be taken back: no deadline passes, retention removes nothing."""
     retention_days: float = 30.0
+    """How long jobs that are over are kept; dead letters that nobody dismissed three times as long."""
     callback_networks: tuple[str, ...] = ()
     """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
     callback_refused_origins: tuple[str, ...] = ()
     """``HOST:PORT`` where no callback goes, besides GPU servers and the services that settings name."""
     callback_timeout_seconds: float = 15.0
+    """For one try of a callback."""
     callbacks_in_flight: int = 1000
     """Callbacks that one callbacks worker sends at once; each takes a socket and no thread."""
     callbacks_in_flight_per_tenant: int = 500
@@ -116,6 +136,7 @@ class DispatcherSettings:
     callback_circuit_rest_seconds: float = 5.0
     """The pause between two tries of an open circuit the first time; twice as long after each that fails."""
     callback_circuit_rest_cap_seconds: float = 60.0
+    """The longest pause between two tries of an open circuit."""
     callback_lookups: int = 16
     """Names of receivers that are looked up at once; each is a thread as long as the resolver takes."""
     callback_lookup_seconds: float = 5.0
@@ -160,9 +181,11 @@ class DispatcherSettings:
     web_head_bytes: int = 64 * 1024
     """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
     web_url_bytes: int = 16 * 1024
+    """The longest URL of a request; a longer one gets 414."""
     web_cookie_bytes: int = 8 * 1024
     """The longest Cookie header; a request with a longer one gets 431."""
     web_headers: int = 100
+    """The most header fields of a request; more get 431."""
     web_threads_per_tenant: int = 8
     """Of the 16 in which a web process answers; a tenant's other requests wait. As all `…_per_tenant` here:
     of an address, where no valid key names a tenant."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.cli.write_docs import PATH, lifecycle_page
+from dispatcher_project.cli import settings_page, write_docs
 
 
 class Command(BaseCommand):
@@ -12,5 +12,10 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        PATH.write_text(lifecycle_page())
-        self.stdout.write(f"wrote {PATH}")
+        pages = {
+            write_docs.PATH: write_docs.lifecycle_page(),
+            settings_page.PATH: settings_page.settings_page(),
+        }
+        for path, text in pages.items():
+            path.write_text(text)
+            self.stdout.write(f"wrote {path}")
