@@ -21,6 +21,7 @@ from django.db import close_old_connections, connection
 from rest_framework.renderers import JSONRenderer
 
 from dispatcher_project.web import request_log
+from dispatcher_project.web.kept_values import forget_long_values
 from dispatcher_project.web.submit_batcher import Asked, Reply
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import MEDIA_TYPE
@@ -83,6 +84,7 @@ def answer_together(group: Sequence[Asked]) -> list[Reply]:
         return [_ALONE if case is None else case.reply for case in cases]
     finally:
         close_old_connections()
+        forget_long_values(sum(len(asked.body) for asked in group))
         _last.used_at = monotonic()
 
 

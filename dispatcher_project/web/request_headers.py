@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.http import HttpRequest, HttpResponse
 
+from dispatcher_project.web.kept_values import forget_long_values
 from foundation.http_api.problems import Problem
 from jobs.api.errors import answer
 
@@ -56,3 +58,8 @@ class Utf8Handler(WSGIHandler):
     """The WSGI application of the site."""
 
     request_class = Utf8Request
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        response = super().__call__(environ, start_response)
+        forget_long_values(int(environ.get("CONTENT_LENGTH") or 0))
+        return response

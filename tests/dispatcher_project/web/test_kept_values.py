@@ -1,0 +1,42 @@
+"""What a thread's connection to SQLite remembers of long bodies."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from dispatcher_project.web.kept_values import MOST_BYTES
+from dispatcher_project.web.request_headers import Utf8Handler
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def answered(body_bytes: int) -> Any:
+    """The connection of a thread that answered a request with such a body; None: it was closed."""
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/nowhere",
+        "SERVER_NAME": "testserver",
+        "SERVER_PORT": "80",
+        "CONTENT_LENGTH": str(body_bytes),
+        "CONTENT_TYPE": "application/json",
+        "wsgi.input": io.BytesIO(b" " * body_bytes),
+        "wsgi.url_scheme": "http",
+    }
+    connection.ensure_connection()
+    Utf8Handler()(environ, lambda *_: None)
+    try:
+        return connection.connection
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("body_bytes", [MOST_BYTES, MOST_BYTES + 1])
+def test_a_long_body_ends_the_connection_that_keeps_its_values(body_bytes: int) -> None:
+    is_kept = body_bytes <= MOST_BYTES or connection.vendor != "sqlite"
+    with ThreadPoolExecutor(1) as thread:
+        assert (thread.submit(answered, body_bytes).result() is not None) is is_kept
