@@ -21,8 +21,8 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending
 from jobs.execution import after_commit
-from jobs.execution.group_commit import GroupCommitWriter, MakeWriter, Write, Writer
-from jobs.execution.latest_ends import LatestEnds
+from jobs.execution.group_commit import MAX_BYTES, GroupCommitWriter, MakeWriter, Write, Writer
+from jobs.execution.latest_ends import LatestEnds, rough_bytes
 from jobs.execution.release_retries import LateReleases, Unreleased
 from jobs.models import Job
 from jobs.ports import Ports
@@ -30,6 +30,9 @@ from jobs.reports import counters
 from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 
 log = structlog.get_logger()
+
+_LONG_BYTES = 256 * 1024
+"""Of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class Settlement:
             apply,
             Touched(end.job_id, end.attempt_id),
             gather=gather,
+            size=_size(end.result),
         )
 
     def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
@@ -305,6 +309,12 @@ class Settlement:
 
 def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
     return JobTouched(job_id), outcome
+
+
+def _size(result: Any) -> int:
+    """What is long is written alone: to count it to its end would take longer than that costs."""
+    size = rough_bytes(result, _LONG_BYTES)
+    return size if size <= _LONG_BYTES else MAX_BYTES
 
 
 def _with_cancel(end: End, job: Job | None) -> End:

@@ -31,6 +31,8 @@ from jobs.transitions import Touched, unit_of_work, write_out
 log = structlog.get_logger()
 
 MAX_BATCH = 200
+MAX_BYTES = 2_000_000
+"""Of one transaction's results: with SQLite every other writer waits for it, 20 to 40 ms for each MB."""
 GATHER_SECONDS = 0.005
 """From a batch's first write to its begin. While one is written the next gathers by itself."""
 MAX_REFUSALS = 5
@@ -51,11 +53,12 @@ _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 @dataclass(slots=True)
 class Write:
     """apply: runs inside the transaction, may be repeated, returns its outcome. touched: what it is about,
-    to be read together with those of others. done: the outcome, set after the commit; an exception if this
-    write alone can never be stored."""
+    to be read together with those of others. size: bytes that it stores, where they are many. done: the
+    outcome, set after the commit; an exception if this write alone can never be stored."""
 
     apply: Callable[[], Any]
     touched: Touched | None = None
+    size: int = 0
     done: Future[Any] = field(default_factory=Future)
     alone: Any = _UNWRITTEN
     """Its outcome or exception once it was written in a transaction of its own."""
@@ -65,6 +68,7 @@ class Write:
 class Writer(Protocol):
     """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
     False if nothing is known that could be written together with it, so that waiting for more is no use.
+    size: bytes of what is stored, roughly.
     again: what was confirmed lately, to be written again first after the database failed."""
 
     again: Callable[[], list[Write]]
@@ -72,7 +76,7 @@ class Writer(Protocol):
     def start(self) -> None: ...
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
     ) -> Future[Any]: ...
 
     def stop(self, timeout_seconds: float = 10.0) -> bool: ...
@@ -129,9 +133,9 @@ class GroupCommitWriter:
         self._thread.start()
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
     ) -> Future[Any]:
-        write = Write(apply, touched)
+        write = Write(apply, touched, size)
         with self._some:
             if self._ended:
                 write.done.set_exception(RuntimeError("the writer has ended"))
@@ -168,10 +172,18 @@ class GroupCommitWriter:
                 return False
             if not self._stopping and not self._hurried and len(self._queue) < MAX_BATCH:
                 self._some.wait(self._gather_seconds)
-            self._hurried = False
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
+            batch = self._next_batch()
+            self._hurried = bool(self._queue)  # what is left gathered with it
         self._commit(batch)
         return True
+
+    def _next_batch(self) -> list[Write]:
+        batch = [self._queue.popleft()]
+        size = batch[0].size
+        while self._queue and len(batch) < MAX_BATCH and size + self._queue[0].size <= MAX_BYTES:
+            batch.append(self._queue.popleft())
+            size += batch[-1].size
+        return batch
 
     def _pause(self, seconds: float) -> None:
         with self._some:

@@ -49,7 +49,7 @@ class FiberWriter(GroupCommitWriter):
         self._scheduler.spawn(self._process, self._run)
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
     ) -> Future[Any]:
         write = Write(apply, touched)
         self._queue.append(write)

@@ -43,7 +43,7 @@ class HandWriter:
     def start(self) -> None: ...
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True
+        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
     ) -> Future[Any]:
         write = Write(apply, touched)
         self._queue.append(write)

@@ -219,6 +219,20 @@ def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     assert writer.stop()
 
 
+def test_large_results_are_not_stored_in_one_transaction():
+    """With SQLite every other writer waits for it."""
+    half, batches = group_commit.MAX_BYTES // 2, list[list[str]]()
+    writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
+    writer.start()
+    eventually(lambda: writer._idle)
+    sizes = {"a": half, "b": half, "c": 1, "d": 4 * half, "e": 0}
+    futures = [writer.submit(lambda name=name: create(name), size=size) for name, size in sizes.items()]
+    writer.submit(lambda: create("f"), gather=False)
+    assert [future.result(30) for future in futures] == list(sizes)
+    assert writer.stop()
+    assert batches == [["a", "b"], ["c"], ["d"], ["e", "f"]]
+
+
 def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_before_it():
     batches = []
     writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
