@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gpus.model_types import ModelType
-
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
 STARTED_HERE = "local"
@@ -225,11 +223,12 @@ class ModelSpec:
     max_queued_seconds: how long one may wait for it in all; None: as the settings say.
     remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
     how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
+    model_type: the name of the runner that speaks its servers' protocol.
     """
 
     name: str
     pool: str
-    model_type: ModelType = ModelType.SYNC
+    model_type: str = "sync"
     poll_endpoint_template: str | None = None
     id_field: str | None = None
     poll_interval: float = 2.0
@@ -245,6 +244,7 @@ class ModelSpec:
     max_queued_seconds: float | None = None
     remote_model: str | None = None
     keep_alive_seconds: float | None = None
+    health_path: str | None = None
 
     @property
     def run_limit_seconds(self) -> float:

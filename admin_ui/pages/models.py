@@ -12,7 +12,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 from admin_ui.actions.confirm_actions import asks_first
 from admin_ui.actions.operations import actor, for_each
 from admin_ui.parts.circuit_column import circuit_text, close_circuits
-from admin_ui.parts.filters import OpenQuarantineFilter
+from admin_ui.parts.filters import ModelTypeFilter, OpenQuarantineFilter
 from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from admin_ui.parts.formatting import job_link
 from admin_ui.parts.live_admin import LiveAdmin
@@ -33,7 +33,7 @@ class ModelConfigPages(LiveAdmin):
     audit_kind = "model"
     change_form_outer_after_template = "admin_ui/model_history.html"
     list_display = ("name", "pool", "model_type", "servers", "max_retries", "at_most_once", "updated_at")
-    list_filter = (("model_type", ChoicesDropdownFilter), ("pool", RelatedDropdownFilter))
+    list_filter = (ModelTypeFilter, ("pool", RelatedDropdownFilter))
     list_select_related = ("pool",)
     search_fields = ("name",)
     actions = ("close_circuit",)

@@ -13,6 +13,7 @@ from unfold.utils import parse_datetime_str
 from foundation.ids import lowest_id
 from gpus.errors import ERRORS_BY_CODE
 from gpus.models import ModelConfig, Pool, Server
+from gpus.runners.registry import runner_names
 from jobs.domain import errors
 from jobs.domain.states import JOB_MOVES, JobState
 
@@ -33,6 +34,14 @@ class ModelFilter(_ExactFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return _names(ModelConfig.objects.values_list("name", flat=True))
+
+
+class ModelTypeFilter(_ExactFilter):
+    title = "model type"
+    parameter_name = "model_type__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in runner_names()]
 
 
 class PoolFilter(_ExactFilter):

@@ -10,14 +10,15 @@ from urllib.parse import urlsplit
 
 from django import forms
 from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from foundation import foreign_json
 from foundation.secrets import encrypt
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused, check_fields
+from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused, Stored, check_fields
 from gpus.registry.registry import check_slots, would_move_secrets
 from gpus.runners.answers import ID_FIELDS
+from gpus.runners.registry import RUNNERS, find_runner, runner_names
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
@@ -127,15 +128,29 @@ def _moves_secrets(server: Server, endpoint: str) -> bool:
     )
 
 
+def _runner_choices() -> list[tuple[str, str]]:
+    return [(name, name) for name in runner_names()]
+
+
 class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
+    model_type = forms.ChoiceField(choices=_runner_choices, widget=UnfoldAdminSelectWidget)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields.get("model_type")
+        if isinstance(field, forms.ChoiceField):
+            stored = self.instance.model_type
+            if find_runner(stored) is None:  # other fields may be changed all the same
+                field.choices = [*_runner_choices(), (stored, f"{stored} (not installed)")]
+            field.help_text = " ".join(f"{name}: {one.summary}" for name, one in RUNNERS.all().items())
+            field.initial = stored
+
     class Meta:
         model = ModelConfig
         fields = ("name", "pool", *MODEL_FIELDS)
         help_texts = {
             "name": "What clients write as `model`; it can't be changed later.",
             "pool": "Whose servers' slots it shares; it can't be changed later.",
-            "model_type": "sync: the answer to the POST is the result. async: it names a run to poll. "
-            "openai, ollama, cog: such servers' own protocol; the endpoint is the server's address.",
             "poll_endpoint_template": "Where a run is polled; {id} is the server's id of it: /status/{id}.",
             "id_field": "The field of the first answer with that id; empty: " + ", ".join(ID_FIELDS) + ".",
             "payload_schema": "JSON Schema (2020-12) that payloads must match; empty: any payload.",
@@ -154,11 +169,15 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
                 cleaned[name] = cleaned[name] or None
         return cleaned
 
+    def _get_validation_exclusions(self) -> set[str]:
+        """`check_fields` checks the type, and lets one that is stored stay."""
+        return {*super()._get_validation_exclusions(), "model_type"}  # type: ignore[misc]
+
     def _post_clean(self) -> None:
-        stored = self.instance.payload_schema
+        stored = Stored.of(self.instance)
         super()._post_clean()  # type: ignore[misc]
         try:
-            check_fields(self.instance, stored_schema=stored)
+            check_fields(self.instance, stored)
         except RegistryRefused as refusal:
             field = refusal.pointer.split("/")[1]
             self.add_error(field if field in self.fields else None, str(refusal))

@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_host.handlers.errors import ContractError
-from gpus.protocol import ModelType
+from gpus.runners.ollama_http import OllamaRunner
+from gpus.runners.openai_http import OpenAiRunner
 
 FILE_VARIABLE = "LLM_SERVERS_FILE"
 """In the model process' environment: the path of the file."""
 MODULE = "gpu_host.llm_servers.configured"
-PROTOCOLS = (ModelType.OPENAI.value, ModelType.OLLAMA.value)
+PROTOCOLS = (OpenAiRunner.name, OllamaRunner.name)
 
 MAX_STOP_SECONDS = 25.0
 """Twice so long, for SIGTERM and SIGKILL, ends before an unload is given up and the process replaced."""

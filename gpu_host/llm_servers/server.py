@@ -16,10 +16,11 @@ from gpu_host.handlers import errors as told
 from gpu_host.handlers.context import RunContext
 from gpu_host.llm_servers.declared import Cotenant
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
-from gpus.health.foreign_health import OTHERS, has_model
-from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Response, RunRequest
-from gpus.runners.registry import runner_for
+from gpus.runners.llm import LlmRunner
+from gpus.runners.ollama_http import OllamaRunner, has_model
+from gpus.runners.openai_http import OpenAiRunner
 from gpus.runners.transport import HttpTransport
 
 LOOK_SECONDS = 0.2
@@ -28,6 +29,7 @@ TELL_SECONDS = 0.05
 UNLOAD_SECONDS = 20.0
 _BUSY_FIRST_SECONDS, _BUSY_CAP_SECONDS = 0.2, 5.0
 _ANSWER_BYTES = 1024 * 1024
+_RUNNERS: dict[str, type[LlmRunner]] = {runner.name: runner for runner in (OpenAiRunner, OllamaRunner)}
 
 
 class LlmServer:
@@ -45,13 +47,15 @@ class LlmServer:
         spec = ModelSpec(
             cotenant.name,
             cotenant.name,
-            model_type=ModelType(cotenant.protocol),
+            model_type=cotenant.protocol,
             remote_model=cotenant.remote_model,
             max_run_seconds=cotenant.max_run_seconds or 365 * 86400.0,  # the worker's own limit counts
             max_response_bytes=cotenant.max_response_bytes,
             keep_alive_seconds=-1.0 if cotenant.protocol == "ollama" else None,
         )
-        self._spec, self._endpoint = spec, Endpoint(cotenant.name, cotenant.url)
+        self._spec = spec
+        self._endpoint = Endpoint(cotenant.name, cotenant.url, max_slots=cotenant.slots)
+        self._runner = _RUNNERS[cotenant.protocol]
 
     # -- the contract ----------------------------------------------------------------------------------
 
@@ -99,8 +103,8 @@ class LlmServer:
         pause, started_again = _BUSY_FIRST_SECONDS, False
         while True:
             try:
-                outcome = runner_for(self._spec).start(request, abort=abort)
-                return plain(outcome.result)  # type: ignore[union-attr]
+                outcome = self._runner(self._spec).start(request, abort=abort)
+                return plain(outcome.result)
             except GpuBusy as error:
                 ctx.wait(error.retry_after_seconds or pause)
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
@@ -167,13 +171,12 @@ class LlmServer:
 
     def _wait_until_it_serves(self, ctx: RunContext | None) -> None:
         until, why = time.monotonic() + self._it.start_seconds, "it was never asked"
-        name = self._it.remote_model or self._it.name
         while time.monotonic() < until:
             if not self._is_up():
                 assert self._process is not None
                 raise RuntimeError(f"{self._it.name} ended with status {self._process.returncode}")
             try:
-                health = OTHERS[ModelType(self._it.protocol)](self._it.url, name, self._it.slots, self._get)
+                health = self._runner.health(self._spec, self._endpoint, self._get)
                 if health.ok:
                     return
                 why = health.error

@@ -15,6 +15,9 @@ from gpus.runners.json_body import check_storable
 class LocalRunner:
     """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
 
+    is_polled = False
+    is_pushed = False
+    is_pinned = True
     tells_meanwhile = False
     answer_ends_run = False
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from foundation.names import NAME_PATTERN
 from gpus.health.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
-from gpus.protocol import ModelType
 from gpus.registry.model_fields import defaults
 from gpus.registry.registry import MAX_SLOTS
+from gpus.runners.registry import runner_names
 
 Schema = dict[str, Any]
 MAX_SECONDS = 31_536_000
@@ -26,7 +26,7 @@ _TEMPLATE: Schema = {
 
 _MODEL_PROPERTIES: Schema = {
     "model_type": {
-        "enum": [kind.value for kind in ModelType],
+        "enum": runner_names(),
         "description": "The protocol of its servers: our own (sync, async), openai, ollama or cog.",
     },
     "poll_endpoint_template": {

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpus.runners.health_probe import Health
+
 QUIET_SECONDS = 5.0
 """Counts are trusted only if no lease of the server changed from this long before the probe to its answer."""
 STEADY_SECONDS = 20.0
@@ -21,32 +23,6 @@ SETTLE_SECONDS = 1.0
 
 RESTARTED = "the server restarted"
 REFUSED_BEFORE = "nothing listened there, and now the server answers: it restarted"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """ok: it answered, and nothing it said speaks against it. tells: it has a health endpoint; False: it
-    answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
-    it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
-    at its address. timed_out: it did not answer in time. age_seconds: since it said so."""
-
-    ok: bool
-    boot_id: str = ""
-    active_jobs: int | None = None
-    max_concurrent: int | None = None
-    jobs: frozenset[tuple[str, str]] | None = None
-    error: str = ""
-    age_seconds: float = 0.0
-    tells: bool = True
-    reached: bool = True
-    refused: bool = False
-    timed_out: bool = False
-
-    def runs(self, attempt_id: str) -> bool | None:
-        """None: it can't tell."""
-        if self.jobs is None:
-            return None
-        return any(attempt == attempt_id for _, attempt in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from django.conf import settings
 
 from gpus.health.health import is_restart, probe, record_health, url_of
 from gpus.models import Placement, Server
-from gpus.protocol import ModelType
 from gpus.registry.registry import Registered
 from gpus.runners.base import Transport
+from gpus.runners.registry import find_runner
 
 NO_HEALTH, UNREACHABLE, UNHEALTHY = "no_health_endpoint", "server_unreachable", "server_unhealthy"
 
@@ -59,9 +59,10 @@ def _what_is_lost(placement: Placement) -> str:
         f"{url_of(placement)} tells nothing of what runs. After a lost connection or a lost worker a slot is "
         f"held for up to {limit}, unless the server restarts or an operator frees it."
     )
-    if ModelType(model.model_type) not in (ModelType.SYNC, ModelType.ASYNC):
+    runner = find_runner(model.model_type)
+    if runner is None or "health_path" not in runner.options:
         return lost
-    if not model.cancel_endpoint_template:
+    if "cancel_endpoint_template" in runner.options and not model.cancel_endpoint_template:
         lost += (
             " A cancelled run keeps its slot until its request is answered, unless the model has a "
             "cancel_endpoint_template."

@@ -1,7 +1,8 @@
-"""What a GPU server says of itself (`GET /health`), and a sender's question about its own attempt.
+"""What a GPU server says of itself, and a sender's question about its own attempt.
 
-The server's answer is read with distrust: whatever does not have the expected shape is as if unsaid. A server
-that answers without a health endpoint is well, and proves nothing of its runs.
+The runner of its protocol asks (`gpus.runners`), and reads the answer with distrust: whatever does not have
+the expected shape is as if unsaid. A server without a health endpoint is well, and proves nothing of its
+runs.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import structlog
 from django.conf import settings
 
 from foundation.database import statements
 from foundation.secrets import SecretUnreadable, decrypt
 from gpus.errors import ConnectRefused, ConnectTimedOut, GpuError, LeasingUnavailable, RunTimedOut
-from gpus.health.evidence import Health, absence, spare_by_count
-from gpus.health.foreign_health import NO_SUCH_PAGE, OTHERS, first_url
+from gpus.health.evidence import absence, spare_by_count
 from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server
-from gpus.protocol import Clock, ModelType
+from gpus.protocol import Clock, Endpoint
 from gpus.runners.base import Response, Transport
-from gpus.runners.json_body import Unreadable, read_json
-from gpus.runners.refusals import refusal
+from gpus.runners.health_probe import Health
+from gpus.runners.registry import find_runner, no_such_runner
 from gpus.runners.transport import HttpTransport
+
+log = structlog.get_logger(__name__)
 
 MAX_BYTES = 1_000_000
 RECORD_SECONDS = 30.0
@@ -36,8 +39,6 @@ PARALLEL_PROBES = 8
 REFUSED_SECONDS = 1.0
 """A refusal comes at once; a server that stays silent is not waited for."""
 _REFUSED_TRIES, _AGAIN_SECONDS = 5, 0.05
-_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
-"""Without one of these an answer says nothing of the server's runs."""
 
 
 def probe(
@@ -56,6 +57,9 @@ def probe(
     placement = _asked_beside(server, model)
     if placement is None:
         return Health(False, error="no HTTP endpoint to ask")
+    runner = find_runner(placement.model.model_type)
+    if runner is None:
+        return Health(False, error=no_such_runner(placement.model.model_type)[:500])
     try:
         stored = server.headers_encrypted
         headers: Mapping[str, str] = json.loads(decrypt(stored)) if stored else {}
@@ -75,12 +79,9 @@ def probe(
             ca_pem=server.ca_pem or None,
         )
 
-    config, url = placement.model, url_of(placement)
-    ask = OTHERS.get(ModelType(config.model_type))
+    endpoint = Endpoint(server.name, placement.endpoint, max_slots=server.slots)
     try:
-        if ask is not None:
-            return ask(placement.endpoint, config.remote_model or config.name, server.slots, get)
-        answer = get(url)
+        return runner.health(placement.model.spec, endpoint, get)
     except GpuError as error:
         return Health(
             False,
@@ -89,11 +90,9 @@ def probe(
             refused=isinstance(error, ConnectRefused),
             timed_out=isinstance(error, (RunTimedOut, ConnectTimedOut)),
         )
-    if answer.status in NO_SUCH_PAGE and not config.health_path:
-        return Health(True, tells=False)
-    if answer.status != 200:
-        return Health(False, error=f"GET {url} answered {refusal(answer.status)}")
-    return read_health(answer.body)
+    except Exception as error:  # a runner of another package may raise anything
+        log.exception("health_probe_broke", server=server.name, model_type=placement.model.model_type)
+        return Health(False, error=f"its health probe broke: {type(error).__name__}: {error}"[:500])
 
 
 def probe_all(
@@ -119,7 +118,11 @@ def health_url(server: Server, model: str = "") -> str | None:
 
 def health_urls(server: Server) -> dict[str, str]:
     """By model, in the order of their names: a server's models may live at several origins."""
-    return {placement.model_id: url_of(placement) for placement in _over_http(server)}
+    return {
+        placement.model_id: url_of(placement)
+        for placement in _over_http(server)
+        if find_runner(placement.model.model_type) is not None
+    }
 
 
 def _over_http(server: Server) -> list[Placement]:
@@ -129,33 +132,19 @@ def _over_http(server: Server) -> list[Placement]:
 
 
 def _asked_beside(server: Server, model: str) -> Placement | None:
+    """A model whose runner is not installed is asked beside only where there is no other one."""
     there = _over_http(server)
-    return next((one for one in there if one.model_id == model), there[0] if there else None)
+    can_ask = [one for one in there if find_runner(one.model.model_type) is not None] or there
+    return next((one for one in can_ask if one.model_id == model), can_ask[0] if can_ask else None)
 
 
 def url_of(placement: Placement) -> str:
-    """Where the placement's server is asked for its health."""
+    """Where the placement's server is asked for its health; its endpoint, if nobody can ask there."""
     model = placement.model
-    return first_url(ModelType(model.model_type), placement.endpoint, model.health_path or "")
-
-
-def read_health(body: bytes) -> Health:
-    """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
-    server that tells nothing."""
-    try:
-        said = read_json(body)
-    except Unreadable:
-        said = None
-    if not isinstance(said, dict) or _FIELDS.isdisjoint(said):
-        return Health(True, tells=False)
-    boot_id = said.get("boot_id")
-    return Health(
-        True,
-        boot_id=str(boot_id)[:100] if isinstance(boot_id, (str, int)) else "",
-        active_jobs=_count(said.get("active_jobs")),
-        max_concurrent=_count(said.get("max_concurrent")),
-        jobs=_jobs(said.get("jobs")),
-    )
+    runner = find_runner(model.model_type)
+    if runner is None:
+        return placement.endpoint
+    return runner.health_url(model.spec, Endpoint(placement.server_id, placement.endpoint))
 
 
 def is_restart(server: Server, health: Health) -> bool:
@@ -231,19 +220,3 @@ def _none_by_count(server: Server, health: Health, leases: Leases, took: float) 
         return None
     spare = spare_by_count(health, suspects=1, leases=0, quiet_seconds=quiet)
     return "the server runs nothing" if spare else None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
-    """None unless every entry names its attempt: half a list proves nothing."""
-    if not isinstance(value, list):
-        return None
-    jobs = set()
-    for entry in value:
-        if not isinstance(entry, dict) or not isinstance(entry.get("attempt"), str):
-            return None
-        jobs.add((str(entry.get("job_id", "")), entry["attempt"]))
-    return frozenset(jobs)

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.health.evidence import Health
 from gpus.health.health import PARALLEL_PROBES, probe_all
 from gpus.leasing.values import Beat, Wakes
 from gpus.models import ModelConfig, Placement, Server
@@ -23,6 +22,7 @@ from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
 from gpus.runners.base import Transport
+from gpus.runners.health_probe import Health
 
 BEAT_SECONDS = 5.0
 GONE_SECONDS = 15.0

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from foundation.names import NameField
-from gpus.protocol import ModelSpec, ModelType
+from gpus.protocol import ModelSpec
+from gpus.runners.registry import find_runner, no_such_runner
+
+
+def validate_model_type(name: str) -> None:
+    """Raises ValidationError with the names of the installed runners."""
+    if find_runner(name) is None:
+        raise ValidationError(no_such_runner(name), code="unknown_model_type")
 
 
 class ModelConfig(models.Model):
@@ -13,7 +21,10 @@ class ModelConfig(models.Model):
     name = NameField(primary_key=True)
     pool = models.ForeignKey("gpus.Pool", on_delete=models.PROTECT, related_name="models")
     model_type = models.CharField(
-        max_length=8, choices=[(t.value, t.value) for t in ModelType], default=ModelType.SYNC.value
+        max_length=64,
+        default="sync",
+        validators=[validate_model_type],
+        help_text="The runner that speaks its servers' protocol.",
     )
     poll_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
     id_field = models.CharField(max_length=100, null=True, blank=True, default=None)
@@ -86,7 +97,7 @@ class ModelConfig(models.Model):
         return ModelSpec(
             name=self.name,
             pool=self.pool_id,
-            model_type=ModelType(self.model_type),
+            model_type=self.model_type,
             poll_endpoint_template=self.poll_endpoint_template,
             id_field=self.id_field,
             poll_interval=self.poll_interval,
@@ -102,4 +113,5 @@ class ModelConfig(models.Model):
             max_queued_seconds=self.max_queued_seconds,
             remote_model=self.remote_model,
             keep_alive_seconds=self.keep_alive_seconds,
+            health_path=self.health_path,
         )

@@ -2,7 +2,8 @@
 
 A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
 has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. A model
-that is too large for a server is not on it, as long as the same process drives that server. All of it
+that is too large for a server is not on it, as long as the same process drives that server. A model whose
+runner is not installed is on pinned servers only, which need none. All of it
 is told again from the rows whenever an index is made anew, so a pause outlives Redis.
 """
 
@@ -22,6 +23,7 @@ from gpus.models import ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Se
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, ServerSpec, slot_name
 from gpus.registry import queries
+from gpus.runners.registry import find_runner
 
 Told = TypeVar("Told")
 
@@ -144,7 +146,7 @@ _placed_on = statements.ReadAmong(
         Placement.objects.filter(server__name__in=names)
         .exclude(TOO_LARGE)
         .order_by()
-        .values_list("server_id", "model_id")
+        .values_list("server_id", "model_id", "model__model_type")
     ),
 )
 _suspects_on = statements.ReadAmong(
@@ -182,8 +184,10 @@ def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[
         paused, rows = read_paused(), servers()
         models: dict[str, list[str]] = {one.name: [] for one in rows}
         suspects: dict[str, list[tuple[str, str]]] = {one.name: [] for one in rows}
-        for server, model in _placed_on(list(models)):
-            models[server].append(model)
+        pinned = {one.name for one in rows if one.host is not None}
+        for server, model, model_type in _placed_on(list(models)):
+            if server in pinned or find_runner(model_type) is not None:
+                models[server].append(model)
         for server, slot, attempt_id in _suspects_on(list(models)):
             suspects[server].append((slot_name(server, slot), attempt_id))
         return {

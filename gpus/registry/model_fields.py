@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from foundation.canonical_json import canonical_json
 from foundation.foreign_schema import SchemaRefused, compiled
 from gpus.models import ModelConfig, Pool
-from gpus.protocol import ModelType
+from gpus.runners.base import OptionRefused
+from gpus.runners.registry import find_runner, no_such_runner
 
 POOL_FIELDS = {"queue_algorithm": "algorithm", "affinity_patience_seconds": "affinity_patience_seconds"}
 """Fields that belong to the model's pool: written through to it, for all its models."""
@@ -57,18 +59,36 @@ def read_fields(config: ModelConfig, pool: Pool) -> dict[str, Any]:
 
 def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> None:
     """Sets and checks them; saves nothing. Raises RegistryRefused."""
-    stored = config.payload_schema
+    stored = Stored.of(config)
     for name, value in values.items():
         if name in POOL_FIELDS:
             setattr(pool, POOL_FIELDS[name], value)
         else:
             setattr(config, name, value)
-    check_fields(config, stored_schema=stored)
+    check_fields(config, stored)
 
 
-def check_fields(config: ModelConfig, *, stored_schema: Any) -> None:
-    """Raises RegistryRefused. stored_schema: the payload_schema before the change. It may be one that only an
-    older version accepted, and is no reason to refuse other changes."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A model's fields before a change that are no reason to refuse it: a payload_schema that only an older
+    version accepted, a model_type whose runner is not installed any more."""
+
+    model_type: str = ""
+    payload_schema: Any = None
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Stored:
+        """A model that is not saved has none."""
+        if config._state.adding:
+            return cls()
+        return cls(config.model_type, config.payload_schema)
+
+
+def check_fields(config: ModelConfig, stored: Stored) -> None:
+    """Raises RegistryRefused."""
+    runner = find_runner(config.model_type)
+    if runner is None and config.model_type != stored.model_type:
+        raise RegistryRefused("unknown_model_type", no_such_runner(config.model_type), pointer="/model_type")
     for name in ("poll_endpoint_template", "cancel_endpoint_template"):
         template = getattr(config, name)
         if template is not None and not template.startswith(("/", "http://", "https://")):
@@ -82,12 +102,11 @@ def check_fields(config: ModelConfig, *, stored_schema: Any) -> None:
             "poll_endpoint_template names the run as {id}, as in /status/{id}.",
             pointer="/poll_endpoint_template",
         )
-    if config.model_type == ModelType.ASYNC and template is None:
-        raise RegistryRefused(
-            "poll_template_required",
-            "An async model needs a poll_endpoint_template, as in /status/{id}.",
-            pointer="/poll_endpoint_template",
-        )
+    if runner is not None:
+        try:
+            runner.check_options(config.spec)
+        except OptionRefused as refused:
+            raise RegistryRefused(refused.code, str(refused), pointer=f"/{refused.option}") from None
     _check_health_path(config)
     seconds = config.keep_alive_seconds
     if seconds is not None and seconds < 0 and seconds != -1:
@@ -96,7 +115,7 @@ def check_fields(config: ModelConfig, *, stored_schema: Any) -> None:
             "keep_alive_seconds is 0 or more, or -1 for ever.",
             pointer="/keep_alive_seconds",
         )
-    if config.payload_schema is not None and not _is_same(config.payload_schema, stored_schema):
+    if config.payload_schema is not None and not _is_same(config.payload_schema, stored.payload_schema):
         _check_schema(config.payload_schema)
 
 
@@ -104,12 +123,6 @@ def _check_health_path(config: ModelConfig) -> None:
     path = config.health_path
     if path is None:
         return
-    if ModelType(config.model_type) not in (ModelType.SYNC, ModelType.ASYNC):
-        raise RegistryRefused(
-            "invalid_health_path",
-            f"health_path is for sync and async models; {config.model_type} has its own.",
-            pointer="/health_path",
-        )
     is_path = path.startswith("/") and not path.startswith("//")
     if not is_path or any(character.isspace() or not character.isprintable() for character in path):
         raise RegistryRefused(

@@ -16,6 +16,7 @@ from foundation.ttl_cache import Remembered
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
+from gpus.runners.registry import find_runner
 
 REMEMBER_SECONDS = 1.0
 
@@ -126,6 +127,11 @@ _pauses = statements.Read(Pause.objects.all)
 _fit = statements.Read(
     lambda: Placement.objects.filter(FIT, model=value(ModelConfig, "name", "model")).values_list("pk")[:1]
 )
+_fit_pinned = statements.Read(
+    lambda: Placement.objects.filter(
+        FIT, server__host__isnull=False, model=value(ModelConfig, "name", "model")
+    ).values_list("pk")[:1]
+)
 _config = statements.Read(lambda: ModelConfig.objects.filter(name=value(ModelConfig, "name")))
 _server = statements.Read(lambda: Server.objects.filter(name=value(Server, "name")))
 _address = statements.Read(
@@ -150,7 +156,10 @@ def _read_model(name: str) -> ModelSpec | None:
 
 
 def _read_capacity(model: str) -> bool:
-    return bool(_fit(model=model))
+    """A pinned server needs no runner of the model's type."""
+    spec = model_spec(model)
+    needs_pinned = spec is not None and find_runner(spec.model_type) is None
+    return bool((_fit_pinned if needs_pinned else _fit)(model=model))
 
 
 def _read_endpoint(server: str, model: str) -> Endpoint | None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gpus.protocol import ModelSpec, ModelType
+from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
+from gpus.runners.health_probe import Health
 from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.refusals import error_of, failure_of, message_of
 
@@ -26,11 +27,15 @@ RUNNING = frozenset({"processing", "pending", "queued", "running", "accepted", "
 }
 _STOPPED = DONE | FAILED | {"not_running", "stopped"}
 _GONE = frozenset({404, 410})
+_HEALTH_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
+"""Without one of these an answer says nothing of the server's runs."""
 _TEMPORARY = frozenset({408, 409, 425, 429})
 
 
-def read_start(response: Response, model: ModelSpec, *, now: datetime) -> Finished | Accepted:
-    """The answer to the POST. A sync model may answer with the bare result, an async one with its id only.
+def read_start(
+    response: Response, model: ModelSpec, *, now: datetime, bare_is_id: bool
+) -> Finished | Accepted:
+    """The answer to the POST. bare_is_id: one without a status is the run's id, not its result.
     Raises the GpuError of the status, or of the failure that it tells."""
     if not _is_success(response):
         raise error_of(response, now=now)
@@ -38,7 +43,7 @@ def read_start(response: Response, model: ModelSpec, *, now: datetime) -> Finish
     if not isinstance(body, dict):
         raise Unreadable("The answer is not a JSON object.")
     if "status" not in body:
-        if model.model_type is ModelType.ASYNC:
+        if bare_is_id:
             return Accepted(_remote_id(body, model.id_field))
         return Finished(body.get("result", body))
     outcome = _outcome(body)
@@ -128,3 +133,38 @@ def _remote_id(body: Mapping[str, Any], field: str | None) -> str:
 
 def _is_success(response: Response) -> bool:
     return 200 <= response.status < 300
+
+
+def read_health(body: bytes) -> Health:
+    """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
+    server that tells nothing."""
+    try:
+        said = read_json(body)
+    except Unreadable:
+        said = None
+    if not isinstance(said, dict) or _HEALTH_FIELDS.isdisjoint(said):
+        return Health(True, tells=False)
+    boot_id = said.get("boot_id")
+    return Health(
+        True,
+        boot_id=str(boot_id)[:100] if isinstance(boot_id, (str, int)) else "",
+        active_jobs=_count(said.get("active_jobs")),
+        max_concurrent=_count(said.get("max_concurrent")),
+        jobs=_jobs(said.get("jobs")),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
+    """None unless every entry names its attempt: half a list proves nothing."""
+    if not isinstance(value, list):
+        return None
+    jobs = set()
+    for entry in value:
+        if not isinstance(entry, dict) or not isinstance(entry.get("attempt"), str):
+            return None
+        jobs.add((str(entry.get("job_id", "")), entry["attempt"]))
+    return frozenset(jobs)

@@ -137,7 +137,26 @@ class Transport(Protocol):
     ) -> Response: ...
 
 
+class OptionRefused(ValueError):
+    """A model's option that its runner can't take. option: its name; code: stable, as the API answers it."""
+
+    def __init__(self, option: str, code: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+        self.code = code
+
+
 class Runner(Protocol):
+    """The steps of one attempt. A protocol of servers has a name, options and a health probe as well:
+    `gpus.runners.server_runner.ServerRunner`."""
+
+    is_polled: bool
+    """Whether its runs outlive the request that began them."""
+    is_pushed: bool
+    """Whether its servers may send a result to the callback URL; else `read_pushed` returns StillRunning."""
+    is_pinned: bool
+    """Whether only the worker beside the GPU makes it; its health is that worker's heartbeat
+    (`gpus.health.pinned_servers`)."""
     tells_meanwhile: bool
     """Whether `start` calls the request's `meanwhile` while it waits for the server."""
     answer_ends_run: bool

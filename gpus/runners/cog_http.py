@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from gpus.errors import BadInput, ConnectFailed, RunFailed, RunTimedOut, ServerLost
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.answers import DONE, RUNNING
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
+from gpus.runners.health_probe import Get, Health, said_by
 from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
 from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.large_answers import read_in_turn
-from gpus.runners.refusals import error_of, failure_of
+from gpus.runners.refusals import error_of, failure_of, refusal
 from gpus.runners.usage import numbers_of
 
 SILENCE_SECONDS = 15.0
@@ -30,12 +32,17 @@ idle server it is not coming."""
 _HEALTH_BYTES = 256 * 1024
 _MAX_LOG_CHARS = 20_000
 _NOT_SERVING = frozenset({"STARTING", "SETUP_FAILED", "DEFUNCT", "UNKNOWN"})
+_SERVES = frozenset({"READY", "BUSY"})
 _CANCEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class CogRunner(HttpRunner):
     """One per attempt. The prediction's id is the attempt's."""
 
+    name = "cog"
+    summary = "A stock Cog container; the endpoint is its address."
+    options: Sequence[str] = ()
+    is_polled = True
     stopped_by = "the server does not know the prediction any more"
     _idle_polls = 0
     _was_full = False
@@ -62,7 +69,7 @@ class CogRunner(HttpRunner):
         try:
             response = self._request(
                 "GET",
-                health_url(run.endpoint.url),
+                self.health_url(run.model, run.endpoint),
                 run,
                 headers=identity(run),
                 body=None,
@@ -112,6 +119,28 @@ class CogRunner(HttpRunner):
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return read_prediction(body)
 
+    @classmethod
+    def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
+        return f"{_root(endpoint.url)}/health-check"
+
+    @classmethod
+    def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
+        """A busy one has no slot left. One that is ready may run something all the same: it does not say how
+        many slots it has, and who registered it may not know."""
+        answer = get(cls.health_url(model, endpoint))
+        try:
+            said = read_json(answer.body) if answer.status == 200 else None
+        except Unreadable:
+            said = None
+        if not isinstance(said, dict) or not isinstance(said.get("status"), str):
+            return Health(False, error=f"/health-check answered {refusal(answer.status)}: {said_by(answer)}")
+        state = said["status"].upper()
+        if state not in _SERVES:
+            why = said.get("user_healthcheck_error") or "no more said"
+            return Health(False, error=f"Cog is {state}: {why}")
+        running = endpoint.max_slots if state == "BUSY" else None
+        return Health(True, boot_id=_setup_of(said), active_jobs=running, max_concurrent=endpoint.max_slots)
+
 
 def _read_start(response: Response) -> Finished | StillRunning:
     if not 200 <= response.status < 300:
@@ -150,8 +179,14 @@ def read_state(response: Response) -> str:
     return str(said["status"]).upper()
 
 
-def health_url(endpoint: str) -> str:
-    return f"{_root(endpoint)}/health-check"
+def _setup_of(said: dict[str, object]) -> str:
+    """When it was set up, which is once in its life."""
+    setup = said.get("setup")
+    began = setup.get("started_at") if isinstance(setup, dict) else None
+    try:
+        return datetime.fromisoformat(str(began)).isoformat()
+    except ValueError:
+        return ""
 
 
 def prediction_url(run: RunRequest) -> str:

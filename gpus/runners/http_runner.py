@@ -1,28 +1,31 @@
-"""What both HTTP patterns share: the request, its headers, polls and cancels."""
+"""What both HTTP patterns share: the request, its headers, polls, cancels, health and options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote, urljoin, urlsplit
 
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
-from gpus.protocol import ModelSpec
-from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.answers import read_cancel, read_health, read_news, read_poll, read_start
 from gpus.runners.base import (
     Abort,
     Accepted,
     CancelUnsupported,
     Finished,
+    OptionRefused,
     PollFailed,
     Response,
     RunRequest,
     StillRunning,
     Transport,
 )
+from gpus.runners.health_probe import NO_SUCH_PAGE, Get, Health, at_root
 from gpus.runners.json_body import Unreadable
 from gpus.runners.large_answers import read_in_turn
+from gpus.runners.refusals import refusal
 from gpus.runners.transport import HttpTransport
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -33,8 +36,20 @@ _CANCEL_BYTES = 64 * 1024
 
 
 class HttpRunner:
-    """`gpus.runners.base.Runner` for a model on HTTP servers; `start` lasts the run limit at most."""
+    """The dispatcher's own protocol (docs/gpu_protocol.md), and a base for others over HTTP; `start` lasts
+    the run limit at most."""
 
+    name = ""
+    summary = ""
+    options: Sequence[str] = (
+        "poll_endpoint_template",
+        "id_field",
+        "cancel_endpoint_template",
+        "health_path",
+    )
+    is_polled = False
+    is_pushed = True
+    is_pinned = False
     tells_meanwhile = False
     answer_ends_run = False
 
@@ -61,7 +76,10 @@ class HttpRunner:
             abort=abort,
             meanwhile=run.meanwhile,
         )
-        return read_in_turn(response.body, lambda: read_start(response, run.model, now=datetime.now(UTC)))
+        return read_in_turn(
+            response.body,
+            lambda: read_start(response, run.model, now=datetime.now(UTC), bare_is_id=self.is_polled),
+        )
 
     def _read_seconds(self, run: RunRequest) -> float:
         """Seconds for the whole answer. Where it proves the run over, it is read on past the job's own limit,
@@ -114,6 +132,33 @@ class HttpRunner:
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
         return read_news(body)
+
+    @classmethod
+    def check_options(cls, model: ModelSpec) -> None:
+        """A protocol that reads no `health_path` has a place of its own for it."""
+        if model.health_path is not None and "health_path" not in cls.options:
+            raise OptionRefused(
+                "health_path",
+                "invalid_health_path",
+                f"health_path is for sync and async models; {cls.name} has its own.",
+            )
+
+    @classmethod
+    def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
+        if model.health_path:
+            return urljoin(endpoint.url, model.health_path)
+        return at_root(endpoint.url, "/health")
+
+    @classmethod
+    def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
+        """A server may lack the page, unless its model names one."""
+        url = cls.health_url(model, endpoint)
+        answer = get(url)
+        if answer.status in NO_SUCH_PAGE and not model.health_path:
+            return Health(True, tells=False)
+        if answer.status != 200:
+            return Health(False, error=f"GET {url} answered {refusal(answer.status)}")
+        return read_health(answer.body)
 
     def _request(
         self,

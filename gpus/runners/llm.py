@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -53,6 +53,8 @@ class Answer(Protocol):
 class LlmRunner(HttpRunner, ABC):
     """A `Runner` whose runs end with their connection: one that broke leaves no doubt about the slot."""
 
+    options: Sequence[str] = ("remote_model",)
+    is_pushed = False
     stopped_by = "its connection was closed"
 
     def __init__(

@@ -6,19 +6,27 @@ the whole text in it: what Ollama answers without streaming.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import BadInput
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Finished, Response, RunRequest
+from gpus.runners.health_probe import Get, Health, at_root, said_by
+from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.lines import Lines
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, named, object_in, with_path
+from gpus.runners.refusals import refusal
 
 PATHS = {"messages": "/api/chat", "prompt": "/api/generate", "input": "/api/embed"}
 _COUNTS = {"prompt_eval_count": "prompt_tokens", "eval_count": "completion_tokens"}
 
 
 class OllamaRunner(LlmRunner):
+    name = "ollama"
+    summary = "An Ollama server; the endpoint is its address."
+    options: Sequence[str] = ("remote_model", "keep_alive_seconds")
+
     def url(self, run: RunRequest) -> str:
         endpoint = run.endpoint.url.rstrip("/").removesuffix("/api")
         return with_path(endpoint, run.payload, PATHS, "")
@@ -39,6 +47,19 @@ class OllamaRunner(LlmRunner):
 
     def read_whole(self, body: Mapping[str, Any]) -> Finished:
         return Finished(dict(body), usage_of(body))
+
+    @classmethod
+    def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
+        return at_root(endpoint.url, "/api/tags")
+
+    @classmethod
+    def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
+        """It never says what it runs. One that lacks this model may have the others that it is registered
+        with: the model's jobs are told."""
+        answer = get(cls.health_url(model, endpoint))
+        if has_model(answer, model.remote_model or model.name) is None:
+            return Health(False, error=f"/api/tags answered {refusal(answer.status)}: {said_by(answer)}")
+        return Health(True)
 
 
 class Words:
@@ -98,6 +119,19 @@ class Words:
                 self._message.setdefault("tool_calls", []).extend(value)
             elif name == "role" and isinstance(value, str):
                 self._message[name] = value
+
+
+def has_model(answer: Response, model: str) -> bool | None:
+    """Whether one of Ollama's lists of models has it. None: it is no such list."""
+    try:
+        said = read_json(answer.body) if answer.status == 200 else None
+    except Unreadable:
+        said = None
+    models = said.get("models") if isinstance(said, dict) else None
+    if not isinstance(models, list):
+        return None
+    names = {str(one.get("name")) for one in models if isinstance(one, dict)}
+    return bool(names & {model, f"{model}:latest"})
 
 
 def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,22 +6,41 @@ result has the same shape either way: the object of an answer that was not strea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from gpus.errors import BadInput
+from gpus.errors import BadInput, GpuError
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Finished, Response, RunRequest
+from gpus.runners.health_probe import NO_SUCH_PAGE, Get, Health, at_root, said_by
 from gpus.runners.lines import ServerEvent, ServerEvents
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
+from gpus.runners.refusals import refusal
 from gpus.runners.usage import numbers_of
 
 PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/embeddings"}
 BASE = "/v1"
 _OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 _MAX_CHOICES = 128
+_RUNNING = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+)
+_GAUGE = re.compile(rf"^({'|'.join(_RUNNING)})(?:\{{[^}}\n]*\}})?\s+([0-9.eE+]+)", re.MULTILINE)
 
 
 class OpenAiRunner(LlmRunner):
+    name = "openai"
+    summary = "A server of OpenAI's protocol (vLLM, llama.cpp, TGI, SGLang); the endpoint is its address."
+
     def url(self, run: RunRequest) -> str:
         return with_path(run.endpoint.url, run.payload, PATHS, BASE)
 
@@ -44,6 +63,28 @@ class OpenAiRunner(LlmRunner):
 
     def read_whole(self, body: Mapping[str, Any]) -> Finished:
         return Finished(dict(body), usage_of(body))
+
+    @classmethod
+    def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
+        return at_root(endpoint.url, "/health")
+
+    @classmethod
+    def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
+        """``/health``, and where there is none the list of models; how many run is among the metrics."""
+        answer = get(cls.health_url(model, endpoint))
+        if answer.status in NO_SUCH_PAGE:
+            base = re.sub(r"/(chat/completions|completions|embeddings)/?$", "", endpoint.url).rstrip("/")
+            has_path = urlsplit(base).path
+            answer = get(f"{base}/models" if has_path else f"{base}{BASE}/models")
+        if answer.status in NO_SUCH_PAGE:
+            return Health(True, tells=False)
+        if answer.status != 200:
+            return Health(False, error=f"it answered {refusal(answer.status)}: {said_by(answer)}")
+        try:
+            metrics = get(at_root(endpoint.url, "/metrics"))
+        except GpuError:  # its health does not hang on them
+            return Health(True)
+        return Health(True, active_jobs=_counted(metrics))
 
 
 class Chunks:
@@ -141,6 +182,16 @@ class Chunks:
             self._tell("partial", text)
         elif name in ("reasoning", "reasoning_content"):
             self._tell("partial", {"reasoning": text})
+
+
+def _counted(metrics: Response) -> int | None:
+    if metrics.status != 200:
+        return None
+    found = _GAUGE.findall(metrics.body.decode("utf-8", "replace"))
+    try:
+        return round(sum(float(number) for _, number in found)) if found else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:

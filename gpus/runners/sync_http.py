@@ -9,6 +9,8 @@ from gpus.runners.json_body import Unreadable
 
 
 class SyncHttpRunner(HttpRunner):
+    name = "sync"
+    summary = "The answer to the POST is the result."
     tells_meanwhile = True
     answer_ends_run = True
 

@@ -29,6 +29,7 @@ from gpus.health.evidence import is_settled
 from gpus.protocol import Clock, ModelSpec
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.json_body import Unreadable
+from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
 from jobs.execution.cancel_beside import ANSWERED, CancelBeside
 from jobs.execution.progress_events import RunNews
@@ -398,4 +399,4 @@ def run_seconds(request: RunRequest) -> float:
 def model_seconds(model: ModelSpec) -> float:
     """The longest a run of the model may take: its run limit, and for polled ones also `max_poll_time`."""
     limit = model.run_limit_seconds
-    return min(limit, model.max_poll_time) if model.model_type.is_polled else limit
+    return min(limit, model.max_poll_time) if is_polled(model) else limit

@@ -185,6 +185,9 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
         return None
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
+    if spec is not None and not worker.may_run(spec):
+        log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
+        endpoint = None
     if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
         after_commit.push_waiting(lease.job_id, worker.ports)
@@ -253,6 +256,9 @@ def _adopt(
             _rest(worker, leases, lease)
         return None
     spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
+    if spec is not None and not worker.may_run(spec):
+        log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
+        endpoint = None
     if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
         _rest(worker, leases, lease)
         return None

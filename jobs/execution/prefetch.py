@@ -14,7 +14,8 @@ import structlog
 
 from foundation.ids import new_id
 from gpus.errors import LeasingUnavailable
-from gpus.protocol import Lease, ModelType
+from gpus.protocol import Lease
+from gpus.runners.registry import is_polled
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.claimed import Claimed, Ready
 from jobs.execution.claiming import open_follower, write_start
@@ -86,7 +87,7 @@ class Meanwhile:
         claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
         return (
             expected < worker.followers.short_seconds
-            and claimed.spec.model_type is ModelType.SYNC
+            and not is_polled(claimed.spec)
             and not claimed.spec.at_most_once
             and worker.may_claim()
             and self.turn is not None

@@ -1,8 +1,8 @@
-"""Runs that no worker can go on with: their server, placement or model is not registered any more, or the
-server's secret headers can't be read.
+"""Runs that no worker can go on with: their server, placement or model is not registered any more, the
+server's secret headers can't be read, or the model's runner is not installed.
 
-The first kind can never be polled again, so its attempt ends at once; the second kind waits for an operator
-who mends the secret, and ends only if its cancel was asked for. Their slots stay shut until proven free.
+The first kind can never be polled again, so its attempt ends at once; the others wait for an operator
+who mends the cause, and end only if their cancel was asked for. Their slots stay shut until proven free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import ModelSpec, slot_name
 from gpus.registry import queries as fleet
+from gpus.runners.registry import find_runner
 from jobs import transitions
 from jobs.domain.retry import Ending
 from jobs.execution import after_commit
@@ -43,6 +44,10 @@ def what_is_in_the_way(server: str, model: str) -> str | None:
             fleet.read_headers(Server.objects.values_list("headers_encrypted", flat=True).get(name=server))
         except SecretUnreadable:
             return f"the secret headers of {server} can't be read"
+        spec = fleet.model_spec(model)
+        pinned = Server.objects.filter(name=server, host__isnull=False).exists()
+        if spec is not None and not pinned and find_runner(spec.model_type) is None:
+            return f"no runner {spec.model_type!r} is installed"
     return gone
 
 

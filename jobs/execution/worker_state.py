@@ -18,7 +18,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
-from gpus.runners.registry import runner_for
+from gpus.runners.registry import find_runner, runner_for
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.completion import Settlement
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
@@ -32,6 +32,11 @@ from jobs.execution.written_starts import WrittenStarts
 from jobs.ports import Ports
 
 log = structlog.get_logger()
+
+
+def _is_installed(spec: ModelSpec) -> bool:
+    return find_runner(spec.model_type) is not None
+
 
 MAX_BACKLOG = 1000
 
@@ -53,6 +58,8 @@ class WorkerState:
         self.threads = threads or settings.DISPATCHER.worker_threads
         self.name = name or process_name()
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
+        self.may_run = (lambda spec: True) if runners else _is_installed
+        """Whether this process has a runner for the model; a pinned worker brings its own."""
         self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.starts = WrittenStarts(ports, self.settlement.keeper.refs)
         self.ahead = ReadAhead(ports)

@@ -125,6 +125,13 @@ def _pauses(now: Snapshot) -> Iterator[Reason]:
 def _nowhere(now: Snapshot) -> Iterator[Reason]:
     servers = now.servers
     evidence = {"servers": servers.total, "on": servers.on, "draining": servers.draining, "off": servers.off}
+    if servers.missing_runner:
+        yield Reason(
+            "no_runner",
+            f"No installed runner speaks {servers.missing_runner!r}, the model_type of {now.model}.",
+            "The package that brings the runner is installed again, or the model gets another model_type.",
+            evidence | {"model_type": servers.missing_runner},
+        )
     if not servers.total:
         yield Reason(
             "no_server",

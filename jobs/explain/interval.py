@@ -21,6 +21,7 @@ UNKNOWABLE = frozenset(
         "system_paused",
         "model_paused",
         "tenant_paused",
+        "no_runner",
         "no_server",
         "draining",
         "servers_off",

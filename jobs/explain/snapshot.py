@@ -28,7 +28,8 @@ class Index(StrEnum):
 class Servers:
     """Those that the model is registered on, as the registry has them. slots: of those that are on; unfit: of
     those, they that have none, failed their last look at their health or are too small; too_small: of those
-    that are on and healthy, they whose GPU has less memory than the model needs."""
+    that are on and healthy, they whose GPU has less memory than the model needs; missing_runner: the model's
+    type, where no runner of it is installed and no pinned server has the model."""
 
     on: int = 0
     draining: int = 0
@@ -37,6 +38,7 @@ class Servers:
     unfit: int = 0
     too_small: int = 0
     too_small_why: str = ""
+    missing_runner: str = ""
 
     @property
     def total(self) -> int:

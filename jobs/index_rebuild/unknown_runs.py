@@ -14,13 +14,13 @@ from itertools import chain
 
 import structlog
 
-from gpus.health.evidence import Health
 from gpus.health.health import probe_all
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.registry import queries
+from gpus.runners.health_probe import Health
 from jobs import transitions
 from jobs.models import Attempt, Job
 from jobs.operations.end_lost_attempt import spec_of

@@ -16,6 +16,7 @@ from gpus.leasing.values import ParkedFor, StartsIn
 from gpus.models import ModelConfig, Pause, Placement
 from gpus.protocol import DesiredState, Ticket
 from gpus.registry import queries as registry
+from gpus.runners.registry import find_runner
 from jobs.domain.states import JobState
 from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
@@ -61,6 +62,7 @@ _servers_of = statements.Read(
             fit=Count("pk", filter=registry.FIT),
             too_small=Count("pk", filter=registry.TOO_SMALL),
             why=Max("too_large", filter=registry.TOO_SMALL),
+            pinned=Count("pk", filter=Q(server__host__isnull=False)),
         )
     )
 )
@@ -181,7 +183,9 @@ def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
 
 def _servers(model: str) -> Servers:
     found = {desired: told for desired, *told in _servers_of(model=model)}
-    on, slots, fit, too_small, why = found.get(DesiredState.ON.value, (0, 0, 0, 0, ""))
+    on, slots, fit, too_small, why, _ = found.get(DesiredState.ON.value, (0, 0, 0, 0, "", 0))
+    spec = registry.model_spec(model)
+    needs_runner = spec is not None and not any(told[-1] for told in found.values())
     return Servers(
         on=on,
         draining=found.get(DesiredState.DRAINING.value, (0,))[0],
@@ -190,4 +194,7 @@ def _servers(model: str) -> Servers:
         unfit=on - fit,
         too_small=too_small,
         too_small_why=why or "",
+        missing_runner=spec.model_type
+        if spec is not None and needs_runner and find_runner(spec.model_type) is None
+        else "",
     )

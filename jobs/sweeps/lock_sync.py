@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from foundation.database import statements
-from gpus.health.health import Health, is_restart, record_health
+from gpus.health.health import is_restart, record_health
 from gpus.health.pinned_servers import ask_all
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
 from gpus.models import Server
 from gpus.protocol import slot_name
 from gpus.registry import queries
+from gpus.runners.health_probe import Health
 from jobs.domain.states import AttemptState
 from jobs.execution import after_commit
 from jobs.index_rebuild.unknown_runs import keep_slots

@@ -19,7 +19,7 @@ from django.db.models import Count, F, Max, Min, Q
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
-from gpus.health.evidence import Health, Suspect, answered, counted, outlived
+from gpus.health.evidence import Suspect, answered, counted, outlived
 from gpus.health.health import health_url, health_urls, is_restart, record_health
 from gpus.health.pinned_servers import ask_all
 from gpus.leasing.contract import Leases
@@ -27,6 +27,7 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry import queries
 from gpus.registry.quarantine import close_quarantine
+from gpus.runners.health_probe import Health
 from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows

@@ -281,6 +281,28 @@ def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(
     assert "linear-time" in errors_of(operator.post(page, form))
 
 
+def test_a_models_type_is_an_installed_runner(operator: Client) -> None:
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    assert "triton" in errors_of(operator.post(page, model_form(model_type="triton")))
+    assert 'value="ollama"' in operator.get(page).content.decode()
+
+
+def test_a_model_whose_runner_is_gone_is_shown_and_changed_like_any_other(operator: Client) -> None:
+    ModelConfig.objects.filter(name="zimg").update(model_type="gone")
+    page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
+    assert "gone (not installed)" in operator.get(page).content.decode()
+    assert operator.get(reverse("admin:gpus_modelconfig_changelist")).status_code == 200
+    assert operator.post(page, model_form(model_type="gone", max_retries=7)).status_code == 302
+    saved = ModelConfig.objects.get(name="zimg")
+    assert (saved.model_type, saved.max_retries) == ("gone", 7)
+
+
+def test_the_list_of_models_is_narrowed_by_type(operator: Client) -> None:
+    ModelConfig.objects.filter(name="zimg").update(model_type="openai")
+    found = operator.get(reverse("admin:gpus_modelconfig_changelist"), {"model_type__exact": "openai"})
+    assert [row.name for row in found.context["cl"].result_list] == ["zimg"]
+
+
 def test_a_pools_algorithm_is_live_and_its_fleet_stays(
     operator: Client, world: World, django_capture_on_commit_callbacks: Commits
 ) -> None:

@@ -19,17 +19,15 @@ from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import _read_order
 from gpu_host.node.wire import Request, reply_json
 from gpus.errors import GpuError
-from gpus.health.evidence import Health
-from gpus.health.foreign_health import ask_cog, ask_ollama, ask_openai
-from gpus.health.health import read_health
-from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners import answers, cog_http, json_body, refusals
-from gpus.runners.base import CancelUnsupported, PollFailed, Response, RunRequest
+from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, RunRequest
 from gpus.runners.heads import ordinary_head
+from gpus.runners.health_probe import Health
 from gpus.runners.llm import llm_error_of
 from gpus.runners.ollama_http import OllamaRunner, Words
 from gpus.runners.openai_http import Chunks, OpenAiRunner
-from gpus.runners.registry import runner_for
+from gpus.runners.registry import RUNNERS, runner_for
 
 from .parser import JSON, Parser, objects
 
@@ -125,17 +123,20 @@ HEADERS = st.sampled_from(
 )
 
 
-def model(kind: ModelType) -> ModelSpec:
+def model(kind: str) -> ModelSpec:
     return ModelSpec(name="m", pool="p", model_type=kind, max_response_bytes=50_000)
 
 
-def run_of(kind: ModelType) -> RunRequest:
+def run_of(kind: str) -> RunRequest:
     endpoint = Endpoint(server="s", url="http://gpu.example/", max_slots=1)
     return RunRequest("job", "attempt", model(kind), endpoint, {"prompt": "a"}, "s/0", 1)
 
 
-def answer_to_start(kind: ModelType) -> Any:
-    return lambda body: answers.read_start(Response(200, {}, body), model(kind), now=NOW)
+def answer_to_start(kind: str) -> Any:
+    def read(body: bytes) -> Finished | Accepted:
+        return answers.read_start(Response(200, {}, body), model(kind), now=NOW, bare_is_id=kind == "async")
+
+    return read
 
 
 def refused(body: bytes) -> None:
@@ -165,7 +166,7 @@ def storable(found: Any) -> None:
     json.dumps([found.result, found.usage], allow_nan=False).encode()
 
 
-def streamed(answer: type[Chunks] | type[Words], kind: ModelType) -> Any:
+def streamed(answer: type[Chunks] | type[Words], kind: str) -> Any:
     def read(body: bytes) -> None:
         grown = answer(run_of(kind))
         for start in range(0, len(body), 17):
@@ -180,7 +181,7 @@ def whole(runner: OpenAiRunner | OllamaRunner) -> Any:
     return lambda body: storable(runner._read(Response(200, {}, body)))
 
 
-def pushed(kind: ModelType) -> Any:
+def pushed(kind: str) -> Any:
     runner = runner_for(model(kind))
 
     def read(body: bytes) -> None:
@@ -195,16 +196,21 @@ def _same(answer: Response, _: str) -> Response:
     return answer
 
 
-def health_of(ask: Any) -> Any:
+BOX = Endpoint("s", "http://gpu.example/v1", max_slots=2)
+
+
+def health_of(kind: str) -> Any:
+    ask = RUNNERS.all()[kind].health
+
     def read(body: bytes) -> None:
         for answer in (Response(200, {}, body), Response(404, {}, body), Response(503, {}, body)):
-            assert isinstance(ask("http://gpu.example/v1", "m", 2, partial(_same, answer)), Health)
+            assert isinstance(ask(model(kind), BOX, partial(_same, answer)), Health)
 
     return read
 
 
 def metrics(body: bytes) -> None:
-    health = ask_openai("http://gpu.example/v1", "m", 2, lambda _: Response(200, {}, body))
+    health = OpenAiRunner.health(model("openai"), BOX, lambda _: Response(200, {}, body))
     assert health.ok
     assert health.active_jobs is None or health.active_jobs >= 0
 
@@ -267,15 +273,12 @@ HEAD = st.sampled_from(
 PARSERS = [
     Parser("bounded JSON", foreign_json.read, texts_of(JSON), (foreign_json.NotReadable,)),
     Parser("JSON of a GPU server", json_body.read_json, texts_of(JSON), (json_body.Unreadable,)),
-    Parser("health of a node", read_health, texts_of(HEALTH)),
-    *(
-        Parser(f"health of {ask.__name__.removeprefix('ask_')}", health_of(ask), texts_of(HEALTH))
-        for ask in (ask_openai, ask_ollama, ask_cog)
-    ),
+    Parser("health of a node", answers.read_health, texts_of(HEALTH)),
+    *(Parser(f"health of {kind}", health_of(kind), texts_of(HEALTH)) for kind in RUNNERS.all()),
     Parser("metrics of an LLM server", metrics, METRICS),
     *(
-        Parser(f"answer to the start of {kind.value}", answer_to_start(kind), texts_of(ANSWER), (GpuError,))
-        for kind in (ModelType.SYNC, ModelType.ASYNC)
+        Parser(f"answer to the start of {kind}", answer_to_start(kind), texts_of(ANSWER), (GpuError,))
+        for kind in ("sync", "async")
     ),
     Parser(
         "poll",
@@ -287,14 +290,10 @@ PARSERS = [
     Parser("refusal", refused, texts_of(ANSWER)),
     Parser("Retry-After of a GPU server", retry_after, HEADERS),
     Parser("head of an answer", ordinary_head, HEAD),
-    Parser("SSE of an LLM server", streamed(Chunks, ModelType.OPENAI), EVENTS.map(b"".join), (GpuError,)),
-    Parser("NDJSON of Ollama", streamed(Words, ModelType.OLLAMA), LINES.map(b"".join), (GpuError,)),
-    Parser(
-        "whole answer of openai", whole(OpenAiRunner(model(ModelType.OPENAI))), texts_of(CHUNK), (GpuError,)
-    ),
-    Parser(
-        "whole answer of ollama", whole(OllamaRunner(model(ModelType.OLLAMA))), texts_of(CHUNK), (GpuError,)
-    ),
+    Parser("SSE of an LLM server", streamed(Chunks, "openai"), EVENTS.map(b"".join), (GpuError,)),
+    Parser("NDJSON of Ollama", streamed(Words, "ollama"), LINES.map(b"".join), (GpuError,)),
+    Parser("whole answer of openai", whole(OpenAiRunner(model("openai"))), texts_of(CHUNK), (GpuError,)),
+    Parser("whole answer of ollama", whole(OllamaRunner(model("ollama"))), texts_of(CHUNK), (GpuError,)),
     Parser(
         "health of Cog before a poll",
         lambda body: cog_http.read_state(Response(200, {}, body)),
@@ -302,8 +301,8 @@ PARSERS = [
         (GpuError,),
     ),
     *(
-        Parser(f"push to {kind.value}", pushed(kind), texts_of(ANSWER), (GpuError,))
-        for kind in (ModelType.SYNC, ModelType.ASYNC, ModelType.COG, ModelType.OPENAI, ModelType.OLLAMA)
+        Parser(f"push to {kind}", pushed(kind), texts_of(ANSWER), (GpuError,))
+        for kind in ("sync", "async", "cog", "openai", "ollama")
     ),
     Parser("request to a node", request_to_node, REQUEST),
     Parser("order of a node's run", order, texts_of(JSON)),

@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     processes.beat,
     processes.workers,
     fleet.models,
+    fleet.runners,
     fleet.schemas,
     fleet.servers,
     fleet.quarantine,

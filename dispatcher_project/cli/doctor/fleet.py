@@ -17,6 +17,7 @@ from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import CircuitKind, DesiredState
 from gpus.registry import queries as registry
+from gpus.runners.registry import RUNNERS, runner_names
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 
@@ -53,6 +54,31 @@ def models(view: View) -> Iterator[Finding]:
             "jobs wait and nobody registered it (any more)",
             "They wait for ever, or for their deadlines.",
             "register it again, or cancel them",
+        )
+
+
+def runners(view: View) -> Iterator[Finding]:
+    """Packages whose runner can't be used, and models whose runner is not installed."""
+    for one in RUNNERS.unusable():
+        yield Finding(
+            Level.ERROR,
+            f"runner {plain(one.entry, 200)}",
+            f"can't be used: {plain(one.why, 300)}",
+            "Models of its type are run by nobody.",
+            "mend or remove the package, and start everything again",
+        )
+    waiting = Job.objects.filter(state=JobState.QUEUED.value, model=OuterRef("name"))
+    rows = ModelConfig.objects.exclude(model_type__in=runner_names()).exclude(
+        placements__server__host__isnull=False
+    )
+    for model in rows.annotate(waits=Exists(waiting)).order_by("name")[:_SHOWN]:
+        yield Finding(
+            Level.ERROR if model.waits else Level.WARNING,
+            f"model {model.name}",
+            ("jobs wait and " if model.waits else "")
+            + f"no runner {plain(model.model_type, 64)!r} is installed",
+            "Its jobs are accepted and wait.",
+            "install the package that brings the runner, or give the model another model_type",
         )
 
 

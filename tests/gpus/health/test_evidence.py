@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpus.health.evidence import Health, Suspect, answered, counted, outlived
+from gpus.health.evidence import Suspect, answered, counted, outlived
+from gpus.runners.health_probe import Health
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = NOW - timedelta(seconds=60)

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from gpus.health.evidence import Health
-from gpus.health.foreign_health import Get, ask_openai, has_model
 from gpus.health.health import health_url, probe
 from gpus.models import Server
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Response
+from gpus.runners.health_probe import Get, Health
+from gpus.runners.ollama_http import has_model
+from gpus.runners.openai_http import OpenAiRunner
 from gpus.runners.transport import HttpTransport
 from tests.builders import make_model, make_server
 from tests.gpus.runners.cog_server import CogServer
@@ -98,7 +100,8 @@ def test_metrics_that_come_too_late_or_are_too_large_leave_it_well(
     llm: LlmServer, metrics: str, seconds: float
 ) -> None:
     llm.does.metrics = metrics
-    assert ask_openai(llm.url, "m", 1, getting(metrics_seconds=seconds)) == Health(True)
+    model, endpoint = ModelSpec("m", "m", model_type="openai"), Endpoint("gpu-1", llm.url)
+    assert OpenAiRunner.health(model, endpoint, getting(metrics_seconds=seconds)) == Health(True)
 
 
 @pytest.mark.parametrize("remote", ["llama3:8b", "llama3:70b"])

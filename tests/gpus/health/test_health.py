@@ -19,13 +19,13 @@ from gpus.health.health import (
     health_url,
     probe,
     probe_all,
-    read_health,
     record_health,
     refused_url,
 )
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Clock
+from gpus.runners.answers import read_health
 from gpus.runners.transport import HttpTransport
 from tests.builders import AbsentLeases, ManualClock, make_model, make_server
 from tests.gpus.health.health_server import HealthServer

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpus.health.evidence import Health
 from gpus.health.health import probe, record_health
 from gpus.models import Server
 from gpus.registry import queries
+from gpus.runners.health_probe import Health
 from gpus.runners.refusals import SET_ITS_HEADERS
 from tests.builders import make_model, make_server
 from tests.gpus.health.health_server import HealthServer

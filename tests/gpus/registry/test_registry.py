@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from foundation import ttl_cache
@@ -208,6 +209,7 @@ def test_put_replaces_patch_changes_delete_reverts(leases: FakeLeases) -> None:
 @pytest.mark.parametrize(
     ("values", "code"),
     [
+        ({"model_type": "triton"}, "unknown_model_type"),
         ({"model_type": "async"}, "poll_template_required"),
         ({"model_type": "async", "poll_endpoint_template": "/status"}, "invalid_template"),
         ({"poll_endpoint_template": "status/{id}"}, "invalid_template"),
@@ -335,3 +337,35 @@ def test_every_part_of_a_registration_counts_as_a_change(leases: FakeLeases, cha
     register(leases)
     register(leases, **change)
     assert len(entries()) == 2
+
+
+def test_an_unknown_type_is_refused_with_those_that_there_are(leases: FakeLeases) -> None:
+    with refused("unknown_model_type") as raised:
+        register(leases, model_fields={"model_type": "triton"})
+    assert "'triton'" in str(raised.value)
+    assert "sync, async, openai, ollama, cog" in str(raised.value)
+    with pytest.raises(ValidationError, match="there are: sync, async"):
+        ModelConfig(name="m", pool=Pool.objects.create(name="p"), model_type="triton").full_clean()
+
+
+def test_a_model_whose_runner_is_gone_stays_configurable(leases: FakeLeases) -> None:
+    register(leases)
+    ModelConfig.objects.update(model_type="gone")
+    change = {"by": "t", "leases": lambda fleet: leases, "replace": False}
+    assert configure_model("flux", {"max_retries": 3}, **change).config.max_retries == 3
+    with refused("unknown_model_type"):
+        configure_model("flux", {"model_type": "gone_too"}, **change)
+
+
+def test_a_model_whose_runner_is_gone_is_on_pinned_servers_only(leases: FakeLeases) -> None:
+    register(leases)
+    register(leases, server="s2", host="box-2")
+    assert queries.has_capacity("flux")
+    ModelConfig.objects.update(model_type="gone")
+    queries.forget()
+    mirror_registry(leases)
+    assert leases.servers["s1"].models == ()
+    assert leases.servers["s2"].models == ("flux",)
+    assert queries.has_capacity("flux")
+    Server.objects.get(name="s2").delete()
+    assert not queries.has_capacity("flux")

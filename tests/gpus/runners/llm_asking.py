@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest
 from gpus.runners.registry import runner_for
 from tests.gpus.runners.llm_server import WORDS, LlmServer
@@ -14,15 +14,13 @@ from tests.gpus.runners.llm_server import WORDS, LlmServer
 _numbers = itertools.count(1)
 TEXT = "".join(WORDS)
 CHAT = {"messages": [{"role": "user", "content": "Tell me"}]}
-KINDS = (ModelType.OPENAI, ModelType.OLLAMA)
+KINDS = ("openai", "ollama")
 
 
 class Ask:
     """One run against a server, and what it told meanwhile."""
 
-    def __init__(
-        self, server: LlmServer, kind: ModelType, payload: Any, *, path: str = "", **model: Any
-    ) -> None:
+    def __init__(self, server: LlmServer, kind: str, payload: Any, *, path: str = "", **model: Any) -> None:
         self.told: list[tuple[str, Any]] = []
         self.abort = Abort()
         self.spec = dataclasses.replace(ModelSpec("m", "m", model_type=kind), **model)
@@ -48,12 +46,12 @@ class Ask:
         return "".join(value for kind, value in self.told if kind == "partial" and isinstance(value, str))
 
 
-def streamed(server: LlmServer, kind: ModelType, **more: Any) -> Ask:
+def streamed(server: LlmServer, kind: str, **more: Any) -> Ask:
     return Ask(server, kind, {**CHAT, "stream": True}, **more)
 
 
-def content(finished: Finished, kind: ModelType) -> str:
+def content(finished: Finished, kind: str) -> str:
     result = finished.result
-    message = result["choices"][0]["message"] if kind is ModelType.OPENAI else result["message"]
+    message = result["choices"][0]["message"] if kind == "openai" else result["message"]
     assert message["role"] == "assistant"
     return str(message["content"])

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
-from gpus.protocol import ModelSpec, ModelType
+from gpus.protocol import ModelSpec
 from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
 from gpus.runners.json_body import Unreadable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SYNC = ModelSpec("m", "m")
-ASYNC = ModelSpec("m", "m", model_type=ModelType.ASYNC, poll_endpoint_template="/status/{id}")
+ASYNC = ModelSpec("m", "m", model_type="async", poll_endpoint_template="/status/{id}")
 
 
 def answer(body: Any, status: int = 200) -> Response:
@@ -22,7 +22,7 @@ def answer(body: Any, status: int = 200) -> Response:
 
 
 def start(body: Any, model: ModelSpec = SYNC, status: int = 200) -> Finished | Accepted:
-    return read_start(answer(body, status), model, now=NOW)
+    return read_start(answer(body, status), model, now=NOW, bare_is_id=model.model_type == "async")
 
 
 @pytest.mark.parametrize("model", [SYNC, ASYNC])
@@ -62,7 +62,7 @@ def test_the_id_is_looked_for_where_servers_put_it(body, remote_id):
 
 
 def test_a_named_id_field_is_the_only_one():
-    named = ModelSpec("m", "m", model_type=ModelType.ASYNC, id_field="ticket")
+    named = ModelSpec("m", "m", model_type="async", id_field="ticket")
     assert start({"ticket": "t", "id": "b"}, named) == Accepted("t")
     with pytest.raises(Unreadable, match="ticket"):
         start({"id": "b"}, named)

@@ -7,7 +7,7 @@ import pytest
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.errors import ConnectFailed, RunFailed
-from gpus.protocol import ModelSpec, ModelType
+from gpus.protocol import ModelSpec
 from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from tests.gpu_host.node import custom_handlers
@@ -17,7 +17,7 @@ from tests.gpus.runners.contract import Bench, RunnerContract
 MODEL = ModelSpec(
     "m",
     "m",
-    model_type=ModelType.ASYNC,
+    model_type="async",
     poll_endpoint_template="/status/{id}",
     cancel_endpoint_template="/cancel/{id}",
 )

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gpus.errors import BadInput, GpuBusy, GpuError, RunFailed, ServerFailed
-from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.cog_http import CogRunner
 from gpus.runners.registry import runner_for
 from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.cog_server import CogServer
 
-SPEC = ModelSpec("m", "m", model_type=ModelType.COG, poll_interval=5.0)
+SPEC = ModelSpec("m", "m", model_type="cog", poll_interval=5.0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from gpus.protocol import Endpoint, ModelSpec, ModelType
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
 from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.run_steps import Remote, Wait
@@ -16,7 +16,7 @@ from tests.builders import ManualClock
 ASYNC = ModelSpec(
     "flux",
     "flux",
-    ModelType.ASYNC,
+    "async",
     poll_endpoint_template="/status/{id}",
     poll_interval=3.0,
     max_poll_time=60.0,

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from gpus.errors import Interrupted, ServerLost
-from gpus.protocol import Endpoint, Lease, ModelSpec, ModelType, ReleaseMode
+from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
 from jobs.execution.attempt_run import AttemptRun, run_seconds
@@ -100,7 +100,7 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
     model = ModelSpec(
         "m",
         "m",
-        ModelType.ASYNC,
+        "async",
         poll_endpoint_template="/s/{id}",
         max_poll_time=60.0,
         max_run_seconds=3600.0,

@@ -9,9 +9,11 @@ from datetime import timedelta
 from django.db import transaction
 
 from gpus.errors import Verdict
-from gpus.models import Pause, Server
+from gpus.models import ModelConfig, Pause, Server
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
+from gpus.registry import queries as registry
 from gpus.registry.controls import pause, switch_server
+from gpus.registry.index_sync import mirror_registry
 from jobs import transitions
 from jobs.explain.reasons import Reason
 from jobs.limits import gpu_quotas
@@ -246,8 +248,17 @@ def fifo_behind(scene: Scene) -> Job:
     return behind(scene)
 
 
+def no_runner(scene: Scene) -> Job:
+    """Its package was removed: the index is told again from the rows."""
+    ModelConfig.objects.filter(name=scene.model.name).update(model_type="gone")
+    registry.forget()
+    mirror_registry(scene.leases, fleet=scene.name)
+    return scene.job()
+
+
 CAUSES: dict[str, tuple[str, Callable[[Scene], Job | None]]] = {
     "no_server": ("no_server", no_server),
+    "no_runner": ("no_runner", no_runner),
     "off": ("servers_off", switched(DesiredState.OFF)),
     "draining": ("draining", switched(DesiredState.DRAINING)),
     "system_paused": ("system_paused", paused(Pause.Kind.SYSTEM)),

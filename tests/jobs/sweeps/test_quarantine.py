@@ -12,9 +12,9 @@ import requests
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.errors import RunTimedOut
-from gpus.health.evidence import Health
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
+from gpus.runners.health_probe import Health
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Job

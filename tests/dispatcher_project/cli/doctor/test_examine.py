@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,12 +15,14 @@ from django.db.migrations.recorder import MigrationRecorder
 from redis.exceptions import ConnectionError as RedisGone
 
 from dispatcher_project.cli.doctor import examine
+from dispatcher_project.cli.doctor import fleet as doctor_fleet
 from dispatcher_project.cli.doctor.finding import Level, View
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import Verdict
 from gpus.leasing.values import DEFAULT_RULES
 from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
+from gpus.runners.registry import GROUP, RunnerRegistry
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job
 from jobs.sweeps.ages import Ran, write_runs
@@ -343,3 +346,21 @@ def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patie
     assert "again on box" in advice
     assert "--name gpu-1`" in advice
     assert "DELETE /api/v1/admin/servers/gpu-1" in advice
+
+
+def test_a_model_whose_runner_is_gone_is_named(patient: Patient) -> None:
+    ModelConfig.objects.update(model_type="gone")
+    patient.world.job()
+    found = [one for one in patient.findings() if "no runner 'gone'" in one.what]
+    assert [(one.level, one.check) for one in found] == [(Level.ERROR, "model m")]
+
+
+def test_a_package_without_a_usable_runner_is_named(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [EntryPoint("acme", "no_such_package:Acme", GROUP)]
+    monkeypatch.setattr(doctor_fleet, "RUNNERS", RunnerRegistry(declared=lambda: broken))
+    found = [one for one in patient.findings() if one.check.startswith("runner ")]
+    assert [one.level for one in found] == [Level.ERROR]
+    assert "acme = no_such_package:Acme" in found[0].check
+    assert "ModuleNotFoundError" in found[0].what

@@ -1,0 +1,120 @@
+"""Which class speaks a `model_type`: built in, brought by a package, or refused with a reason."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpus.protocol import ModelSpec
+from gpus.runners import registry
+from gpus.runners.registry import BUILT_IN, GROUP, RunnerMissing, RunnerRegistry, checked, runner_for
+from gpus.runners.sync_http import SyncHttpRunner
+
+
+class Acme(SyncHttpRunner):
+    name = "acme"
+    summary = "A made-up server."
+
+
+class Again(Acme):
+    pass
+
+
+class Pinned(Acme):
+    is_pinned = True
+
+
+class Half:
+    name = "half"
+    summary = "It can only start."
+
+    def start(self) -> None: ...
+
+
+def entry(name: str, value: str = "Acme") -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{value}", GROUP)
+
+
+def installed(*entries: EntryPoint) -> RunnerRegistry:
+    return RunnerRegistry(declared=lambda: entries)
+
+
+def test_the_built_in_ones_come_first_and_in_order() -> None:
+    found = installed(entry("acme"))
+    assert list(found.all()) == ["sync", "async", "openai", "ollama", "cog", "acme"]
+    assert found.find("acme") is Acme
+    assert found.find("triton") is None
+    assert not found.unusable()
+
+
+def test_a_built_in_one_is_found_without_importing_any_package() -> None:
+    def declared() -> list[EntryPoint]:
+        raise AssertionError("the entry points were read")
+
+    assert RunnerRegistry(declared=declared).find("sync") is SyncHttpRunner
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (EntryPoint("acme", "no_such_package:Acme", GROUP), "ModuleNotFoundError"),
+        (entry("acme", "NoSuchClass"), "AttributeError"),
+        (entry("other"), "is named 'other', the class 'acme'"),
+        (entry("half", "Half"), "poll, cancel, read_pushed, check_options, health_url, health, is_polled"),
+        (entry("acme", "Pinned"), "pinned"),
+        (entry("acme", "entry"), "it is no class"),
+        (entry("sync"), "the name is taken: the dispatcher itself"),
+    ],
+)
+def test_an_entry_point_that_brings_no_runner_is_named_once_and_stops_nothing(
+    declared: EntryPoint, why: str
+) -> None:
+    found = installed(declared)
+    with capture_logs() as logs:
+        assert list(found.all()) == list(found.all()) == [runner.name for runner in BUILT_IN]
+    (unusable,) = found.unusable()
+    assert unusable.entry == f"{declared.name} = {declared.value}"
+    assert why in unusable.why
+    assert [(log["event"], log["entry_point"]) for log in logs] == [("runner_not_loaded", unusable.entry)]
+    assert found.find("sync") is SyncHttpRunner
+
+
+def test_a_package_that_ends_the_process_at_its_import_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = installed(EntryPoint("acme", "exits_at_import:Acme", GROUP))
+    assert found.find("acme") is None
+    assert [one.why for one in found.unusable()] == ["SystemExit: 3"]
+
+
+def test_of_two_packages_with_one_name_the_second_is_refused() -> None:
+    found = installed(entry("acme"), entry("acme", "Again"))
+    assert found.find("acme") is Acme
+    assert f"the name is taken: acme = {__name__}:Acme" in found.unusable()[0].why
+
+
+@pytest.mark.parametrize("name", ["", "-acme", "a b", "a" * 65])
+def test_a_name_is_one_that_can_stand_in_a_url(name: str) -> None:
+    with pytest.raises(ValueError, match="64 letters"):
+        checked(name, type("Odd", (Acme,), {"name": name}))
+
+
+def test_after_a_reload_new_packages_are_found() -> None:
+    entries: list[EntryPoint] = []
+    found = RunnerRegistry(declared=lambda: entries)
+    assert found.find("acme") is None
+    entries.append(entry("acme"))
+    assert found.find("acme") is None, "entry points are read once"
+    found.reload()
+    assert found.find("acme") is Acme
+
+
+def test_a_runner_that_is_not_installed_is_refused_with_those_that_are() -> None:
+    with pytest.raises(RunnerMissing, match=r"'triton'.*there are: sync, async, openai, ollama, cog"):
+        runner_for(ModelSpec("m", "m", model_type="triton"))
+    assert not registry.is_polled(ModelSpec("m", "m", model_type="triton"))

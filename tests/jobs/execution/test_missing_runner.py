@@ -1,0 +1,81 @@
+"""A model whose runner is not installed any more: its jobs wait, and nothing breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpus.health.health import health_url, health_urls, probe
+from gpus.models import ModelConfig, Server
+from gpus.registry import queries
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.unreachable import what_is_in_the_way
+from jobs.models import Attempt
+from tests.builders import make_model, make_server
+from tests.gpus.runners.cog_server import CogServer
+from tests.jobs.execution.shop import Shop, eventually, open_shop
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@pytest.fixture
+def cog() -> Iterator[CogServer]:
+    with CogServer() as cog:
+        yield cog
+
+
+@pytest.fixture
+def shop(valkey, fleet, cog) -> Iterator[Shop]:
+    shop = open_shop(valkey.url, fleet, make_model("m", model_type="cog", poll_interval=0.05), cog.url)
+    yield shop
+    shop.close()
+
+
+def remove_the_runner() -> None:
+    ModelConfig.objects.update(model_type="gone")
+    queries.forget()
+
+
+def test_a_claimed_job_goes_back_into_the_line_and_costs_no_try(shop, cog):
+    job = shop.submit({"prompt": "x"})
+    remove_the_runner()
+    with capture_logs() as logs:
+        shop.worker().work("m")
+    assert [(log["model"], log["model_type"]) for log in logs if log["event"] == "runner_not_installed"] == [
+        ("m", "gone")
+    ]
+    assert not [log for log in logs if log["event"] == "claim_broke"]
+    job.refresh_from_db()
+    assert (job.state, job.attempts_made) == (JobState.QUEUED, 0)
+    assert not cog.runs
+
+
+def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
+    cog.hold, cog.webhooks = True, False
+    job = shop.submit({"prompt": "x"})
+    first = shop.worker()
+    thread = shop.work(first)
+    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    first.drain()
+    thread.join(5)
+    remove_the_runner()
+    shop.worker().work("m")
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "nobody ended it"
+    assert what_is_in_the_way(attempt.server, "m") == "no runner 'gone' is installed"
+
+
+@pytest.mark.django_db
+def test_its_server_is_asked_by_its_other_models(cog):
+    model = make_model("a", pool="p", model_type="gone")
+    server = make_server("gpu-1", model=model, endpoint="http://127.0.0.1:9/x")
+    alone = Server.objects.prefetch_related("placements__model").get(pk=server.pk)
+    assert "No runner 'gone'" in probe(alone).error
+    assert health_urls(alone) == {}
+    assert health_url(alone) == "http://127.0.0.1:9/x"
+    server.placements.create(model=make_model("b", pool="p", model_type="cog"), endpoint=cog.url)
+    both = Server.objects.prefetch_related("placements__model").get(pk=server.pk)
+    assert probe(both, model="a").ok
+    assert list(health_urls(both)) == ["b"]
