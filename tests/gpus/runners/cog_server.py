@@ -12,7 +12,8 @@ from typing import Any
 
 class CogServer:
     """runs: how often each id was run. gates: what a prediction waits for. deaf: a cancel takes so many
-    requests to show. webhooks: whether they are sent."""
+    requests to show. webhooks: whether they are sent. seen: the headers of each PUT. garbled: each is
+    answered with what is no JSON."""
 
     def __init__(self, *, slots: int = 1) -> None:
         self.slots = slots
@@ -22,6 +23,8 @@ class CogServer:
         self.bodies: list[dict[str, Any]] = []
         self.prefers: list[str | None] = []
         self.pushed: list[dict[str, Any]] = []
+        self.seen: list[dict[str, str]] = []
+        self.garbled = False
         self.webhooks = True
         self.hold = False
         self.refuse: tuple[int, Any] | None = None
@@ -110,6 +113,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         self.cog.bodies.append(body)
         self.cog.prefers.append(self.headers.get("Prefer"))
+        self.cog.seen.append(dict(self.headers))
+        if self.cog.garbled:
+            self._write(200, b"{nonsense")
+            return
         if self.cog.refuse is not None:
             self._say(*self.cog.refuse)
             return
@@ -123,7 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
 
     def _say(self, status: int, said: Any) -> None:
-        data = json.dumps(said).encode()
+        self._write(status, json.dumps(said).encode())
+
+    def _write(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

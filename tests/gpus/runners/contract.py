@@ -1,298 +1,359 @@
-"""What every runner does, whatever its pattern, against a real GPU server (the node).
+"""What every runner does, whatever its protocol, with a real server or GPU process on the other side.
 
-A runner's test module makes a subclass and says how its node is started and its model configured.
+A runner passes it with a `Stage`: its server, and what to do to it. `test_contract.py` has the stages of all
+runners; a package that brings a runner of its own makes a stage and a subclass of `RunnerContract`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from gpu_host.node.config import NodeConfig
-from gpu_host.node.server import Node
 from gpus.errors import (
     BadInput,
     ConnectFailed,
     GpuBusy,
-    GpuFault,
+    GpuError,
     Interrupted,
-    LeaseLost,
     RunFailed,
+    RunTimedOut,
     ServerFailed,
     ServerLost,
 )
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
-from gpus.runners.registry import runner_for
+from gpus.runners.base import (
+    Abort,
+    Accepted,
+    Finished,
+    OptionRefused,
+    PollFailed,
+    Runner,
+    RunRequest,
+    StillRunning,
+)
+from gpus.runners.pool import Pool
+from gpus.runners.registry import find_runner, runner_for
+from gpus.runners.server_runner import ServerRunner
+from gpus.runners.transport import HttpTransport
 from tests.gpu_host.node.caller import eventually
 
 _numbers = itertools.count(1)
 
 
-class Bench:
-    """A node with two slots, a model on it, and its runner."""
+class Stage(ABC):
+    """One model behind one runner. payload: of a run that succeeds; held_payload: of one that does not end by
+    itself; failing_payload: of one that its model lets fail."""
 
-    def __init__(self, node: Node, model: ModelSpec) -> None:
-        self.node, self.model, self.runner = node, model, runner_for(model)
+    model: ModelSpec
+    payload: Any
+    held_payload: Any
+    failing_payload: Any
 
-    def request(self, payload: dict[str, Any] | None = None, **values: Any) -> RunRequest:
+    @abstractmethod
+    def runner(self) -> Runner:
+        """A new one, as each attempt gets."""
+
+    @abstractmethod
+    def endpoint(self) -> Endpoint: ...
+
+    @abstractmethod
+    def running(self) -> int:
+        """Runs that are under way."""
+
+    @abstractmethod
+    def is_right(self, result: Any) -> bool:
+        """Whether it is the result of a run with `payload`."""
+
+    def prepare_failure(self) -> None:  # noqa: B027
+        """Where the server fails a run, and not its payload."""
+
+    def prepare_hold(self) -> None:  # noqa: B027
+        """Where the server holds a run, and not its payload."""
+
+    def pushed(self, attempt_id: str) -> Mapping[str, Any] | None:
+        """What the server pushed at the attempt's end."""
+        return None
+
+    def request(self, payload: Any = None, **values: Any) -> RunRequest:
         number = next(_numbers)
-        return dataclasses.replace(
-            RunRequest(
-                job_id=f"job-{number}",
-                attempt_id=f"attempt-{number}",
-                model=self.model,
-                endpoint=Endpoint("gpu-1", f"{self.node.url}/generate"),
-                payload={"seconds": 0} if payload is None else payload,
-                slot=f"gpu-1/{number}",
-                fence=number,
-            ),
-            **values,
+        request = RunRequest(
+            job_id=f"job-{number}",
+            attempt_id=f"attempt-{number}",
+            model=self.model,
+            endpoint=self.endpoint(),
+            payload=self.payload if payload is None else payload,
+            slot=f"gpu-1/{number}",
+            fence=number,
+            push_url="http://127.0.0.1:9/push",
+            push_token="t0ken",
+        )
+        return dataclasses.replace(request, **values)
+
+
+class ServerStage(Stage):
+    """A server that is reached by a URL. bad_options: by name, a value that the runner refuses."""
+
+    bad_options: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def refuse(self, status: int) -> None:
+        """The next runs are answered so."""
+
+    @abstractmethod
+    def garble(self) -> None:
+        """The next runs' answers, or those to their polls, can't be read."""
+
+    @abstractmethod
+    def senders(self) -> list[str]:
+        """The job ids that came with requests for runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Nothing listens there any more."""
+
+    def runner(self) -> Runner:
+        return runner_for(self.model)
+
+    def kind(self) -> type[ServerRunner]:
+        found = find_runner(self.model.model_type)
+        assert found is not None
+        return found
+
+    def get(self, url: str) -> Any:
+        return HttpTransport(Pool()).request(
+            "GET",
+            url,
+            headers={},
+            body=None,
+            connect_timeout_seconds=5.0,
+            deadline_seconds=5.0,
+            max_bytes=1_000_000,
         )
 
-    def drive(self, request: RunRequest, *, abort: Abort | None = None) -> Any:
-        """From start to end, polling without pause; the result, or what it raises."""
-        abort = abort or Abort()
-        started = self.runner.start(request, abort=abort)
+
+class Driven:
+    """A run in a thread of its own, driven as a worker does. remote_id: once the server gave one."""
+
+    def __init__(self, stage: Stage, request: RunRequest) -> None:
+        self.stage, self.request = stage, request
+        self.runner, self.abort = stage.runner(), Abort()
+        self.remote_id: str | None = None
+        self._threads = ThreadPoolExecutor(1)
+        self._end = self._threads.submit(self._go)
+
+    def result(self) -> Any:
+        """Or raises what the run ended with."""
+        try:
+            return self._end.result(60)
+        finally:
+            self._threads.shutdown()
+
+    def _go(self) -> Any:
+        started = self.runner.start(self.request, abort=self.abort)
         if isinstance(started, Finished):
             return started.result
+        self.remote_id = started.remote_id
         while True:
-            polled = self.runner.poll(request, started.remote_id, abort=abort)
-            if isinstance(polled, Finished):
-                return polled.result
+            body = self.stage.pushed(self.request.attempt_id)
+            if body is not None:
+                news = self.runner.read_pushed(self.request, body)
+            else:
+                news = self.runner.poll(self.request, started.remote_id, abort=self.abort)
+            if isinstance(news, Finished):
+                return news.result
+            time.sleep(0.01)
 
-    def running(self) -> int:
-        return int(self.node.health()["active_jobs"])
 
-    def outcomes(self) -> list[str | None]:
-        return [entry["outcome"] for entry in self.node.runs()]
+def drive(stage: Stage, request: RunRequest) -> Any:
+    return Driven(stage, request).result()
+
+
+def hold(stage: Stage) -> Driven:
+    """A run that its server has begun, and that does not end by itself."""
+    stage.prepare_hold()
+    driven = Driven(stage, stage.request(stage.held_payload))
+    eventually(lambda: stage.running() == 1)
+    if driven.runner.is_polled:
+        eventually(lambda: driven.remote_id)
+    return driven
+
+
+def let_go(driven: Driven) -> bool:
+    """Ends a run early as a worker does: breaks the connection where that is not left open, then asks."""
+    if not driven.runner.answer_ends_run:
+        driven.abort.fire()
+        with pytest.raises(GpuError):
+            driven.result()
+    return driven.runner.cancel(driven.request, driven.remote_id)
 
 
 class RunnerContract:
-    model: ModelSpec
-    mode: str
+    """Of every runner; the fixture `stage` gives it one that runs nothing."""
 
-    @pytest.fixture
-    def bench(self) -> Iterator[Bench]:
-        # a cancel waits for the run's end, and how fast the run's thread gets there is not asked here
-        config = NodeConfig(
-            handler="gpu_host.node.simulator:run", slots=2, mode=self.mode, cancel_wait_seconds=30.0
-        )
-        with Node(config) as node:
-            yield Bench(node, self.model)
+    def test_a_run_brings_its_result(self, stage: Stage) -> None:
+        assert stage.is_right(drive(stage, stage.request()))
+        eventually(lambda: stage.running() == 0)
 
-    # -- how runs end -----------------------------------------------------------------------------------
-
-    def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, bench: Bench) -> None:
+    def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, stage: Stage) -> None:
         called: list[int] = []
-        bench.drive(bench.request(meanwhile=lambda: called.append(bench.running())))
-        assert len(called) == int(bench.runner.tells_meanwhile)
+        drive(stage, stage.request(meanwhile=lambda: called.append(1)))
+        assert len(called) == int(stage.runner().tells_meanwhile)
 
-    def test_a_run_brings_its_result(self, bench: Bench) -> None:
-        assert bench.drive(bench.request({"seconds": 0.02, "echo": [1, "\u20ac"]}))["echo"] == [1, "\u20ac"]
-        assert bench.outcomes() == ["success"]
+    def test_a_run_that_its_model_fails_costs_a_try_and_no_server(self, stage: Stage) -> None:
+        stage.prepare_failure()
+        with pytest.raises(RunFailed) as raised:
+            drive(stage, stage.request(stage.failing_payload))
+        assert raised.value.counts
+        assert not raised.value.suspect
+        eventually(lambda: stage.running() == 0)
 
-    @pytest.mark.parametrize(
-        ("payload", "error", "words"),
-        [
-            ({"seconds": 0, "fault": "fail"}, RunFailed, "the simulated model failed"),
-            ({"seconds": 0, "fault": "cuda"}, GpuFault, "CUDA error"),
-            ({"seconds": "long"}, BadInput, "seconds is a number"),
-        ],
-    )
-    def test_a_failed_run_has_the_price_of_its_cause(
-        self, bench: Bench, payload: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
-        with pytest.raises(error, match=words) as raised:
-            bench.drive(bench.request(payload))
-        assert type(raised.value) is error
+    def test_a_run_that_is_let_go_and_cancelled_runs_no_more(self, stage: Stage) -> None:
+        driven = hold(stage)
+        assert let_go(driven) is True
+        if driven.runner.answer_ends_run:
+            with pytest.raises(GpuError):
+                driven.result()
+        eventually(lambda: stage.running() == 0)
 
-    @pytest.mark.parametrize(
-        ("status", "error"),
-        [
-            (422, BadInput),
-            (429, GpuBusy),
-            (500, ServerFailed),
-            (502, ServerLost),
-            (503, GpuBusy),
-            (307, ServerFailed),
-        ],
-    )
-    def test_a_refused_run_has_the_price_of_its_status(
-        self, bench: Bench, status: int, error: type[Exception]
-    ) -> None:
-        with pytest.raises(error) as raised:
-            bench.drive(bench.request({"fault": status}))
-        assert type(raised.value) is error
-        assert bench.node.runs() == []
-
-    def test_a_full_server_says_when_to_come_again(self, bench: Bench) -> None:
-        with ThreadPoolExecutor(2) as threads:
-            aborts = [Abort(), Abort()]
-            hanging = [bench.request({"fault": "hang"}) for _ in aborts]
-            ends = [
-                threads.submit(self._drive_quietly, bench, request, abort)
-                for request, abort in zip(hanging, aborts, strict=True)
-            ]
-            eventually(lambda: bench.running() == 2)
-            with pytest.raises(GpuBusy) as raised:
-                bench.drive(bench.request())
-            assert raised.value.retry_after_seconds == 1.0
-            for request, abort in zip(hanging, aborts, strict=True):
-                bench.runner.cancel(request, None)
-                abort.fire()
-            assert all(end.result() for end in ends)
-        assert bench.node.health()["refused_503"] == 1
-
-    @pytest.mark.parametrize("fault", ["wrong_json", "huge_reply"])
-    def test_an_answer_that_cannot_be_taken_fails_the_run(self, bench: Bench, fault: str) -> None:
-        small = dataclasses.replace(bench.model, max_response_bytes=100_000)
-        with pytest.raises(RunFailed):
-            bench.drive(bench.request({"seconds": 0, "fault": fault}, model=small))
-
-    def test_a_reply_that_never_comes_lost_the_server(self, bench: Bench) -> None:
-        with pytest.raises(ServerLost):
-            bench.drive(bench.request({"seconds": 0, "fault": "drop_reply"}))
-        eventually(lambda: bench.outcomes() == ["success"])
-
-    def test_a_server_that_restarts_under_a_run_lost_it(self, bench: Bench) -> None:
-        with ThreadPoolExecutor(1) as threads:
-            end = threads.submit(bench.drive, bench.request({"fault": "hang"}))
-            eventually(lambda: bench.running() == 1)
-            boot_id = bench.node.health()["boot_id"]
-            bench.node.restart()
-            with pytest.raises((ServerLost, PollFailed)) as raised:
-                self._until_known(bench, end)
-        assert isinstance(raised.value, ServerLost) or raised.value.gone
-        assert bench.node.health()["boot_id"] != boot_id
-        assert bench.drive(bench.request()) is not None, "the connections to its old life are not used"
-
-    def test_a_server_that_is_not_there_cannot_be_reached(self, bench: Bench) -> None:
-        bench.node.stop()
-        with pytest.raises(ConnectFailed):
-            bench.drive(bench.request())
-
-    # -- what is sent -----------------------------------------------------------------------------------
-
-    def test_the_server_learns_who_asks(self, bench: Bench) -> None:
-        request = bench.request()
-        bench.drive(request)
-        (entry,) = bench.node.runs()
-        assert (entry["job"], entry["attempt"]) == (request.job_id, request.attempt_id)
-        assert (entry["slot"], entry["fence"]) == (request.slot, request.fence)
-        assert entry["source"] == "dispatcher"
-
-    def test_a_servers_own_headers_do_not_change_ours(self, bench: Bench) -> None:
-        url = f"{bench.node.url}/generate"
-        secret = {"x-job-id": "another", "X-SOURCE": "", "Authorization": "Bearer s3cret"}
-        request = bench.request(endpoint=Endpoint("gpu-1", url, headers=secret))
-        bench.drive(request)
-        (entry,) = bench.node.runs()
-        assert (entry["job"], entry["source"]) == (request.job_id, "dispatcher")
-
-    def test_an_attempt_sent_twice_runs_once(self, bench: Bench) -> None:
-        request = bench.request({"seconds": 0, "echo": "once"})
-        assert bench.drive(request) == bench.drive(request)
-        assert len(bench.node.runs()) == 1
-
-    def test_a_late_sender_finds_its_lease_lost(self, bench: Bench) -> None:
-        late, present = bench.request(slot="gpu-1/0"), bench.request(slot="gpu-1/0")
-        bench.drive(present)
-        with pytest.raises(LeaseLost):
-            bench.drive(late)
-        assert [entry["attempt"] for entry in bench.node.runs()] == [present.attempt_id]
-        assert bench.node.health()["late_senders"] == 1
-
-    # -- ending a run early -------------------------------------------------------------------------------
-
-    def test_a_cancel_stops_the_run_on_the_server(self, bench: Bench) -> None:
-        request = bench.request({"fault": "hang"})
-        with ThreadPoolExecutor(1) as threads:
-            end = threads.submit(bench.drive, request)
-            eventually(lambda: bench.running() == 1)
-            assert bench.runner.cancel(request, None) is True
-            with pytest.raises(RunFailed, match="cancelled"):
-                end.result()
-        assert bench.running() == 0
-        assert bench.outcomes() == ["cancelled"]
-
-    def test_a_cancel_leaves_other_attempts_of_the_job_alone(self, bench: Bench) -> None:
-        with ThreadPoolExecutor(1) as threads:
-            request = bench.request({"fault": "hang"})
-            end = threads.submit(self._drive_quietly, bench, request, Abort())
-            eventually(lambda: bench.running() == 1)
-            earlier = dataclasses.replace(request, attempt_id="an-earlier-one")
-            assert bench.runner.cancel(earlier, None) is True
-            assert bench.running() == 1
-            assert bench.runner.cancel(request, None) is True
-            assert end.result()
-
-    def test_a_cancel_that_is_faster_than_its_run_keeps_it_from_running(self, bench: Bench) -> None:
-        request = bench.request()
-        assert bench.runner.cancel(request, None) is True
-        with pytest.raises(RunFailed, match="cancelled"):
-            bench.drive(request)
-        assert bench.node.runs() == []
-
-    def test_without_a_template_the_protocols_own_path_cancels(self, bench: Bench) -> None:
-        request = bench.request(model=dataclasses.replace(bench.model, cancel_endpoint_template=None))
-        assert bench.runner.cancel(request, None) is True
-
-    def test_secrets_do_not_go_to_another_address(self, bench: Bench) -> None:
-        away = dataclasses.replace(bench.model, cancel_endpoint_template="http://127.0.0.1:1/cancel/{id}")
-        with pytest.raises(RunFailed, match="address"):
-            bench.runner.cancel(bench.request(model=away), None)
-
-    def test_an_abort_before_the_start_sends_nothing(self, bench: Bench) -> None:
+    def test_nothing_is_run_after_an_abort(self, stage: Stage) -> None:
         abort = Abort()
         abort.fire()
         with pytest.raises(Interrupted):
-            bench.runner.start(bench.request(), abort=abort)
-        assert bench.node.runs() == []
+            stage.runner().start(stage.request(stage.held_payload), abort=abort)
+        assert stage.running() == 0
 
-    def test_an_abort_ends_the_wait_for_an_answer(self, bench: Bench) -> None:
+    def test_only_a_polled_run_can_be_taken_up_by_another_worker(self, stage: Stage) -> None:
+        driven, other = hold(stage), stage.runner()
+        if driven.remote_id is not None:
+            news = other.poll(driven.request, driven.remote_id, abort=Abort())
+            assert isinstance(news, StillRunning)
+        else:
+            with pytest.raises((PollFailed, RunFailed)) as raised:
+                other.poll(driven.request, "r1", abort=Abort())
+            assert not isinstance(raised.value, PollFailed) or raised.value.gone
+        assert (driven.remote_id is not None) == other.is_polled
+        let_go(driven)
+
+    def test_a_run_that_is_not_polled_ends_at_its_models_limit(self, stage: Stage) -> None:
+        stage.prepare_hold()
+        impatient = dataclasses.replace(stage.model, max_run_seconds=0.3)
+        runner, request = stage.runner(), stage.request(stage.held_payload, model=impatient)
+        if runner.is_polled:
+            started = runner.start(request, abort=Abort())
+            assert isinstance(started, Accepted)
+            runner.cancel(request, started.remote_id)
+            return
+        with pytest.raises(RunTimedOut):
+            runner.start(request, abort=Abort())
+        runner.cancel(request, None)
+
+    def test_what_is_pushed_is_read_where_servers_push(self, stage: Stage) -> None:
+        runner, request = stage.runner(), stage.request()
+        bodies: list[dict[str, Any]] = [{"status": "succeeded", "output": 1}, {"status": "failed"}, {"x": 1}]
+        if not runner.is_pushed:
+            assert [runner.read_pushed(request, body) for body in bodies] == [StillRunning()] * 3
+            return
+        assert isinstance(runner.read_pushed(request, bodies[0]), Finished)
+        for body in bodies[1:]:
+            with pytest.raises(RunFailed):
+                runner.read_pushed(request, body)
+
+
+class ServerContract:
+    """Of every runner that is found by a `model_type`."""
+
+    def test_it_declares_itself(self, server: ServerStage) -> None:
+        kind = server.kind()
+        assert kind.name == server.model.model_type
+        assert kind.summary.endswith(".")
+        assert set(kind.options) <= {field.name for field in dataclasses.fields(ModelSpec)}
+        assert not kind.is_pinned
+
+    def test_it_refuses_options_that_it_can_not_work_with(self, server: ServerStage) -> None:
+        server.kind().check_options(server.model)
+        for name, value in server.bad_options.items():
+            with pytest.raises(OptionRefused) as raised:
+                server.kind().check_options(dataclasses.replace(server.model, **{name: value}))
+            assert raised.value.option == name
+            assert raised.value.code
+
+    @pytest.mark.parametrize(
+        ("status", "error"),
+        [(422, BadInput), (429, GpuBusy), (500, ServerFailed), (502, ServerLost), (503, GpuBusy)],
+    )
+    def test_a_refusal_has_the_price_of_its_status(
+        self, server: ServerStage, status: int, error: type[GpuError]
+    ) -> None:
+        server.refuse(status)
+        with pytest.raises(error) as raised:
+            drive(server, server.request())
+        assert type(raised.value) is error
+
+    def test_a_server_that_is_not_there_cannot_be_reached(self, server: ServerStage) -> None:
+        request = server.request()
+        server.stop()
+        with pytest.raises(ConnectFailed):
+            drive(server, request)
+
+    def test_an_answer_that_can_not_be_read_fails_the_run(self, server: ServerStage) -> None:
+        server.garble()
+        with pytest.raises(RunFailed):
+            drive(server, server.request())
+
+    def test_an_abort_ends_the_wait_for_an_answer(self, server: ServerStage) -> None:
         abort = Abort()
-        request = self.begin_waiting(bench)
-        threading.Thread(target=lambda: (self.wait_until_waiting(bench), abort.fire()), daemon=True).start()
-        with pytest.raises(Interrupted):
-            self.wait_for_answer(bench, request, abort)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
 
-    def begin_waiting(self, bench: Bench) -> RunRequest:
-        """Makes a run whose next answer never comes."""
-        raise NotImplementedError
+            def fire_once_asked() -> None:
+                asking, _ = silent.accept()
+                with asking:
+                    assert asking.recv(1)
+                    abort.fire()
+                    asking.recv(1_000_000)
 
-    def wait_until_waiting(self, bench: Bench) -> None:
-        raise NotImplementedError
+            threading.Thread(target=fire_once_asked, daemon=True).start()
+            endpoint = Endpoint("gpu-1", f"http://127.0.0.1:{silent.getsockname()[1]}")
+            with pytest.raises(Interrupted):
+                server.runner().start(server.request(endpoint=endpoint), abort=abort)
 
-    def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
-        raise NotImplementedError
+    def test_a_poll_of_a_server_that_is_gone_may_be_repeated(self, server: ServerStage) -> None:
+        if not server.kind().is_polled:
+            return
+        request = server.request()
+        server.stop()
+        with pytest.raises(PollFailed) as raised:
+            server.runner().poll(request, "r1", abort=Abort())
+        assert not raised.value.gone
 
-    # -- pushed results -------------------------------------------------------------------------------------
+    def test_a_servers_own_headers_do_not_change_ours(self, server: ServerStage) -> None:
+        secret = {"x-job-id": "another", "Authorization": "Bearer s3cret"}
+        request = server.request(endpoint=dataclasses.replace(server.endpoint(), headers=secret))
+        drive(server, request)
+        assert server.senders() == [request.job_id]
 
-    def test_a_pushed_body_is_read_like_a_polled_one(self, bench: Bench) -> None:
-        request = bench.request()
-        assert bench.runner.read_pushed(request, {"status": "success", "result": 1}) == Finished(1)
-        with pytest.raises(GpuFault):
-            bench.runner.read_pushed(request, {"status": "failed", "error_code": "gpu_fault"})
+    def test_its_health_says_how_the_server_is(self, server: ServerStage) -> None:
+        kind, endpoint = server.kind(), server.endpoint()
+        asked = urlsplit(kind.health_url(server.model, endpoint))
+        assert asked[:2] == urlsplit(endpoint.url)[:2], "the server's secret headers go nowhere else"
+        idle = kind.health(server.model, endpoint, server.get)
+        assert (idle.ok, idle.active_jobs in (None, 0)) == (True, True)
+        driven = hold(server)
+        busy = kind.health(server.model, endpoint, server.get)
+        assert (busy.ok, busy.active_jobs in (None, 1)) == (True, True)
+        let_go(driven)
 
-    @staticmethod
-    def _drive_quietly(bench: Bench, request: RunRequest, abort: Abort) -> bool:
-        with pytest.raises((RunFailed, Interrupted)):
-            bench.drive(request, abort=abort)
-        return True
-
-    @staticmethod
-    def _until_known(bench: Bench, end: Any) -> None:
-        """A poll may meet the moment of the restart itself; the next one knows."""
-        try:
-            end.result()
-        except PollFailed as failure:
-            if failure.gone:
-                raise
-            raise PollFailed("asked again", gone=bench.running() == 0) from failure
+    def test_it_leaves_it_to_its_caller_that_a_server_is_not_there(self, server: ServerStage) -> None:
+        endpoint = server.endpoint()
+        server.stop()
+        with pytest.raises(ConnectFailed):
+            server.kind().health(server.model, endpoint, server.get)

@@ -12,7 +12,7 @@ from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from tests.gpu_host.node import custom_handlers
 from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.contract import Bench, RunnerContract
+from tests.gpus.runners.node_contract import Bench, NodeContract
 
 MODEL = ModelSpec(
     "m",
@@ -29,7 +29,7 @@ def accepted(bench: Bench, request: RunRequest) -> str:
     return outcome.remote_id
 
 
-class TestAsyncHttpRunner(RunnerContract):
+class TestAsyncHttpRunner(NodeContract):
     mode = "async"
     model = MODEL
 

@@ -14,12 +14,12 @@ from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, RunRequest
 from gpus.runners.registry import runner_for
 from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.contract import Bench, RunnerContract
+from tests.gpus.runners.node_contract import Bench, NodeContract
 
 MODEL = ModelSpec("m", "m", cancel_endpoint_template="/cancel/{job_id}")
 
 
-class TestSyncHttpRunner(RunnerContract):
+class TestSyncHttpRunner(NodeContract):
     mode = "sync"
     model = MODEL
 
