@@ -21,9 +21,29 @@ from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
 from gpus.protocol import CircuitKind, slot_name
 from gpus.registry.config_history import fields_before, models_before, note_change, note_changes
-from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused
 from gpus.registry.quarantine import free_slot
 from jobs import ports
+
+_FIRST = (
+    ("name", "pool"),
+    ("model_type", "max_retries"),
+    ("at_most_once", "max_queued", "max_queued_seconds"),
+)
+_PROTOCOL = (
+    ("poll_endpoint_template", "id_field"),
+    ("poll_interval", "max_poll_time"),
+    ("max_run_seconds", "min_run_seconds"),
+    ("cancel_endpoint_template", "max_response_bytes"),
+    ("health_path", "keep_alive_seconds"),
+    ("remote_model",),
+)
+_INPUT = ("payload_schema",)
+
+
+def _left_out(*rows: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that no row names: a new one is on the page without being put there."""
+    return tuple(name for name in MODEL_FIELDS if not any(name in row for row in rows))
 
 
 @admin.register(ModelConfig)
@@ -39,31 +59,9 @@ class ModelConfigPages(LiveAdmin):
     actions = ("close_circuit",)
     readonly_fields = ("circuit",)
     fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    ("name", "pool"),
-                    ("model_type", "max_retries"),
-                    ("at_most_once", "max_queued", "max_queued_seconds"),
-                    "circuit",
-                )
-            },
-        ),
-        (
-            "Protocol",
-            {
-                "fields": (
-                    ("poll_endpoint_template", "id_field"),
-                    ("poll_interval", "max_poll_time"),
-                    ("max_run_seconds", "min_run_seconds"),
-                    ("cancel_endpoint_template", "max_response_bytes"),
-                    ("health_path", "keep_alive_seconds"),
-                    "remote_model",
-                )
-            },
-        ),
-        ("Input", {"fields": ("payload_schema",)}),
+        (None, {"fields": (*_FIRST, "circuit")}),
+        ("Protocol", {"fields": (*_PROTOCOL, *_left_out(*_FIRST, *_PROTOCOL, _INPUT))}),
+        ("Input", {"fields": _INPUT}),
     )
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:

@@ -15,9 +15,15 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 from foundation import foreign_json
 from foundation.secrets import encrypt
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused, Stored, check_fields
+from gpus.registry.model_fields import (
+    MODEL_FIELDS,
+    OPTIONS,
+    RegistryRefused,
+    help_of,
+    refusals,
+    stored_options,
+)
 from gpus.registry.registry import check_slots, would_move_secrets
-from gpus.runners.answers import ID_FIELDS
 from gpus.runners.registry import RUNNERS, find_runner, runner_names
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -142,8 +148,11 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
             stored = self.instance.model_type
             if find_runner(stored) is None:  # other fields may be changed all the same
                 field.choices = [*_runner_choices(), (stored, f"{stored} (not installed)")]
-            field.help_text = " ".join(f"{name}: {one.summary}" for name, one in RUNNERS.all().items())
             field.initial = stored
+        for name in OPTIONS.keys() & self.fields.keys():
+            self.fields[name].help_text = help_of(name)
+        if field is not None:
+            field.help_text = " ".join(f"{name}: {one.summary}" for name, one in RUNNERS.all().items())
 
     class Meta:
         model = ModelConfig
@@ -151,36 +160,26 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         help_texts = {
             "name": "What clients write as `model`; it can't be changed later.",
             "pool": "Whose servers' slots it shares; it can't be changed later.",
-            "poll_endpoint_template": "Where a run is polled; {id} is the server's id of it: /status/{id}.",
-            "id_field": "The field of the first answer with that id; empty: " + ", ".join(ID_FIELDS) + ".",
-            "payload_schema": "JSON Schema (2020-12) that payloads must match; empty: any payload.",
-            "cancel_endpoint_template": "Where a run is stopped; {job_id} is our id, {id} the server's. "
-            "Empty: /cancel/{job_id}.",
-            "max_response_bytes": "A longer answer fails the run.",
         }
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean() or {}
-        for name in ("poll_interval", "max_poll_time", "max_run_seconds"):
-            if cleaned.get(name) is not None and cleaned[name] <= 0:
-                self.add_error(name, "More than 0 seconds.")
-        for name in ("poll_endpoint_template", "id_field", "cancel_endpoint_template", "remote_model"):
-            if name in cleaned:
-                cleaned[name] = cleaned[name] or None
+        for name, field in OPTIONS.items():
+            if name in cleaned and field.null and cleaned[name] == "":
+                cleaned[name] = None
         return cleaned
 
     def _get_validation_exclusions(self) -> set[str]:
-        """`check_fields` checks the type, and lets one that is stored stay."""
-        return {*super()._get_validation_exclusions(), "model_type"}  # type: ignore[misc]
+        """The registry's rules are checked instead, where a value changes."""
+        return {*super()._get_validation_exclusions(), *OPTIONS}  # type: ignore[misc]
 
     def _post_clean(self) -> None:
-        stored = Stored.of(self.instance)
+        stored = stored_options(self.instance)
         super()._post_clean()  # type: ignore[misc]
-        try:
-            check_fields(self.instance, stored)
-        except RegistryRefused as refusal:
-            field = refusal.pointer.split("/")[1]
-            self.add_error(field if field in self.fields else None, str(refusal))
+        for refused in refusals(self.instance, stored):
+            field = refused.pointer.split("/")[1]
+            if field not in self.errors:
+                self.add_error(field if field in self.fields else None, str(refused))
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]

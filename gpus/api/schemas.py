@@ -2,94 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from foundation.names import NAME_PATTERN
 from gpus.health.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
-from gpus.registry.model_fields import defaults
+from gpus.models.option_rules import MAX_SECONDS  # noqa: F401
+from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.registry.registry import MAX_SLOTS
-from gpus.runners.registry import runner_names
 
-Schema = dict[str, Any]
-MAX_SECONDS = 31_536_000
-"""A year; longer is a mistake in the unit."""
+from .option_schema import Schema, schema_of
 
 TIME: Schema = {"type": "string", "format": "date-time"}
 NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "maxLength": 64}
-_SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SECONDS}
-_TEMPLATE: Schema = {
-    "type": ["string", "null"],
-    "minLength": 1,
-    "maxLength": 500,
-    "description": "A path on the server's host, or a whole URL.",
-}
 
-_MODEL_PROPERTIES: Schema = {
-    "model_type": {
-        "enum": runner_names(),
-        "description": "The protocol of its servers: our own (sync, async), openai, ollama or cog.",
-    },
-    "poll_endpoint_template": {
-        **_TEMPLATE,
-        "description": "Where to poll, as in /status/{id}; async needs it.",
-    },
-    "id_field": {"type": ["string", "null"], "minLength": 1, "maxLength": 100},
-    "poll_interval": _SECONDS,
-    "max_poll_time": _SECONDS,
-    "max_retries": {"type": "integer", "minimum": 0, "maximum": 100_000},
-    "max_run_seconds": {**_SECONDS, "type": ["number", "null"]},
-    "min_run_seconds": {
-        "type": ["number", "null"],
-        "minimum": 0,
-        "maximum": MAX_SECONDS,
-        "description": "The shortest max_run_seconds that a job may set. null: DISPATCHER_MIN_RUN_SECONDS.",
-    },
-    "at_most_once": {"type": "boolean"},
-    "payload_schema": {
-        "type": ["object", "boolean", "null"],
-        "description": "A JSON Schema (2020-12) that every payload must satisfy.",
-    },
-    "cancel_endpoint_template": _TEMPLATE,
-    "max_response_bytes": {"type": "integer", "minimum": 1, "maximum": 1024**3},
-    "max_queued": {
-        "type": ["integer", "null"],
-        "minimum": 1,
-        "maximum": 2_000_000_000,
-        "description": "Jobs that may wait for it, of all tenants; more are refused (429). null: no limit.",
-    },
-    "max_queued_seconds": {
-        "type": ["number", "null"],
-        "minimum": 0.001,
-        "maximum": MAX_SECONDS,
-        "description": "How long a job may wait for it in all; then it fails with max_queued_exceeded. "
-        "null: DISPATCHER_MAX_QUEUED_SECONDS.",
-    },
-    "remote_model": {
-        "type": ["string", "null"],
-        "minLength": 1,
-        "maxLength": 200,
-        "pattern": r"^[^\x00-\x1f]*$",
-        "description": "openai, ollama: what the servers call it. null: its own name.",
-    },
-    "keep_alive_seconds": {
-        "type": ["number", "null"],
-        "minimum": -1,
-        "maximum": MAX_SECONDS,
-        "description": "ollama: how long it stays loaded after a run; -1: for ever. null: as it says.",
-    },
-    "health_path": {
-        "type": ["string", "null"],
-        "minLength": 1,
-        "maxLength": 200,
-        "description": "sync, async: where its servers are asked for their health, as in /healthz; it must "
-        "answer 200. null: /health, which a server may lack.",
-    },
-    "queue_algorithm": {
-        "enum": ["fair", "fifo"],
-        "description": "Of the model's pool: all its models share it.",
-    },
-    "affinity_patience_seconds": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
-}
+
+def option_properties() -> Schema:
+    """Of each option, by the name under which it is written."""
+    return {name: {**schema_of(field), "description": help_of(name)} for name, field in all_options().items()}
 
 
 def object_of(properties: Schema) -> Schema:
@@ -107,7 +34,7 @@ def model_config_body() -> Schema:
             "model": NAME,
             "pool": NAME,
             "fleet": NAME,
-            **{name: {**schema, "default": values[name]} for name, schema in _MODEL_PROPERTIES.items()},
+            **{name: {**schema, "default": values[name]} for name, schema in option_properties().items()},
         },
     }
 
@@ -147,7 +74,7 @@ def register_body() -> Schema:
                 },
             },
             "ca_pem": {"type": ["string", "null"], "maxLength": 100_000},
-            **_MODEL_PROPERTIES,
+            **option_properties(),
         },
     }
 

@@ -1,87 +1,144 @@
 from __future__ import annotations
 
-from django.core.exceptions import ValidationError
+from dataclasses import fields
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from foundation.names import NameField
+from gpus.models.option_rules import (
+    MAX_SECONDS,
+    Matches,
+    MoreThan,
+    installed_runner,
+    names_the_run,
+    own_path,
+    seconds_or_for_ever,
+    url_template,
+    usable_schema,
+)
 from gpus.protocol import ModelSpec
-from gpus.runners.registry import find_runner, no_such_runner
 
-
-def validate_model_type(name: str) -> None:
-    """Raises ValidationError with the names of the installed runners."""
-    if find_runner(name) is None:
-        raise ValidationError(no_such_runner(name), code="unknown_model_type")
+_SPAN = (MoreThan(0), MaxValueValidator(MAX_SECONDS))
+_OF_SPEC = tuple(field.name for field in fields(ModelSpec) if field.name not in ("name", "pool"))
 
 
 class ModelConfig(models.Model):
-    """A named thing that can be run, and how. Defaults are the founding document's."""
+    """A named thing that can be run, and how.
+
+    Each option is one field here: its type, default, rules and help text are those of the API, the admin form
+    and docs/model_options.md (`manage.py write_docs`). A runner reads it where `ModelSpec` has a field of its
+    name.
+    """
 
     name = NameField(primary_key=True)
     pool = models.ForeignKey("gpus.Pool", on_delete=models.PROTECT, related_name="models")
     model_type = models.CharField(
         max_length=64,
         default="sync",
-        validators=[validate_model_type],
+        validators=[installed_runner],
         help_text="The runner that speaks its servers' protocol.",
     )
-    poll_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
-    id_field = models.CharField(max_length=100, null=True, blank=True, default=None)
-    poll_interval = models.FloatField(default=2.0, help_text="Seconds between polls.")
-    max_poll_time = models.FloatField(default=600.0, help_text="Seconds until a polled run times out.")
-    max_retries = models.PositiveIntegerField(default=50, help_text="Retries before the dead letters.")
+    poll_endpoint_template = models.CharField(
+        max_length=500,
+        null=True,
+        blank=True,
+        default=None,
+        validators=[url_template, names_the_run],
+        help_text="Where a run is polled: a path on the server's host, or a whole URL; {id} is the server's "
+        "id of it, as in /status/{id}. async needs it.",
+    )
+    id_field = models.CharField(
+        max_length=100,
+        null=True,
+        blank=True,
+        default=None,
+        help_text="The field of the first answer with the server's id of the run. Unset: job_id, id, task_id "
+        "or request_id.",
+    )
+    poll_interval = models.FloatField(default=2.0, validators=[*_SPAN], help_text="Seconds between polls.")
+    max_poll_time = models.FloatField(
+        default=600.0, validators=[*_SPAN], help_text="Seconds until a polled run times out."
+    )
+    max_retries = models.PositiveIntegerField(
+        default=50, validators=[MaxValueValidator(100_000)], help_text="Retries before the dead letters."
+    )
     max_run_seconds = models.FloatField(
-        null=True, blank=True, default=None, help_text="Longest run of one attempt; empty: max_poll_time."
+        null=True,
+        blank=True,
+        default=None,
+        validators=[*_SPAN],
+        help_text="Longest run of one attempt. Unset: max_poll_time.",
     )
     min_run_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(0.0), MaxValueValidator(31_536_000.0)],
-        help_text="The shortest max_run_seconds that a job may set. Empty: DISPATCHER_MIN_RUN_SECONDS.",
+        validators=[MinValueValidator(0), MaxValueValidator(MAX_SECONDS)],
+        help_text="The shortest max_run_seconds that a job may set. Unset: DISPATCHER_MIN_RUN_SECONDS.",
     )
     at_most_once = models.BooleanField(
         default=False, help_text="Never run again after an attempt whose end is unknown."
     )
-    payload_schema = models.JSONField(null=True, blank=True, default=None)
-    cancel_endpoint_template = models.CharField(max_length=500, null=True, blank=True, default=None)
-    max_response_bytes = models.PositiveIntegerField(default=16 * 1024 * 1024)
+    payload_schema = models.JSONField(
+        null=True,
+        blank=True,
+        default=None,
+        validators=[usable_schema],
+        help_text="A JSON Schema (2020-12) that every payload must satisfy. Unset: any payload.",
+    )
+    cancel_endpoint_template = models.CharField(
+        max_length=500,
+        null=True,
+        blank=True,
+        default=None,
+        validators=[url_template],
+        help_text="Where a run is stopped: a path on the server's host, or a whole URL; {job_id} is our id, "
+        "{id} the server's. Unset: /cancel/{job_id}.",
+    )
+    max_response_bytes = models.PositiveIntegerField(
+        default=16 * 1024 * 1024,
+        validators=[MinValueValidator(1), MaxValueValidator(1024**3)],
+        help_text="A longer answer fails the run.",
+    )
     max_queued = models.PositiveIntegerField(
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(1)],
-        help_text="Jobs that may wait for it, of all tenants; more are refused (429). Empty: no limit.",
+        validators=[MinValueValidator(1), MaxValueValidator(2_000_000_000)],
+        help_text="Jobs that may wait for it, of all tenants; more are refused (429). Unset: no limit.",
     )
     max_queued_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(0.001), MaxValueValidator(31_536_000.0)],
-        help_text="Seconds that a job may wait for it in all; then it fails (max_queued_exceeded)."
-        " Empty: DISPATCHER_MAX_QUEUED_SECONDS.",
+        validators=[MinValueValidator(0.001), MaxValueValidator(MAX_SECONDS)],
+        help_text="Seconds that a job may wait for it in all; then it fails (max_queued_exceeded). Unset: "
+        "DISPATCHER_MAX_QUEUED_SECONDS.",
     )
     remote_model = models.CharField(
         max_length=200,
         null=True,
         blank=True,
         default=None,
-        help_text="LLM servers: what they call it; empty: its own name.",
+        validators=[Matches(r"^[^\x00-\x1f]*$", "Without control characters.")],
+        help_text="What its servers call it. Unset: its own name.",
     )
     keep_alive_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
-        help_text="Ollama: how long it stays loaded after a run; -1: for ever. Empty: as the server says.",
+        validators=[seconds_or_for_ever, MinValueValidator(-1), MaxValueValidator(MAX_SECONDS)],
+        help_text="How long it stays loaded after a run; -1: for ever. Unset: as payload or server say.",
     )
     health_path = models.CharField(
         max_length=200,
         null=True,
         blank=True,
         default=None,
+        validators=[own_path],
         help_text="Where its servers are asked for their health, as in /healthz; it must answer 200. "
-        "Empty: /health, which a server may lack.",
+        "Unset: /health, which a server may lack.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -94,24 +151,4 @@ class ModelConfig(models.Model):
 
     @property
     def spec(self) -> ModelSpec:
-        return ModelSpec(
-            name=self.name,
-            pool=self.pool_id,
-            model_type=self.model_type,
-            poll_endpoint_template=self.poll_endpoint_template,
-            id_field=self.id_field,
-            poll_interval=self.poll_interval,
-            max_poll_time=self.max_poll_time,
-            max_retries=self.max_retries,
-            max_run_seconds=self.max_run_seconds,
-            min_run_seconds=self.min_run_seconds,
-            at_most_once=self.at_most_once,
-            payload_schema=self.payload_schema,
-            cancel_endpoint_template=self.cancel_endpoint_template,
-            max_response_bytes=self.max_response_bytes,
-            max_queued=self.max_queued,
-            max_queued_seconds=self.max_queued_seconds,
-            remote_model=self.remote_model,
-            keep_alive_seconds=self.keep_alive_seconds,
-            health_path=self.health_path,
-        )
+        return ModelSpec(self.name, self.pool_id, **{name: getattr(self, name) for name in _OF_SPEC})

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from foundation.names import NameField
+from gpus.models.option_rules import MAX_SECONDS
 from gpus.protocol import PoolSpec, QueueAlgorithm
 
 
@@ -19,6 +21,7 @@ class Pool(models.Model):
     )
     affinity_patience_seconds = models.FloatField(
         default=30.0,
+        validators=[MinValueValidator(0), MaxValueValidator(MAX_SECONDS)],
         help_text="How long the head of the line may wait for a slot to stay with its warm model.",
     )
     created_at = models.DateTimeField(auto_now_add=True)

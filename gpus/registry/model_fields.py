@@ -1,38 +1,27 @@
-"""The fields of a model's configuration as operators write them: names, defaults, rules."""
+"""The options of a model as operators write them: the fields of `ModelConfig`, and those of its pool."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import models
 
 from foundation.canonical_json import canonical_json
-from foundation.foreign_schema import SchemaRefused, compiled
 from gpus.models import ModelConfig, Pool
+from gpus.models.option_rules import RuleBroken
 from gpus.runners.base import OptionRefused
-from gpus.runners.registry import find_runner, no_such_runner
+from gpus.runners.registry import RUNNERS, find_runner
 
 POOL_FIELDS = {"queue_algorithm": "algorithm", "affinity_patience_seconds": "affinity_patience_seconds"}
 """Fields that belong to the model's pool: written through to it, for all its models."""
-MODEL_FIELDS = (
-    "model_type",
-    "poll_endpoint_template",
-    "id_field",
-    "poll_interval",
-    "max_poll_time",
-    "max_retries",
-    "max_run_seconds",
-    "min_run_seconds",
-    "at_most_once",
-    "payload_schema",
-    "cancel_endpoint_template",
-    "max_response_bytes",
-    "max_queued",
-    "max_queued_seconds",
-    "remote_model",
-    "keep_alive_seconds",
-    "health_path",
-)
+_NO_OPTIONS = frozenset({"name", "pool", "created_at", "updated_at"})
+OPTIONS: Final[Mapping[str, models.Field[Any, Any]]] = {
+    field.name: field for field in ModelConfig._meta.concrete_fields if field.name not in _NO_OPTIONS
+}
+"""By name; the field is the option's declaration."""
+MODEL_FIELDS = tuple(OPTIONS)
 FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
 
 
@@ -57,94 +46,63 @@ def read_fields(config: ModelConfig, pool: Pool) -> dict[str, Any]:
     return values | {name: getattr(pool, column) for name, column in POOL_FIELDS.items()}
 
 
+def help_of(name: str) -> str:
+    """The help text of an option, for the API, the admin form and the reference page."""
+    if name in POOL_FIELDS:
+        return f"Of the model's pool, for all its models. {_pool_field(name).help_text}"
+    readers = ", ".join(runner.name for runner in RUNNERS.all().values() if name in runner.options)
+    return OPTIONS[name].help_text + (f" Read by {readers}." if readers else "")
+
+
+def all_options() -> Mapping[str, models.Field[Any, Any]]:
+    """With those of the pool, by the name under which each is written."""
+    return {**OPTIONS, **{name: _pool_field(name) for name in POOL_FIELDS}}
+
+
+def _pool_field(name: str) -> Any:
+    return Pool._meta.get_field(POOL_FIELDS[name])
+
+
 def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> None:
     """Sets and checks them; saves nothing. Raises RegistryRefused."""
-    stored = Stored.of(config)
+    stored = stored_options(config)
     for name, value in values.items():
         if name in POOL_FIELDS:
             setattr(pool, POOL_FIELDS[name], value)
         else:
             setattr(config, name, value)
-    check_fields(config, stored)
+    for refused in refusals(config, stored):
+        raise refused
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A model's fields before a change that are no reason to refuse it: a payload_schema that only an older
-    version accepted, a model_type whose runner is not installed any more."""
-
-    model_type: str = ""
-    payload_schema: Any = None
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> Stored:
-        """A model that is not saved has none."""
-        if config._state.adding:
-            return cls()
-        return cls(config.model_type, config.payload_schema)
+def stored_options(config: ModelConfig) -> Mapping[str, Any]:
+    """A model's options before a change; empty where it is not saved."""
+    return {} if config._state.adding else {name: getattr(config, name) for name in OPTIONS}
 
 
-def check_fields(config: ModelConfig, stored: Stored) -> None:
-    """Raises RegistryRefused."""
+def refusals(config: ModelConfig, stored: Mapping[str, Any]) -> Iterator[RegistryRefused]:
+    """What can't be stored, option by option. stored: before the change. A stored value may stay, whatever it
+    is: a payload_schema that only an older version accepted, or a model_type whose runner is not installed
+    any more, is no reason to refuse other changes."""
+    for name, field in OPTIONS.items():
+        value = getattr(config, name)
+        if value is None or (name in stored and _is_same(value, stored[name])):
+            continue
+        try:
+            for check in field.validators:
+                check(value)
+        except RuleBroken as broken:
+            yield RegistryRefused(broken.answered, broken.text, pointer=f"/{name}{broken.pointer}")
+        except ValidationError as error:
+            yield RegistryRefused("validation_failed", " ".join(error.messages), pointer=f"/{name}")
     runner = find_runner(config.model_type)
-    if runner is None and config.model_type != stored.model_type:
-        raise RegistryRefused("unknown_model_type", no_such_runner(config.model_type), pointer="/model_type")
-    for name in ("poll_endpoint_template", "cancel_endpoint_template"):
-        template = getattr(config, name)
-        if template is not None and not template.startswith(("/", "http://", "https://")):
-            raise RegistryRefused(
-                "invalid_template", f"{name} begins with / or with http(s)://.", pointer=f"/{name}"
-            )
-    template = config.poll_endpoint_template
-    if template is not None and "{id}" not in template:
-        raise RegistryRefused(
-            "invalid_template",
-            "poll_endpoint_template names the run as {id}, as in /status/{id}.",
-            pointer="/poll_endpoint_template",
-        )
     if runner is not None:
         try:
             runner.check_options(config.spec)
         except OptionRefused as refused:
-            raise RegistryRefused(refused.code, str(refused), pointer=f"/{refused.option}") from None
-    _check_health_path(config)
-    seconds = config.keep_alive_seconds
-    if seconds is not None and seconds < 0 and seconds != -1:
-        raise RegistryRefused(
-            "invalid_keep_alive",
-            "keep_alive_seconds is 0 or more, or -1 for ever.",
-            pointer="/keep_alive_seconds",
-        )
-    if config.payload_schema is not None and not _is_same(config.payload_schema, stored.payload_schema):
-        _check_schema(config.payload_schema)
-
-
-def _check_health_path(config: ModelConfig) -> None:
-    path = config.health_path
-    if path is None:
-        return
-    is_path = path.startswith("/") and not path.startswith("//")
-    if not is_path or any(character.isspace() or not character.isprintable() for character in path):
-        raise RegistryRefused(
-            "invalid_health_path",
-            "health_path is a path on the server's own address, as in /healthz.",
-            pointer="/health_path",
-        )
+            yield RegistryRefused(refused.code, str(refused), pointer=f"/{refused.option}")
 
 
 def _is_same(one: Any, other: Any) -> bool:
     """As JSON: to Python, true and 1 are equal."""
     return canonical_json(one) == canonical_json(other)
-
-
-def _check_schema(schema: Any) -> None:
-    try:
-        compiled(schema)
-    except SchemaRefused as refused:
-        raise RegistryRefused(
-            "invalid_schema", str(refused), pointer=f"/payload_schema{_pointer(refused.path)}"
-        ) from None
-
-
-def _pointer(path: Iterable[object]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.cli import settings_page, write_docs
+from dispatcher_project.cli.write_docs import pages
 
 
 class Command(BaseCommand):
@@ -12,10 +12,6 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        pages = {
-            write_docs.PATH: write_docs.lifecycle_page(),
-            settings_page.PATH: settings_page.settings_page(),
-        }
-        for path, text in pages.items():
-            path.write_text(text)
+        for path, make in pages().items():
+            path.write_text(make())
             self.stdout.write(f"wrote {path}")

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from dispatcher_project.cli.write_docs import DOCS, lifecycle_page, model_options_page, pages
+from gpus.registry.model_fields import FIELDS
+from gpus.runners.registry import BUILT_IN
+from jobs.domain.states import JOB_MOVES, JobState
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
+def test_the_page_is_current(path) -> None:
+    assert path.read_text() == pages()[path](), "run `python3 manage.py write_docs`"
+    assert path.parent == DOCS
+
+
+def test_every_arrow_and_state_is_on_it() -> None:
+    page = lifecycle_page()
+    for move in JOB_MOVES:
+        assert f"{move.source} --> {move.target}: {move.event}" in page
+        assert f"| {move.source} | {move.target} | `{move.event}` | {move.why} |" in page
+    for state in JobState:
+        assert f"| {state}" in page
+
+
+def test_every_option_and_runner_is_on_its_page() -> None:
+    page = model_options_page()
+    for name in FIELDS:
+        assert f"\n| `{name}` | " in page
+    for runner in BUILT_IN:
+        assert f"\n| `{runner.name}` | {runner.summary} |" in page

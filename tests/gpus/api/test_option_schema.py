@@ -1,0 +1,80 @@
+"""One declaration of an option: its field is what the API publishes and checks, and the admin form shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from admin_ui.pages.models import ModelConfigPages
+from admin_ui.parts.fleet_forms import ModelConfigForm
+from gpus.api.option_schema import schema_of
+from gpus.api.schemas import model_config_body, register_body
+from gpus.models import ModelConfig
+from gpus.models.option_rules import Matches, MoreThan
+from gpus.protocol import ModelSpec
+from gpus.registry.model_fields import FIELDS, MODEL_FIELDS, OPTIONS, help_of
+
+
+@pytest.mark.parametrize(
+    ("field", "schema"),
+    [
+        (models.BooleanField(), {"type": "boolean"}),
+        (models.FloatField(validators=[MoreThan(0)]), {"type": "number", "exclusiveMinimum": 0}),
+        (
+            models.FloatField(null=True, validators=[MinValueValidator(-1), MaxValueValidator(9)]),
+            {"type": ["number", "null"], "minimum": -1, "maximum": 9},
+        ),
+        (models.PositiveIntegerField(), {"type": "integer", "minimum": 0}),
+        (models.PositiveIntegerField(validators=[MinValueValidator(1)]), {"type": "integer", "minimum": 1}),
+        (
+            models.CharField(max_length=5, null=True, validators=[Matches("^a*$")]),
+            {"type": ["string", "null"], "minLength": 1, "maxLength": 5, "pattern": "^a*$"},
+        ),
+        (models.CharField(max_length=5, choices=[("a", "A"), ("b", "B")]), {"enum": ["a", "b"]}),
+        (models.JSONField(null=True), {"type": ["object", "boolean", "null"]}),
+    ],
+)
+def test_a_field_is_published_with_its_type_and_its_rules(field: Any, schema: dict[str, Any]) -> None:
+    assert schema_of(field) == schema
+
+
+def test_the_types_of_models_are_the_installed_runners() -> None:
+    found = schema_of(OPTIONS["model_type"])
+    assert found == {"enum": ["sync", "async", "openai", "ollama", "cog"]}
+
+
+def test_every_option_is_in_the_api_and_on_the_admins_page() -> None:
+    for body in (register_body(), model_config_body()):
+        properties = body["properties"]
+        assert set(FIELDS) <= set(properties)
+        assert [properties[name]["description"] for name in FIELDS] == [help_of(name) for name in FIELDS]
+    shown = {
+        name
+        for _, section in ModelConfigPages.fieldsets
+        for row in section["fields"]
+        for name in ((row,) if isinstance(row, str) else row)
+    }
+    assert set(MODEL_FIELDS) <= shown
+    form = ModelConfigForm()
+    for name in set(MODEL_FIELDS) - {"model_type"}:
+        assert form.fields[name].help_text == help_of(name)
+
+
+def test_what_a_runner_may_read_is_declared() -> None:
+    spec = ModelConfig(name="m", pool_id="p", health_path="/healthz", max_queued=5).spec
+    assert spec == ModelSpec("m", "p", health_path="/healthz", max_queued=5)
+
+
+def test_an_option_says_which_runners_read_it() -> None:
+    assert help_of("keep_alive_seconds").endswith("Read by ollama.")
+    assert help_of("remote_model").endswith("Read by openai, ollama.")
+    assert "Read by" not in help_of("max_retries")
+
+
+@pytest.mark.parametrize("text", ["a\n", "a\x00b"])
+def test_a_pattern_is_that_of_the_whole_text(text: str) -> None:
+    with pytest.raises(Exception, match="Without control"):
+        Matches(r"^[^\x00-\x1f]*$", "Without control characters.")(text)
