@@ -1,13 +1,16 @@
 """The pages of docs/ that are made from code (`manage.py write_docs`): lifecycle.md from the state tables of
-jobs/domain/states.py, model_options.md from the fields of `ModelConfig` and the runners."""
+jobs/domain/states.py, model_options.md from the fields of `ModelConfig` and the runners, sweeps.md from the
+registry of sweeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import getmodule
 from pathlib import Path
 from typing import Any
 
 from dispatcher_project.cli.settings_page import settings_page
+from dispatcher_project.settings.dispatcher import DispatcherSettings
 from gpus.api.option_schema import schema_of
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.runners.registry import BUILT_IN
@@ -19,6 +22,7 @@ from jobs.domain.states import (
     AttemptState,
     JobState,
 )
+from jobs.sweeps.registry import sweeps
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -28,8 +32,29 @@ def pages() -> Mapping[Path, Callable[[], str]]:
     return {
         DOCS / "lifecycle.md": lifecycle_page,
         DOCS / "model_options.md": model_options_page,
+        DOCS / "sweeps.md": sweeps_page,
         DOCS / "settings.md": settings_page,
     }
+
+
+def sweeps_page() -> str:
+    """Every sweep: its period without settings, and the first paragraph of its module's docstring."""
+    lines = [
+        "# Sweeps",
+        "",
+        "<!-- Made from jobs/sweeps/ by `python3 manage.py write_docs`; don't edit. -->",
+        "",
+        "Each looks for one symptom and repairs it; one process runs those that are due, every second.",
+        "What breaks without them is in [failures](failures.md).",
+        "",
+        "| Sweep | Every | In a thread of its own | What it looks for |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, entry in sweeps(DispatcherSettings()).items():
+        symptom = (getmodule(entry.sweep).__doc__ or "").partition("\n\n")[0]  # type: ignore[union-attr]
+        said = " ".join(symptom.split())
+        lines.append(f"| `{name}` | {entry.period_seconds:g} s | {'yes' if entry.slow else 'no'} | {said} |")
+    return "\n".join([*lines, ""])
 
 
 def model_options_page() -> str:

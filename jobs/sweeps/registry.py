@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
 
@@ -48,10 +49,14 @@ class Entry:
     any_layout: bool = False
 
 
-def sweeps() -> Mapping[str, Entry]:
+def sweeps(knobs: Any = None) -> Mapping[str, Entry]:
     """By name, in the order in which a tick runs them. An index that is not whole comes first: without it
-    the others of Redis have nothing to do."""
-    knobs = settings.DISPATCHER
+    the others of Redis have nothing to do. knobs: the periods; of the settings, if none are given.
+
+    An entry is the sweep's declaration. From it follow its ticks, its age in /metrics and in `doctor`, and
+    its line in docs/sweeps.md (`manage.py write_docs`), with the first paragraph of its module's docstring.
+    """
+    knobs = knobs or settings.DISPATCHER
     return {
         "index_switch": Entry(
             index_switch.sweep,

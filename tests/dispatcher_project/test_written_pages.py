@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.cli.write_docs import DOCS, lifecycle_page, model_options_page, pages
+from dispatcher_project.cli.write_docs import DOCS, lifecycle_page, model_options_page, pages, sweeps_page
 from gpus.registry.model_fields import FIELDS
 from gpus.runners.registry import BUILT_IN
 from jobs.domain.states import JOB_MOVES, JobState
+from jobs.sweeps.registry import sweeps
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
@@ -29,3 +30,10 @@ def test_every_option_and_runner_is_on_its_page() -> None:
         assert f"\n| `{name}` | " in page
     for runner in BUILT_IN:
         assert f"\n| `{runner.name}` | {runner.summary} |" in page
+
+
+def test_every_sweep_is_on_its_page_with_what_it_looks_for() -> None:
+    page = sweeps_page()
+    for name in sweeps():
+        assert f"\n| `{name}` | " in page
+    assert "Forgotten jobs: they waited longer" in page
