@@ -229,15 +229,15 @@ class System:
 
 def _meter(worker: FiberWorker, sections: Sections) -> None:
     """Commits, renewals and looks of one worker process."""
-    writer: Any = worker.settlement.writer
-    commit, step, look = writer._commit, worker.settlement.keeper.step, worker.look
+    writer: Any = worker.completion.writer
+    commit, step, look = writer._commit, worker.completion.keeper.step, worker.check_external_changes
 
     def metered(name: str, work: Callable[..., Any], *given: Any, count: int = 1) -> Any:
         with sections.of(name, count):
             return work(*given)
 
     writer._commit = lambda batch: metered("commit", commit, batch, count=len(batch))
-    vars(worker.settlement.keeper)["step"] = lambda now: metered("renew", step, now)
+    vars(worker.completion.keeper)["step"] = lambda now: metered("renew", step, now)
     vars(worker)["look"] = lambda: metered("watch", look)
 
 

@@ -31,8 +31,8 @@ from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, Poll
 from gpus.runners.json_body import Unreadable
 from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
-from jobs.execution.cancel_beside import ANSWERED, CancelBeside
-from jobs.execution.progress_events import RunNews
+from jobs.execution.cancel_beside import ANSWERED, BackgroundCancel
+from jobs.execution.progress_events import ProgressEvents
 from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()
@@ -67,10 +67,10 @@ class AttemptRun:
         refused_url: Callable[[], str] = lambda: "",
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
-        news: RunNews | None = None,
+        progress_events: ProgressEvents | None = None,
     ) -> None:
         self.request = request
-        self.news = news
+        self.progress_events = progress_events
         self.remote_id = remote_id
         self.remote_committed = remote_id is not None
         self.began = clock.monotonic()
@@ -86,10 +86,12 @@ class AttemptRun:
         self._orders: set[Order] = set()
         self._abort = Abort()
         # holds nothing of this run: a reference back would leave both to the garbage collector
-        self._beside = CancelBeside(clock, self._abort, in_background if runner.answer_ends_run else None)
+        self._background_cancel = BackgroundCancel(
+            clock, self._abort, in_background if runner.answer_ends_run else None
+        )
         self._can_ask_to_stop = True
         self._started = remote_id is not None
-        self._let_go_at = -math.inf  # of a request without an answer: monotonic
+        self._abandoned_at = -math.inf  # of a request without an answer: monotonic
         self._look_for_push = remote_id is not None
         self._poll_failures = 0
         self._next_poll_at = self.began
@@ -108,8 +110,8 @@ class AttemptRun:
         """HAND_OVER waits for a remote id; every other order ends the current read, except a CANCEL that can
         be asked for beside it."""
         self._orders.add(order)
-        goes_on = order is Order.HAND_OVER or (order is Order.CANCEL and self._cancel_beside())
-        if not goes_on:
+        keeps_reading = order is Order.HAND_OVER or (order is Order.CANCEL and self._cancel_in_background())
+        if not keeps_reading:
             self._abort.fire()
         self.woken.set()
 
@@ -130,11 +132,11 @@ class AttemptRun:
     def check_time(self) -> None:
         """Stops a run whose job's deadline or own limit has passed (a watcher calls it every second), and
         writes what the run said last."""
-        if self.news is not None:
-            self.news.look()
+        if self.progress_events is not None:
+            self.progress_events.write_if_due()
         is_past_deadline = self._is_past_deadline()
         # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
-        if self._out_of_time() is not None and not self._cancel_beside() and is_past_deadline:
+        if self._out_of_time() is not None and not self._cancel_in_background() and is_past_deadline:
             self._abort.fire()
             self.woken.set()
 
@@ -180,16 +182,16 @@ class AttemptRun:
         if not self._is_fresh():
             return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
-        self._beside.reads(on=True)
+        self._background_cancel.set_reading(on=True)
         try:
             outcome = self._runner.start(self.request, abort=self._abort)
         except Exception:
-            self._let_go_at = self._clock.monotonic()
+            self._abandoned_at = self._clock.monotonic()
             raise
         finally:
-            self._beside.reads(on=False)
+            self._background_cancel.set_reading(on=False)
         if isinstance(outcome, Finished):
-            stopped = self._reason_to_stop() if self._beside.was_asked else None
+            stopped = self._reason_to_stop() if self._background_cancel.was_requested else None
             if stopped is not None:
                 return Over(Ending(stopped), evidence=ANSWERED)
             return Over(Ending(), outcome.result, usage=outcome.usage)
@@ -268,7 +270,7 @@ class AttemptRun:
             pushed = self._read_pushed_quietly()
             if pushed is not None:
                 return pushed
-        stopped = self._reason_to_stop() if self._beside.was_asked else None
+        stopped = self._reason_to_stop() if self._background_cancel.was_requested else None
         if stopped is not None:
             if isinstance(error, RunTimedOut):
                 return self._stop(stopped, until_proven=True)
@@ -302,7 +304,7 @@ class AttemptRun:
             pushed = self._read_pushed_quietly()
             if pushed is not None:
                 return pushed
-        if self._beside.is_confirmed or self._ask_to_stop():
+        if self._background_cancel.is_confirmed or self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
             return Over(ending, evidence=getattr(self._runner, "stopped_by", "server confirmed the cancel"))
         evidence = self._evidence()
@@ -340,14 +342,14 @@ class AttemptRun:
             log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
             return False
 
-    def _cancel_beside(self) -> bool:
-        return self._beside.ask(self._ask_to_stop, self._is_proven_beside)
+    def _cancel_in_background(self) -> bool:
+        return self._background_cancel.request(self._ask_to_stop, self._is_proven_in_background)
 
-    def _is_proven_beside(self) -> bool:
+    def _is_proven_in_background(self) -> bool:
         return is_settled(self._clock.monotonic() - self.began) and self._prove_free_safely() is not None
 
     def _evidence(self) -> str | None:
-        if not is_settled(self._clock.monotonic() - self._let_go_at):
+        if not is_settled(self._clock.monotonic() - self._abandoned_at):
             return None
         return self._prove_free_safely()
 

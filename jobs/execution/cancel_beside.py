@@ -1,5 +1,5 @@
-"""A cancel that is asked for while the run's request goes on being read: its answer proves the run over, and
-is the only proof of a server without a cancel endpoint."""
+"""Requests a cancel in the background while the run's answer is still being read: that answer proves the run
+over, and is the only proof of a server without a cancel endpoint."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ AGAIN_SECONDS = 2.0
 ANSWERED = "the server answered its request"
 
 
-class CancelBeside:
-    """Of one run. abort: ends its read. in_background: does a piece of work in a thread of its own; None: the
-    cancel is never asked for beside the request."""
+class BackgroundCancel:
+    """The background cancel of one run. abort: ends its read. in_background: runs a function in a thread of
+    its own; None: cancels are never requested in the background."""
 
     def __init__(
         self,
@@ -29,35 +29,35 @@ class CancelBeside:
         abort: Abort,
         in_background: Callable[[Callable[[], None]], None] | None,
     ) -> None:
-        self.was_asked = False
+        self.was_requested = False
         self.is_confirmed = False
         self._clock, self._abort, self._in_background = clock, abort, in_background
         self._lock = threading.Lock()
-        self._reads = self._is_asking = False
+        self._is_reading = self._is_requesting = False
         self._again_at = -math.inf
 
-    def reads(self, *, on: bool) -> None:
-        """The run's request is under way from now on, or over."""
+    def set_reading(self, *, on: bool) -> None:
+        """The read of the run's answer begins or ends."""
         with self._lock:
-            self._reads = on and self._in_background is not None
+            self._is_reading = on and self._in_background is not None
 
-    def ask(self, ask_to_stop: Callable[[], bool], is_proven: Callable[[], bool]) -> bool:
+    def request(self, ask_to_stop: Callable[[], bool], is_proven: Callable[[], bool]) -> bool:
         """Ask the server in the background, at most every two seconds. False: no request is being read, and
         the caller stops the run in its own way. From any thread; never waits.
 
         ask_to_stop: True if the server confirms. is_proven: whether its health says that it does not run it.
         """
         with self._lock:
-            if not self._reads or self._in_background is None:
+            if not self._is_reading or self._in_background is None:
                 return False
-            if self._is_asking or self._clock.monotonic() < self._again_at:
+            if self._is_requesting or self._clock.monotonic() < self._again_at:
                 return True
-            self.was_asked = self._is_asking = True
+            self.was_requested = self._is_requesting = True
         try:
             self._in_background(partial(self._work, ask_to_stop, is_proven))
         except RuntimeError as error:  # no thread can be started
             log.warning("cancel_not_asked_beside", error=str(error))
-            self._is_asking = False
+            self._is_requesting = False
             return False
         return True
 
@@ -69,4 +69,4 @@ class CancelBeside:
                 self._abort.fire()
         finally:
             self._again_at = self._clock.monotonic() + AGAIN_SECONDS
-            self._is_asking = False
+            self._is_requesting = False

@@ -10,30 +10,30 @@ from typing import Any, Protocol
 from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, ModelSpec
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.time_slice import Turn
+from jobs.execution.time_slice import TimeSlice
 from jobs.transitions import StartOutcome
 
 
-class Beside(Protocol):
-    """What the thread does while the run goes on (`jobs.execution.prefetch.Meanwhile`)."""
+class RunHook(Protocol):
+    """What the slot's thread does during a run (`jobs.execution.prefetch.Prefetch`)."""
 
-    turn: Turn | None
+    time_slice: TimeSlice | None
 
-    def make_up(self) -> None: ...
+    def finish_deferred(self) -> None: ...
 
-    def tell_of(self, past: Any) -> None: ...
+    def defer_end(self, ended: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A run that has only to be sent."""
+    """A prefetched run: made completely, and not sent yet."""
 
     run: AttemptRun
-    meanwhile: Beside
+    prefetch: RunHook
 
-    def begin(self, turn: Turn) -> None:
-        """Its time counts from now on."""
-        self.meanwhile.turn = turn
+    def begin(self, time_slice: TimeSlice) -> None:
+        """Start the run's clock."""
+        self.prefetch.time_slice = time_slice
         self.run.begin()
 
 
@@ -44,7 +44,7 @@ class Claimed:
     job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     must_wait: nothing is sent before the start is durable.
-    ready: of a follower: its run, made while the one before it went on.
+    ready: the run of a prefetched attempt, made while the slot's current run goes on.
     """
 
     fleet: str

@@ -43,7 +43,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
-        with worker.starts.asking():
+        with worker.starts.claiming():
             try:
                 lease = leases.claim(
                     pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
@@ -52,7 +52,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
                 return None
             except LeasingUnavailable as error:
                 log.info("claim_refused", pool=pool, error=str(error))
-                worker.unanswered.add(attempt_id, fleet_name)  # it may have been granted all the same
+                worker.uncertain_claims.add(attempt_id, fleet_name)  # it may have been granted all the same
                 return None
             if lease is None:
                 return None
@@ -62,19 +62,19 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     return None
 
 
-def return_unanswered(worker: WorkerState) -> None:
+def return_uncertain_claims(worker: WorkerState) -> None:
     """Gives back what claims were granted whose answer was lost. Nothing ran under such a lease: it must not
     run out and be counted as a death (the watcher calls it)."""
-    for fleet_name, attempts in worker.unanswered.by_fleet().items():
+    for fleet_name, attempts in worker.uncertain_claims.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
         try:
             for attempt_id in attempts:
                 lease = leases.granted(attempt_id, worker=worker.name)
                 if lease is None:
-                    worker.unanswered.was_nothing(attempt_id, worker.ports.clock.monotonic())
+                    worker.uncertain_claims.mark_not_granted(attempt_id, worker.ports.clock.monotonic())
                 else:
                     give_back_unrun(worker, leases, lease)
-                    worker.unanswered.was_given_back(attempt_id)
+                    worker.uncertain_claims.mark_returned(attempt_id)
         except LeasingUnavailable:
             continue
 
@@ -117,22 +117,22 @@ def _open(
         return None, False
     except SecretUnreadable as error:
         log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        _rest(worker, leases, lease)
+        _back_off(worker, leases, lease)
         if not lease.adopted:
             after_commit.push_waiting(lease.job_id, worker.ports)  # other servers can run it
         return None, True
     except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
-        _rest(worker, leases, lease)
+        _back_off(worker, leases, lease)
         return None, lease.adopted  # the next ticket would only break on another server
 
 
-def _rest(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+def _back_off(worker: WorkerState, leases: Leases, lease: Lease) -> None:
     """What broke because of this lease breaks again: its run, or its server, rests. Others are claimed."""
     if lease.adopted:
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
-        rest = worker.rests.broke(lease.server)
+        rest = worker.backoff.after_failure(lease.server)
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
 
 
@@ -147,7 +147,7 @@ def _begin(
         _give_back(worker, leases, lease, ReleaseMode.FREE)
         after_commit.push_waiting(lease.job_id, worker.ports)
         return None
-    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     return start(worker, claimed)
 
 
@@ -157,7 +157,7 @@ def start(worker: WorkerState, claimed: Claimed) -> Claimed | None:
     if claimed.must_wait:
         refused = _await_start(worker, claimed)
         if refused is not None:
-            worker.settlement.refuse_start(
+            worker.completion.refuse_start(
                 claimed.leases, claimed.lease, refused, claimed.spec, proven_free=True
             )
             return None
@@ -168,14 +168,14 @@ def write_start(worker: WorkerState, claimed: Claimed) -> None:
     if claimed.started is None:
         raise ValueError("an adopted attempt was started by another worker")
     lease, now = claimed.lease, worker.ports.clock.now()
-    worker.settlement.write_start(
+    worker.completion.write_start(
         Start(lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, now), claimed.started
     )
 
 
 def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
     """What the run needs; gives the lease back if its job moved on, or can't run there."""
-    job = worker.ahead.take(lease.pool, lease.job_id)
+    job = worker.row_prefetch.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
         spec = fleet.model_spec(lease.model)
@@ -196,7 +196,7 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
     return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
 
 
-def open_follower(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
+def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
     """Reads what the slot runs next; gives it back if it can't run.
 
     asked_at: as for `open_lease`.
@@ -205,32 +205,32 @@ def open_follower(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: 
         claimed = _read(worker, holder.fleet, holder.leases, lease)
     except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
         log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _return_follower(worker, holder.leases, lease)
+        _return_prefetched(worker, holder.leases, lease)
         return None
     if claimed is not None:
-        worker.settlement.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
+        worker.completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
     return claimed
 
 
-def drop_follower(worker: WorkerState, follower: Claimed | None, holder: Lease) -> None:
+def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
     """It does not begin: its holder's release takes it from the slot, and it goes back into the line."""
-    if follower is not None:
-        worker.settlement.keeper.forget(follower.lease.ref)
-        worker.settlement.push_after(holder.ref, follower.lease.job_id)
+    if prefetched is not None:
+        worker.completion.keeper.forget(prefetched.lease.ref)
+        worker.completion.push_after(holder.ref, prefetched.lease.job_id)
 
 
-def return_overdue_followers(worker: WorkerState) -> None:
+def return_overdue_prefetched(worker: WorkerState) -> None:
     """Other slots may be free for them sooner; none is kept while the index is being switched (the watcher
     calls it)."""
     now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
-    for follower in worker.followers.overdue(now):
-        _return_follower(worker, follower.leases, follower.lease)
+    for prefetched in worker.prefetched.overdue(now):
+        _return_prefetched(worker, prefetched.leases, prefetched.lease)
 
 
-def _return_follower(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    worker.settlement.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
-    worker.settlement.keeper.forget(lease.ref)
-    worker.settlement.push_after(lease.ref, lease.job_id)
+def _return_prefetched(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    worker.completion.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
+    worker.completion.keeper.forget(lease.ref)
+    worker.completion.push_after(lease.ref, lease.job_id)
 
 
 def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
@@ -249,18 +249,18 @@ def _adopt(
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
-    gone = unreachable.what_is_gone(lease.server, lease.model)
+    gone = unreachable.missing_part(lease.server, lease.model)
     if gone is not None:
         log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
         if not unreachable.end(attempt, gone, leases, worker.ports):
-            _rest(worker, leases, lease)
+            _back_off(worker, leases, lease)
         return None
     spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
     if spec is not None and not worker.may_run(spec):
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
     if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
-        _rest(worker, leases, lease)
+        _back_off(worker, leases, lease)
         return None
     epoch, now = attempt.epoch, worker.ports.clock.now()
     with transaction.atomic():
@@ -269,7 +269,7 @@ def _adopt(
     if not won or not leases.take_over(lease.ref, worker=worker.name, new_epoch=epoch + 1):
         return None
     lease = replace(lease, epoch=epoch + 1, adopted=False)
-    worker.settlement.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
+    worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     log.info(
         "attempt_adopted", job_id=lease.job_id, attempt=lease.attempt_id, epoch=lease.epoch, slot=lease.slot
     )

@@ -1,7 +1,7 @@
-"""How what a worker does becomes durable, and what may only follow that.
+"""Completes attempts: releases the lease, commits the end, settles the lease after the commit.
 
 A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit
-the lease is forgotten. What Redis does not take now is kept here and done again.
+the lease is forgotten. Requests that Redis does not answer are kept here and retried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobs.domain.retry import Ending
 from jobs.execution import after_commit
 from jobs.execution.group_commit import MAX_BYTES, GroupCommitWriter, MakeWriter, Write, Writer
 from jobs.execution.latest_ends import LatestEnds, rough_bytes
-from jobs.execution.release_retries import LateReleases, Unreleased
+from jobs.execution.release_retries import PendingRelease, ReleaseRetries
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.reports import counters
@@ -52,8 +52,8 @@ class JobTouched:
     job_id: str
 
 
-class Settlement:
-    """name: of the worker; what its leases are held under."""
+class Completion:
+    """name: the worker's; its leases are held under it."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Settlement:
             on_lost=on_lost,
         )
         self.writer: Writer = writer(self._after_commit)
-        self.writer.again = self._again
+        self.writer.again = self._rewrite_latest
         self._latest = LatestEnds(ports.clock.monotonic)
-        self._late = LateReleases(ports, self.keeper, worker=name)
+        self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
@@ -112,11 +112,11 @@ class Settlement:
             Touched(lease.job_id, lease.attempt_id),
         ).add_done_callback(committed)
 
-    def write_news(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
-        """What a run says of itself; nobody waits for it."""
+    def write_progress(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
+        """Queue a progress event of the run; no caller waits for it."""
         at, ref = self.ports.clock.now(), lease.ref
         self.writer.submit(
-            lambda: _touched(ref.job_id, transitions.note_news(ref, kind, data, at)),
+            lambda: _touched(ref.job_id, transitions.note_progress(ref, kind, data, at)),
             Touched(ref.job_id, ref.attempt_id),
         )
 
@@ -181,7 +181,7 @@ class Settlement:
         """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
         self.keeper.settle(lease.ref)
         try:
-            self._late.of_slot(lease.slot)
+            self._release_retries.retry_slot(lease.slot)
             return leases.release(
                 lease.ref,
                 mode,
@@ -195,12 +195,14 @@ class Settlement:
             )
         except LeasingUnavailable as error:
             log.warning("release_failed", slot=lease.slot, error=str(error))
-            self._late.add(Unreleased(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun))
+            self._release_retries.add(
+                PendingRelease(leases, lease, mode, gpu_seconds, next_attempt_id, verdict, begun)
+            )
             return None
 
     def push_after(self, ref: LeaseRef, job_id: str) -> None:
         """A job that another one's lease held: it stands in line again once Redis has taken its release."""
-        self._late.push_after(ref, job_id)
+        self._release_retries.push_after(ref, job_id)
 
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
@@ -212,7 +214,7 @@ class Settlement:
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
         if suspect:
             self._quarantine(leases, lease, spec, outcome)
-        elif lease.ref not in self._late:
+        elif lease.ref not in self._release_retries:
             self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
@@ -244,9 +246,9 @@ class Settlement:
 
         self.writer.submit(apply)
 
-    def release_again(self) -> None:
-        """What Redis did not take before (the watcher calls it)."""
-        self._late.all()
+    def retry_releases(self) -> None:
+        """Retry what Redis did not answer before (the watcher calls it)."""
+        self._release_retries.retry_all()
         if self._unsettled:
             self._settle()
 
@@ -278,14 +280,14 @@ class Settlement:
 
         self._latest.add(end.result, apply, Touched(end.job_id, end.attempt_id))
 
-    def _again(self) -> list[Write]:
+    def _rewrite_latest(self) -> list[Write]:
         return [Write(apply, touched) for apply, touched in self._latest.all()]
 
     def _settle(self) -> None:
         """Writer and watcher may both be here: settling twice changes nothing."""
         by_leases: dict[int, list[EndWritten]] = {}
         for ref, end in list(self._unsettled.items()):
-            if ref not in self._late:
+            if ref not in self._release_retries:
                 by_leases.setdefault(id(end.leases), []).append(end)
         for ends in by_leases.values():
             leases, refs = ends[0].leases, [end.ref for end in ends]

@@ -23,11 +23,11 @@ from jobs.execution.change_listener import Listener
 from jobs.execution.external_changes import changes_for
 from jobs.execution.presence import Presence
 from jobs.execution.run_steps import Order
-from jobs.execution.self_notifications import Echoes
+from jobs.execution.self_notifications import SelfNotifications
 from jobs.execution.slot_loop import SlotLoop, WorkReport
 from jobs.execution.switched_off import interrupt_switched_off
-from jobs.execution.time_slice import Turn, some_short_turns
-from jobs.execution.worker_signs import Signs
+from jobs.execution.time_slice import TimeSlice, random_short_slices
+from jobs.execution.worker_signs import WorkerSigns
 from jobs.execution.worker_state import WorkerState
 from jobs.ports import Ports
 
@@ -44,25 +44,25 @@ class GpuWorker(WorkerState):
         super().__init__(ports, **options)
         self.listener: Listener | None = None
         self.presence: Presence | None = None
-        self.echoes = Echoes()
+        self.self_notifications = SelfNotifications()
         self.on_registry: Callable[[], None] = lambda: None
         """Told that servers or models were registered. Must not wait or raise."""
         self._stopped = threading.Event()
         self._nudged = threading.Event()
         self._working = 0
-        self.signs = Signs(self)
+        self.signs = WorkerSigns(self)
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
-        self._signing = threading.Thread(target=self._sign, name="worker-signs", daemon=True)
+        self._signing = threading.Thread(target=self._keep_signing, name="worker-signs", daemon=True)
 
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.presence is not None:
             self.presence.start()
-        self.settlement.start()
+        self.completion.start()
         self._watcher.start()
         self._signing.start()
-        self.ahead.start()
+        self.row_prefetch.start()
         if self.listener is not None:
             self.listener.start()
 
@@ -72,8 +72,10 @@ class GpuWorker(WorkerState):
             self._working += 1
         try:
             seconds = settings.DISPATCHER.hand_back_seconds
-            turn = Turn(seconds, self.ports.clock.monotonic(), self._is_crowded, some_short_turns())
-            return SlotLoop(self, turn).work(pool, host)
+            time_slice = TimeSlice(
+                seconds, self.ports.clock.monotonic(), self._is_crowded, random_short_slices()
+            )
+            return SlotLoop(self, time_slice).work(pool, host)
         finally:
             with self._lock:
                 self._working -= 1
@@ -96,9 +98,9 @@ class GpuWorker(WorkerState):
         self._nudged.set()
         if self.listener is not None:
             self.listener.stop()
-        self.ahead.stop()
+        self.row_prefetch.stop()
         self.signs.end()
-        self.settlement.stop(timeout_seconds)
+        self.completion.stop(timeout_seconds)
         if self.presence is not None:
             self.presence.stop()
 
@@ -113,8 +115,8 @@ class GpuWorker(WorkerState):
         what was announced from here."""
         if REGISTRY_CHANGED in job_ids:
             self.on_registry()
-        asked = self.echoes.without(job_ids)
-        ours = [*(lease for lease, _ in self.runs()), *self.followers.leases()]
+        asked = self.self_notifications.from_others(job_ids)
+        ours = [*(lease for lease, _ in self.runs()), *self.prefetched.leases()]
         if any(lease.job_id in asked for lease in ours):
             self._nudged.set()
 
@@ -123,7 +125,7 @@ class GpuWorker(WorkerState):
             self._nudged.wait(WATCH_SECONDS)
             self._nudged.clear()
             try:
-                self.look()
+                self.check_external_changes()
             except DatabaseError as error:
                 log.warning("watch_without_database", error=str(error).strip())
                 connection.close()
@@ -131,26 +133,26 @@ class GpuWorker(WorkerState):
                 log.exception("watch_failed")
         connection.close()
 
-    def _sign(self) -> None:
+    def _keep_signing(self) -> None:
         """Apart from the watcher, whose looks take long while Redis does not answer."""
         while not self._stopped.wait(WATCH_SECONDS):
             try:
-                self.signs.tell()
+                self.signs.write_if_due()
             except Exception:
                 log.exception("sign_failed")
 
-    def look(self) -> None:
-        """One look at everything in hand (a step: the simulator calls it)."""
-        self.signs.tell()
-        self.settlement.release_again()
-        claiming.return_unanswered(self)
-        claiming.return_overdue_followers(self)
-        self.ahead.let_go()
+    def check_external_changes(self) -> None:
+        """Check all runs in hand and retry what failed (a step: the simulator calls it)."""
+        self.signs.write_if_due()
+        self.completion.retry_releases()
+        claiming.return_uncertain_claims(self)
+        claiming.return_overdue_prefetched(self)
+        self.row_prefetch.drop_stale()
         runs = self.runs()
         for _, run in runs:
             run.check_time()
-        changed = changes_for([*(lease for lease, _ in runs), *self.followers.leases()])
-        self.followers.cancel(changed.cancelled)
+        changed = changes_for([*(lease for lease, _ in runs), *self.prefetched.leases()])
+        self.prefetched.cancel(changed.cancelled)
         for lease, run in runs:
             if lease.job_id in changed.cancelled:
                 run.order(Order.CANCEL)
@@ -176,12 +178,14 @@ def create_worker(
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
-    echoes = Echoes()
-    ports = replace(ports, announce=echoes.of(ports.announce))
+    echoes = SelfNotifications()
+    ports = replace(ports, announce=echoes.tracking(ports.announce))
     _current = GpuWorker(ports, name=name, runners=runners, threads=threads)
-    _current.echoes = echoes
+    _current.self_notifications = echoes
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
-    _current.presence = Presence(ports, Process.Kind.GPU, name=_current.name, ready=_current.starts.ready)
+    _current.presence = Presence(
+        ports, Process.Kind.GPU, name=_current.name, ready=_current.starts.ready_switches
+    )
     return _current
 
 

@@ -1,9 +1,9 @@
-"""What a worker's thread does in the time that a GPU takes for a run: it tells of the run before, and claims
-the one after it.
+"""Prefetches the next job of a slot while its current run is on the GPU, and releases the run before that
+one.
 
-So between two short jobs of a slot stands nothing but the first one's answer and the second one's request.
-The second was claimed as the first one's follower: Redis gives their slot to nobody else, whether or not it
-has heard that the one is over and the other has begun.
+Between two short jobs the GPU then waits for one request only. The prefetched job is reserved in Redis as the
+current lease's follower: Redis grants the slot to no other worker, even before it is told that the current
+run has ended and the next one has begun.
 """
 
 from __future__ import annotations
@@ -18,80 +18,82 @@ from gpus.protocol import Lease
 from gpus.runners.registry import is_polled
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.claimed import Claimed, Ready
-from jobs.execution.claiming import open_follower, write_start
+from jobs.execution.claiming import open_prefetched, write_start
 from jobs.execution.run_end import RunEnd
 from jobs.execution.run_inputs import make_run
-from jobs.execution.time_slice import Turn
+from jobs.execution.time_slice import TimeSlice
 from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
 
 
-class Meanwhile:
-    """Of one run. Called by its runner once the request is on its way.
+class Prefetch:
+    """The prefetch of one run. The run's runner calls it once the request is sent.
 
-    past: the run before it on the slot, as long as nobody was told of its end. turn: of the thread; without
-    one nothing is claimed ahead.
+    deferred_end: the end of the slot's previous run, until Redis and the database are told of it. time_slice:
+    of the thread; None: prefetch nothing.
     """
 
     def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
-        self.past: RunEnd | None = None
-        self.turn: Turn | None = None
+        self.deferred_end: RunEnd | None = None
+        self.time_slice: TimeSlice | None = None
         self._worker, self._claimed = worker, claimed
         self._is_done = False
 
     def __call__(self) -> None:
-        """Never raises: it has nothing to do with the run."""
+        """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
         try:
-            with self._worker.starts.asking():
+            with self._worker.starts.claiming():
                 self._do(claims_ahead=True)
         except Exception:
             log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
 
-    def tell_of(self, past: RunEnd) -> None:
-        """Of the run before this one on the slot."""
-        self.past = past
+    def defer_end(self, ended: RunEnd) -> None:
+        """Take over the end of the slot's previous run, to be released once this run is sent."""
+        self.deferred_end = ended
 
-    def make_up(self) -> None:
-        """The run is over, and its runner never called: of the run before it must be told all the same."""
+    def finish_deferred(self) -> None:
+        """Release a deferred end that is still held: the run ended before its runner called this object."""
         self._do(claims_ahead=False)
 
     def _do(self, *, claims_ahead: bool) -> None:
         if self._is_done:
             return
-        worker, claimed, past = self._worker, self._claimed, self.past
+        worker, claimed, ended = self._worker, self._claimed, self.deferred_end
         asked_at = worker.ports.clock.monotonic()
-        next_id = new_id() if claims_ahead and self._may_claim_ahead(asked_at) else None
+        next_id = new_id() if claims_ahead and self._may_prefetch(asked_at) else None
         self._is_done = True
-        self.past = None  # what it brought is not kept while this run goes on
+        self.deferred_end = None  # frees its result's memory while this run goes on
         following = None
-        if past is not None:
-            following = past.release(worker, next_attempt_id=next_id, begun=claimed.lease)
-            past.write(worker, gather=True)
+        if ended is not None:
+            following = ended.release(worker, next_attempt_id=next_id, begun=claimed.lease)
+            ended.write(worker, gather=True)
             write_start(worker, claimed)
-        elif next_id is not None and worker.followers.may_ask(claimed.lease.pool, asked_at):
+        elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)
             if following is None:
-                worker.followers.is_shallow(claimed.lease.pool, asked_at)
+                worker.prefetched.mark_shallow(claimed.lease.pool, asked_at)
         if following is not None:
-            follower = open_follower(worker, claimed, following, asked_at)
-            if follower is not None:
-                ready = make_ready(worker, follower)
+            prefetched = open_prefetched(worker, claimed, following, asked_at)
+            if prefetched is not None:
+                ready = make_ready(worker, prefetched)
                 now = worker.ports.clock.monotonic()
-                worker.followers.put(claimed.lease.attempt_id, replace(follower, ready=ready), now)
-        if past is not None and next_id is not None:
+                worker.prefetched.put(claimed.lease.attempt_id, replace(prefetched, ready=ready), now)
+        if ended is not None and next_id is not None:
             slots = worker.busy()
-            worker.ahead.want(claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=past.seconds)
+            worker.row_prefetch.request(
+                claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ended.seconds
+            )
 
-    def _may_claim_ahead(self, now: float) -> bool:
+    def _may_prefetch(self, now: float) -> bool:
         claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
         return (
-            expected < worker.followers.short_seconds
+            expected < worker.prefetched.short_seconds
             and not is_polled(claimed.spec)
             and not claimed.spec.at_most_once
             and worker.may_claim()
-            and self.turn is not None
-            and not self.turn.is_over(now + expected, expected)
+            and self.time_slice is not None
+            and not self.time_slice.is_over(now + expected, expected)
         )
 
     def _reserve(self, next_id: str) -> Lease | None:
@@ -102,27 +104,29 @@ class Meanwhile:
             )
         except LeasingUnavailable as error:
             log.info("nothing_claimed_ahead", slot=claimed.lease.slot, error=str(error))
-            worker.followers.ask(claimed.lease.attempt_id, next_id)
+            worker.prefetched.note_unanswered(claimed.lease.attempt_id, next_id)
             return None
 
 
 def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
-    meanwhile = Meanwhile(worker, claimed)
-    return Ready(make_run(worker, claimed, meanwhile), meanwhile)
+    prefetch = Prefetch(worker, claimed)
+    return Ready(make_run(worker, claimed, prefetch), prefetch)
 
 
-def goes_on(worker: WorkerState, follower: Claimed, run: AttemptRun, end: RunEnd) -> bool:
-    """Whether it is sent before Redis has heard that the run before it is over, of which it will tell: where
-    that one went well, so that nothing speaks against its slot, and its server never went on with it under an
-    id of its own, so that nobody could take it up."""
+def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
+    """Let the prefetched run begin before the ended one is released; return False if it may not.
+
+    Only after a success without a remote id: then neither quarantine nor adoption can be pending on the slot.
+    The prefetched run takes over `end` and releases it once its own request is sent.
+    """
     if (
-        follower.ready is None
+        prefetched.ready is None
         or end.over.ending.error is not None
         or run.remote_id is not None
-        or follower.must_wait
-        or not worker.runner_for(follower.spec).tells_meanwhile
-        or not worker.settlement.keeper.begin(follower.lease.ref)
+        or prefetched.must_wait
+        or not worker.runner_for(prefetched.spec).tells_meanwhile
+        or not worker.completion.keeper.begin(prefetched.lease.ref)
     ):
         return False
-    follower.ready.meanwhile.tell_of(end)
+    prefetched.ready.prefetch.defer_end(end)
     return True

@@ -1,7 +1,8 @@
-"""What a run says of itself while it runs, on its way to the job's events: gathered, bounded, seldom written.
+"""Progress and partial output of a run, buffered on their way to the job's events: bounded and seldom
+written.
 
-Who tells never waits: pieces are put together here and written by the group commit, the sooner after the
-begin the closer together. A run that ends before its first write writes nothing: its result says it all.
+The runner never waits: pieces are joined here and written by the group commit, at intervals that grow with
+the run's age. A run that ends before its first write writes no such event: its result is complete.
 """
 
 from __future__ import annotations
@@ -23,33 +24,35 @@ log = structlog.get_logger()
 GROWING_PAUSES = 20.0
 """A pause is at least this part of the run's time: a run of an hour writes about 140 times."""
 MAX_EVENT_CHARS = 64 * 1024
-MAX_TOLD_CHARS = 1024 * 1024
-"""Of a job's first attempt; what is more is counted, and is in the result. Whoever runs it after others may
-tell a half, a third …: fifty tries tell less than five times this together."""
+MAX_OUTPUT_CHARS = 1024 * 1024
+"""Characters of output in the events of a job's first attempt; the rest is counted, and is in the result. The
+nth try gets 1/n of it: fifty tries together write less than five times this."""
 LEAST_PROGRESS = 0.01
 
 BACKLOG = 200
-"""Writes in line beyond which no news are added: a database that does not keep up is told less."""
+"""Backpressure: with more queued writes than this, no progress is written."""
 
 Write = Callable[[str, Mapping[str, Any]], None]
 
 
-def news_of(write: Write, writer: Writer, clock: Clock, *, tries: int, rest_seconds: float) -> RunNews:
-    """Takes what a run says of itself. write: puts it into the job's events. tries: which try of its job the
-    run is."""
-    return RunNews(
+def progress_events_of(
+    write: Write, writer: Writer, clock: Clock, *, tries: int, rest_seconds: float
+) -> ProgressEvents:
+    """Return the buffer of one run. write: adds an event to the job. tries: the run's number among its job's
+    tries, from 1."""
+    return ProgressEvents(
         write,
         clock,
         rest_seconds=rest_seconds,
-        allowance=MAX_TOLD_CHARS // tries,
+        allowance=MAX_OUTPUT_CHARS // tries,
         may_write=lambda: not writer.failing and writer.backlog < BACKLOG,
     )
 
 
-class RunNews:
-    """Of one attempt in this process. write: puts (kind, data) into the job's events, without waiting.
-    may_write: whether it may be asked now. rest_seconds: the shortest pause. allowance: characters of
-    partial output."""
+class ProgressEvents:
+    """The buffer of one attempt in this process. write: adds an event (kind, data) to the job, without
+    waiting. may_write: False under backpressure. rest_seconds: the shortest interval. allowance: characters
+    of partial output."""
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class RunNews:
         *,
         rest_seconds: float,
         may_write: Callable[[], bool],
-        allowance: int = MAX_TOLD_CHARS,
+        allowance: int = MAX_OUTPUT_CHARS,
     ) -> None:
         self._write, self._clock, self._may_write = write, clock, may_write
         self._rest = rest_seconds
@@ -66,44 +69,44 @@ class RunNews:
         self._lock = threading.Lock()
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
-        self._chars = self._told_chars = self._left_out = self._part = 0
+        self._chars = self._written_chars = self._left_out = self._part = 0
         self._progress: float | None = None
-        self._progress_told = -math.inf
+        self._progress_written = -math.inf
 
-    def tell(self, kind: str, value: Any) -> None:
+    def add(self, kind: str, value: Any) -> None:
         """From any thread. kind: ``progress`` (0..1) or ``partial`` (any JSON value); others are ignored."""
         try:
             with self._lock:
                 if kind == "progress":
                     self._progress = float(value)
                 elif kind == "partial":
-                    self._add(value)
+                    self._add_output(value)
                 self._write_if_due()
-        except Exception as error:  # whatever is told, the run goes on
+        except Exception as error:  # bad progress must not fail the run
             log.warning("news_not_taken", kind=kind, error=str(error))
 
-    def look(self) -> None:
-        """Now and then: what was told last must not wait for the next word."""
+    def write_if_due(self) -> None:
+        """Write what is buffered and due; called periodically, since no further progress may come."""
         with self._lock:
             self._write_if_due()
 
     def end(self) -> None:
-        """The rest, if anything was written before."""
+        """Write the rest, if anything was written before."""
         with self._lock:
             if self._part:
                 self._write_all()
 
-    def _add(self, value: Any) -> None:
+    def _add_output(self, value: Any) -> None:
         try:
             check_storable(value)
             size = len(json.dumps(value, allow_nan=False))
         except (Unreadable, TypeError, ValueError):
-            size = MAX_TOLD_CHARS
-        if self._chars + size > MAX_EVENT_CHARS or self._told_chars + size > self.allowance:
+            size = MAX_OUTPUT_CHARS
+        if self._chars + size > MAX_EVENT_CHARS or self._written_chars + size > self.allowance:
             self._left_out += 1
             return
         self._chars += size
-        self._told_chars += size
+        self._written_chars += size
         if self._pieces:
             joined = _joined(self._pieces[-1], value)
             if joined is not None:
@@ -124,19 +127,20 @@ class RunNews:
             if self._left_out:
                 data["left_out"] = self._left_out
             self._pieces, self._chars, self._left_out = [], 0, 0
-            self._say("partial", data)
-        if self._progress is not None and abs(self._progress - self._progress_told) >= LEAST_PROGRESS:
+            self._write_event("partial", data)
+        if self._progress is not None and abs(self._progress - self._progress_written) >= LEAST_PROGRESS:
             self._part += 1
-            self._progress_told = self._progress
-            self._say("progress", {"part": self._part, "progress": round(self._progress, 4)})
+            self._progress_written = self._progress
+            self._write_event("progress", {"part": self._part, "progress": round(self._progress, 4)})
 
-    def _say(self, kind: str, data: Mapping[str, Any]) -> None:
+    def _write_event(self, kind: str, data: Mapping[str, Any]) -> None:
         self._written_at = self._clock.monotonic()
         self._write(kind, data)
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Texts that follow each other are one text, also under a name of their own. None: two pieces."""
+    """Join two consecutive texts, also where both are the single value of the same name. None: not
+    joinable."""
     if isinstance(before, str) and isinstance(value, str):
         return before + value
     if (

@@ -1,5 +1,5 @@
-"""Releases that Redis did not answer, sent again until it does: each is the same request. And the jobs that
-may stand in line again only then: before, their tickets would be refused, because they are held."""
+"""Retries of releases that Redis did not answer (each is idempotent), and the tickets to push after them: a
+ticket of a job that is still held would be refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Unreleased:
+class PendingRelease:
     leases: Leases
     lease: Lease
     mode: ReleaseMode
@@ -30,40 +30,40 @@ class Unreleased:
     begun: Lease | None = None
 
 
-class LateReleases:
-    """worker: who holds the leases."""
+class ReleaseRetries:
+    """worker: the name that the leases are held under."""
 
     def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
         self._ports, self._keeper, self._worker = ports, keeper, worker
-        self._late: dict[LeaseRef, Unreleased] = {}
+        self._pending: dict[LeaseRef, PendingRelease] = {}
         self._held: dict[LeaseRef, list[str]] = {}
         self._lock = threading.Lock()
 
     def __contains__(self, ref: LeaseRef) -> bool:
-        return ref in self._late
+        return ref in self._pending
 
-    def add(self, late: Unreleased) -> None:
-        self._late[late.lease.ref] = late
+    def add(self, late: PendingRelease) -> None:
+        self._pending[late.lease.ref] = late
 
     def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """The job's ticket comes back once this lease is released; at once if it is."""
+        """Push the job's ticket once this lease is released; at once if it is."""
         with self._lock:
-            if ref in self._late:
+            if ref in self._pending:
                 self._held.setdefault(ref, []).append(job_id)
                 return
         self._push(job_id)
 
-    def of_slot(self, slot: str) -> None:
-        """Before a later run of the slot is released: Redis must hear of them in their order. Raises
-        LeasingUnavailable."""
-        for late in list(self._late.values()):
+    def retry_slot(self, slot: str) -> None:
+        """Retry the slot's pending releases, before a later run of it is released: Redis must get them in
+        order. Raises LeasingUnavailable."""
+        for late in list(self._pending.values()):
             if late.lease.slot == slot:
                 self._release(late)
 
-    def all(self) -> None:
-        """What Redis takes of them (the watcher calls it)."""
+    def retry_all(self) -> None:
+        """Retry all pending releases (the watcher calls it)."""
         waiting: set[str] = set()
-        for late in list(self._late.values()):
+        for late in list(self._pending.values()):
             if late.lease.slot in waiting:
                 continue
             try:
@@ -71,7 +71,7 @@ class LateReleases:
             except LeasingUnavailable:
                 waiting.add(late.lease.slot)
 
-    def _release(self, late: Unreleased) -> None:
+    def _release(self, late: PendingRelease) -> None:
         following = late.leases.release(
             late.lease.ref,
             late.mode,
@@ -81,10 +81,10 @@ class LateReleases:
             verdict=late.verdict,
             begun=late.begun,
         )
-        if following is not None:  # nobody waits for it any more: nothing ran under it
+        if following is not None:  # its thread has gone on: nothing ran under this lease
             late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
         with self._lock:
-            self._late.pop(late.lease.ref, None)
+            self._pending.pop(late.lease.ref, None)
             held = self._held.pop(late.lease.ref, [])
         if late.mode is ReleaseMode.FREE:
             self._keeper.forget(late.lease.ref)

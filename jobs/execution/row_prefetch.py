@@ -1,9 +1,9 @@
-"""Rows of jobs that a slot will probably be given next, read while the slots still run others.
+"""Prefetches the rows of the jobs that come next in a pool, while its slots still run others.
 
-Between two short jobs of a slot a read of the database costs a tenth of the second one's run. So the line is
-asked who comes next, which changes nothing, and those rows are read at once, a handful in one statement. What
-was read is a hint and as old as `FRESH_SECONDS` at most: that the job still waits is decided where its start
-is written, and what changed otherwise (a cancel) is seen by the watcher's look, as for any job that runs.
+A database read between two short jobs costs a tenth of the second one's run. So the index is asked for the
+next jobs, which changes nothing, and their rows are read in one statement. A row is a hint, `FRESH_SECONDS`
+old at most: whether the job still waits is decided where its start is written, and other changes (a cancel)
+are found by the watcher, as for any running job.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at"
 """What a run needs of its job's row, beside its payload and that it waits."""
 
 SHORT_SECONDS = 1.0
-"""Before a job that runs for longer nobody notices a read."""
+"""Longer jobs do not need the prefetch: the read is negligible."""
 FRESH_SECONDS = 1.0
 AHEAD = 2
-"""Rows for each slot at work; when there are fewer than one, the line is looked at again."""
+"""Rows for each busy slot; with fewer than one per slot, more are read."""
 MOST = 32
-"""Rows at hand, however many slots there are: payloads may be large."""
+"""Rows in memory per pool, however many slots there are: payloads may be large."""
 GATHER_SECONDS = 0.003
-"""From the wish to the look: whoever wished is on its way to its GPU first, and others join in."""
+"""Debounce, so that concurrent requests share one read."""
 JUDGED_SECONDS = 1.0
 REST_SECONDS = 10.0
-"""After rows that mostly went to other workers: many on one pool would each read for all."""
+"""Pause after mostly wasted reads: with many workers on one pool, each would read for all."""
 
 _rows_among = statements.ReadAmong(
     (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values("id", "state", "payload", *OF_JOB)
@@ -48,8 +48,8 @@ _rows_among = statements.ReadAmong(
 
 @dataclass(slots=True)
 class _Pool:
-    """rows: by job, with when each was read. missed: jobs that were claimed without, since the last look
-    began. taken, wasted: of the rows, since `judged_at`."""
+    """rows: by job, with the time of its read. missed: jobs claimed without a row since the last read began.
+    taken, wasted: numbers of rows since `judged_at`."""
 
     fleet: str
     slots: int = 0
@@ -60,8 +60,8 @@ class _Pool:
     judged_at: float = 0.0
     rests_until: float = 0.0
 
-    def forget_read_before(self, then: float) -> None:
-        """They stand in the order in which they were read."""
+    def drop_read_before(self, then: float) -> None:
+        """Drop the rows read before `then`; rows are ordered by the time of their read."""
         while self.rows:
             job_id, (read_at, _) = next(iter(self.rows.items()))
             if read_at >= then:
@@ -70,42 +70,42 @@ class _Pool:
             self.wasted += 1
 
     def keep(self, coming: Collection[str]) -> None:
-        """Others are gone, and would stand here for rows that are at hand."""
+        """Drop the rows of jobs that are not next any more."""
         gone = self.rows.keys() - coming
         for job_id in gone:
             del self.rows[job_id]
         self.wasted += len(gone)
 
     def judge(self, now: float) -> None:
-        """What mostly goes to other workers is not worth reading."""
+        """Pause the prefetch where most rows went to other workers."""
         if now - self.judged_at >= JUDGED_SECONDS:
             if self.wasted > self.taken:
                 self.rests_until = now + REST_SECONDS
             self.judged_at, self.taken, self.wasted = now, 0, 0
 
 
-class ReadAhead:
-    """Safe for threads: `take` and `want` wait for nobody, `look` does the reading, and has one caller.
-    short_seconds, fresh_seconds: the simulator reads for all jobs, and keeps rows for long."""
+class RowPrefetch:
+    """Thread-safe: `take` and `request` never wait; `read_requested` reads, and has one caller.
+    short_seconds, fresh_seconds: the simulator prefetches for all jobs and keeps rows longer."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self.short_seconds, self.fresh_seconds = SHORT_SECONDS, FRESH_SECONDS
         self._lock = threading.Lock()
         self._pools: dict[str, _Pool] = {}
-        self._wanting: set[str] = set()
-        self.wanted = threading.Event()
-        """Whether `look` has something to do."""
+        self._requested_pools: set[str] = set()
+        self.requested = threading.Event()
+        """Set while `read_requested` has something to do."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._keep_looking, name="read-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
 
     def take(self, pool: str, job_id: str) -> Mapping[str, Any] | None:
-        """The row, once, if it was read a moment ago and waited then."""
+        """Remove and return the job's row, if it was read lately and the job waited then."""
         with self._lock:
             known = self._pools.get(pool)
             if known is None:
                 return None
-            known.forget_read_before(self._ports.clock.monotonic() - self.fresh_seconds)
+            known.drop_read_before(self._ports.clock.monotonic() - self.fresh_seconds)
             _, row = known.rows.pop(job_id, (0.0, None))
             if row is None:
                 known.missed.add(job_id)
@@ -113,33 +113,33 @@ class ReadAhead:
                 known.taken += 1
             return row
 
-    def want(self, fleet: str, pool: str, *, slots: int, ran_seconds: float) -> None:
-        """A job of the pool ends, and its slot goes on. slots: that work here."""
+    def request(self, fleet: str, pool: str, *, slots: int, ran_seconds: float) -> None:
+        """Request rows of the pool, one of whose slots needs a next job. slots: busy ones of this worker."""
         if ran_seconds >= self.short_seconds:
             return
         with self._lock:
             known = self._pools.setdefault(pool, _Pool(fleet))
             known.slots = slots
             now = self._ports.clock.monotonic()
-            known.forget_read_before(now - self.fresh_seconds)
+            known.drop_read_before(now - self.fresh_seconds)
             if len(known.rows) >= min(slots, MOST) or now < known.rests_until:
                 return
-            self._wanting.add(pool)
-        if not self.wanted.is_set():
-            self.wanted.set()
+            self._requested_pools.add(pool)
+        if not self.requested.is_set():
+            self.requested.set()
 
-    def let_go(self) -> None:
-        """Of what was read and nobody took in time (the watcher calls it: a pool may have become quiet)."""
+    def drop_stale(self) -> None:
+        """Drop rows that no claim took in time (the watcher calls it: a pool may have become quiet)."""
         stale = self._ports.clock.monotonic() - self.fresh_seconds
         with self._lock:
             for known in self._pools.values():
-                known.forget_read_before(stale)
+                known.drop_read_before(stale)
 
-    def look(self) -> None:
-        """Reads for all pools where it was wanted (a step: the simulator calls it)."""
-        self.wanted.clear()
+    def read_requested(self) -> None:
+        """Read rows for all requested pools (a step: the simulator calls it)."""
+        self.requested.clear()
         with self._lock:
-            wanting, self._wanting = self._wanting, set()
+            wanting, self._requested_pools = self._requested_pools, set()
         for pool in sorted(wanting):
             known = self._pools[pool]
             now = self._ports.clock.monotonic()
@@ -157,14 +157,14 @@ class ReadAhead:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
-        """What it reads at the moment is read to its end, for nobody."""
+        """Stop after the read that is under way."""
         self._stopping = True
-        self.wanted.set()
+        self.requested.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
 
     def _read(self, pool: str, known: _Pool, now: float) -> None:
-        """now: before anything was asked; rows are no younger than that."""
+        """now: taken before the read, so rows are never younger than they claim."""
         most = min(known.slots * AHEAD, MOST)
         with self._lock:
             known.missed.clear()
@@ -181,12 +181,12 @@ class ReadAhead:
                 if row["state"] == JobState.QUEUED and row["id"] not in known.missed:
                     known.rows[row["id"]] = (now, row)
 
-    def _keep_looking(self) -> None:
+    def _run(self) -> None:
         while not self._stopping:
-            self.wanted.wait()
+            self.requested.wait()
             time.sleep(GATHER_SECONDS)
             try:
-                self.look()
+                self.read_requested()
             except Exception:
                 log.exception("read_ahead_failed")
         connection.close()

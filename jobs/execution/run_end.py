@@ -46,13 +46,13 @@ class RunEnd:
         """Gives the slot to the next ticket, if one is asked for under an attempt id; what runs next then.
         begun: what runs there already: the next ticket follows it."""
         lease, ending = self.lease, self.over.ending
-        return worker.settlement.release(
+        return worker.completion.release(
             self.leases,
             lease,
             ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
             gpu_seconds=self.charge_seconds,
             next_attempt_id=next_attempt_id,
-            rest_seconds=worker.rests.after(lease.server, ending.error),
+            rest_seconds=worker.backoff.after_answer(lease.server, ending.error),
             verdict=verdict_of(ending),
             warm=worker.warm() if next_attempt_id else None,
             begun=begun,
@@ -80,4 +80,4 @@ class RunEnd:
                 lease.job_id, lease.attempt_id, lease.slot, lease.model, worker.name, self._started_at
             ),
         )
-        worker.settlement.write_end(self.leases, lease, end, gather=gather, started=self.started)
+        worker.completion.write_end(self.leases, lease, end, gather=gather, started=self.started)

@@ -16,7 +16,7 @@ from gpus.protocol import Lease
 from gpus.runners.base import RunRequest
 from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.claimed import Claimed
-from jobs.execution.progress_events import news_of
+from jobs.execution.progress_events import progress_events_of
 from jobs.execution.push_tokens import push_token
 from jobs.execution.pushed_results import pushed_body
 from jobs.execution.run_steps import Order
@@ -25,15 +25,15 @@ from jobs.transitions import StartOutcome
 
 
 def make_run(
-    worker: WorkerState, claimed: Claimed, meanwhile: Callable[[], None] = lambda: None
+    worker: WorkerState, claimed: Claimed, prefetch: Callable[[], None] = lambda: None
 ) -> AttemptRun:
     """The steps of this attempt, with everything that they ask of the world."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
-    settlement = worker.settlement
-    news = news_of(
-        partial(settlement.write_news, lease),
-        settlement.writer,
-        settlement.ports.clock,
+    completion = worker.completion
+    progress_events = progress_events_of(
+        partial(completion.write_progress, lease),
+        completion.writer,
+        completion.ports.clock,
         tries=claimed.job["attempts_made"] + lease.epoch,
         rest_seconds=knobs.news_seconds,
     )
@@ -48,8 +48,8 @@ def make_run(
         push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
         push_token=push_token(lease.attempt_id),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
-        tell=news.tell,
-        meanwhile=meanwhile,
+        tell=progress_events.add,
+        meanwhile=prefetch,
     )
     run = AttemptRun(
         request,
@@ -58,7 +58,7 @@ def make_run(
         limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
         deadline=claimed.job["deadline_at"],
         clocks_agree=lambda: worker.ports.clocks.report().agree,
-        is_fresh=lambda: worker.settlement.keeper.age_seconds(lease) < knobs.lease_seconds,
+        is_fresh=lambda: worker.completion.keeper.age_seconds(lease) < knobs.lease_seconds,
         pushed=lambda: _read_pushed(worker, lease),
         prove_free=lambda: evidence_for(
             lease.server,
@@ -70,7 +70,7 @@ def make_run(
         refused_url=lambda: refused_url(lease.server, lease.model, transport=worker.ports.transport),
         in_background=worker.in_background,
         remote_id=claimed.remote_id,
-        news=news,
+        progress_events=progress_events,
     )
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)

@@ -1,5 +1,4 @@
-"""What a worker announces comes back to it, as to everybody who listens: news from others is what it has to
-look for."""
+"""Tells a worker's own announcements, which come back to it by publish/subscribe, from those of others."""
 
 from __future__ import annotations
 
@@ -8,19 +7,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 MOST = 10_000
-"""Jobs of which an echo is expected."""
+"""Jobs whose own announcement has not come back yet."""
 
 
-class Echoes:
-    """Hints only: an announcement that got lost makes the next one of that job, from somebody else, pass for
-    its echo; the worker looks by itself every second. Safe for threads."""
+class SelfNotifications:
+    """Hints only: after a lost announcement, the next one of that job by another process counts as our own;
+    the worker polls every second anyway. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
-    def of(self, announce: Callable[[Sequence[str]], None]) -> Callable[[Sequence[str]], None]:
-        """The same, and its echo is known."""
+    def tracking(self, announce: Callable[[Sequence[str]], None]) -> Callable[[Sequence[str]], None]:
+        """Wrap `announce` so that its announcements are counted as our own."""
 
         def announce_and_know(job_ids: Sequence[str]) -> None:
             with self._lock:
@@ -31,8 +30,8 @@ class Echoes:
 
         return announce_and_know
 
-    def without(self, job_ids: Sequence[str]) -> set[str]:
-        """Those of what was heard that others announced."""
+    def from_others(self, job_ids: Sequence[str]) -> set[str]:
+        """Return the received job ids that other processes announced."""
         others = set()
         with self._lock:
             for job_id in job_ids:

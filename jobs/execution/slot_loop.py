@@ -22,11 +22,11 @@ from gpus.registry.too_large import mark_too_large
 from jobs.domain.retry import Ending
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.claimed import Claimed
-from jobs.execution.claiming import claim_next, drop_follower, open_lease, start
-from jobs.execution.prefetch import goes_on, make_ready
+from jobs.execution.claiming import claim_next, drop_prefetched, open_lease, start
+from jobs.execution.prefetch import make_ready, start_prefetched
 from jobs.execution.run_end import RunEnd
 from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
-from jobs.execution.time_slice import Turn
+from jobs.execution.time_slice import TimeSlice
 from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
@@ -52,8 +52,8 @@ class SlotLoop:
     """A thread's way along a slot: claim, start, run, end, and straight on. turn: when it hands the slot
     back."""
 
-    def __init__(self, worker: WorkerState, turn: Turn) -> None:
-        self._worker, self._turn = worker, turn
+    def __init__(self, worker: WorkerState, time_slice: TimeSlice) -> None:
+        self._worker, self._time_slice = worker, time_slice
 
     def work(self, pool: str, host: str | None) -> list[WorkReport]:
         """Claims and runs until nothing is left or the turn is over."""
@@ -66,12 +66,12 @@ class SlotLoop:
             claimed, report = self.run(claimed)
             reports.append(report)
             if claimed is None and not worker.is_draining:
-                if self._turn.is_over(clock.monotonic(), report.seconds):
+                if self._time_slice.is_over(clock.monotonic(), report.seconds):
                     if worker.ports.send_wakes([Wakes(pool, host, 1)]):
                         break
                     # while the hand-back can't be published the thread keeps claiming: the slot must not wait
                     # for a dead broker, but it is free only once its end is committed
-                    worker.until_done(worker.settlement.writer.submit(lambda: None))
+                    worker.until_done(worker.completion.writer.submit(lambda: None))
                 claimed = claim_next(worker, fleet_name, pool, host)
         return reports
 
@@ -80,7 +80,7 @@ class SlotLoop:
         ticket for the same slot."""
         worker, lease = self._worker, claimed.lease
         ready = claimed.ready or make_ready(worker, claimed)
-        ready.begin(self._turn)
+        ready.begin(self._time_slice)
         run = ready.run
         try:
             with worker.running(lease, run):
@@ -90,15 +90,15 @@ class SlotLoop:
                     log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
                     over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
         finally:
-            ready.meanwhile.make_up()
-        if run.news is not None:
-            run.news.end()
+            ready.prefetch.finish_deferred()
+        if run.progress_events is not None:
+            run.progress_events.end()
         seconds = run.elapsed_seconds + claimed.ran_seconds
         following = None
         if isinstance(over, HandedOver):
-            follower, _ = worker.followers.take(lease.attempt_id)
-            worker.settlement.hand_over(claimed.leases, lease, lost=run.was_lost)
-            drop_follower(worker, follower, lease)
+            prefetched, _ = worker.prefetched.take(lease.attempt_id)
+            worker.completion.hand_over(claimed.leases, lease, lost=run.was_lost)
+            drop_prefetched(worker, prefetched, lease)
             outcome, code = "handed_over", ""
         else:
             now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
@@ -131,39 +131,41 @@ class SlotLoop:
             if isinstance(step, Wait):
                 worker.wait(run, step.seconds)
             elif isinstance(step, Remote):
-                worker.settlement.write_remote_id(lease, step.remote_id, run.remote_id_committed)
-                worker.rests.answered(lease.server)
+                worker.completion.write_remote_id(lease, step.remote_id, run.remote_id_committed)
+                worker.backoff.reset(lease.server)
             else:
                 return step
 
     def _end(self, claimed: Claimed, end: RunEnd, run: AttemptRun) -> Claimed | None:
-        """What the slot runs next: its follower, of which Redis is told once it runs; or what Redis gives."""
+        """Return what the slot runs next: its prefetched job, or what the release in Redis returns."""
         worker, lease, ending = self._worker, claimed.lease, end.over.ending
         if isinstance(ending.error, DoesNotFit):
             _leave_to_larger_servers(worker, lease, ending.error)
-        follower, asked = worker.followers.take(lease.attempt_id)
+        prefetched, asked = worker.prefetched.take(lease.attempt_id)
         refused = claimed.refused
         if refused is not None:
             is_free = not ending.suspect
-            worker.settlement.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
-            drop_follower(worker, follower, lease)
+            worker.completion.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
+            drop_prefetched(worker, prefetched, lease)
             return None
         asked_at = worker.ports.clock.monotonic()
         go_on = not ending.suspect and worker.may_claim()
-        if follower is not None and go_on and goes_on(worker, follower, run, end):
-            return follower
-        if follower is None:
-            go_on = go_on and not self._turn.is_over(asked_at, end.seconds)
+        if prefetched is not None and go_on and start_prefetched(worker, prefetched, run, end):
+            return prefetched
+        if prefetched is None:
+            go_on = go_on and not self._time_slice.is_over(asked_at, end.seconds)
         if go_on:
-            worker.ahead.want(claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds)
-        next_id = follower.lease.attempt_id if follower else asked or new_id()
-        with worker.starts.asking():
+            worker.row_prefetch.request(
+                claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds
+            )
+        next_id = prefetched.lease.attempt_id if prefetched else asked or new_id()
+        with worker.starts.claiming():
             following = end.release(worker, next_attempt_id=next_id if go_on else None)
             end.write(worker, gather=following is not None)
-            if follower is not None and following is not None and following.ref == follower.lease.ref:
-                worker.settlement.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
-                return start(worker, follower)
-            drop_follower(worker, follower, lease)
+            if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
+                worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
+                return start(worker, prefetched)
+            drop_prefetched(worker, prefetched, lease)
             if following is None:
                 return None
             return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)

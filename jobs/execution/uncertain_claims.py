@@ -1,21 +1,21 @@
-"""Claims whose answer was lost, of all of a worker's threads: each may have been granted all the same."""
+"""A worker's claims whose answer was lost: each may have been granted."""
 
 from __future__ import annotations
 
 import threading
 
 MOST = 200
-"""More are not remembered: the lease of the oldest, if it has one, runs out."""
+"""Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
 HELD_BACK_SECONDS = 3.0
-"""A server that stood still, and a network that held back, go on with what they were sent: only what was not
-granted for so long never was."""
+"""A request may reach Redis late (a stalled server, a slow network): a claim counts as refused once it was
+seen ungranted for this long."""
 
 
-class Unanswered:
+class UncertainClaims:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fleets: dict[str, str] = {}  # by attempt, the oldest first
-        self._nothing_since: dict[str, float] = {}
+        self._not_granted_since: dict[str, float] = {}
 
     def add(self, attempt_id: str, fleet_name: str) -> None:
         with self._lock:
@@ -30,16 +30,16 @@ class Unanswered:
                 found.setdefault(fleet_name, []).append(attempt_id)
         return found
 
-    def was_nothing(self, attempt_id: str, now: float) -> None:
-        """It is not granted now (monotonic seconds)."""
+    def mark_not_granted(self, attempt_id: str, now: float) -> None:
+        """Redis holds no lease for this claim at `now` (monotonic seconds)."""
         with self._lock:
-            if now - self._nothing_since.setdefault(attempt_id, now) >= HELD_BACK_SECONDS:
+            if now - self._not_granted_since.setdefault(attempt_id, now) >= HELD_BACK_SECONDS:
                 self._forget(attempt_id)
 
-    def was_given_back(self, attempt_id: str) -> None:
+    def mark_returned(self, attempt_id: str) -> None:
         with self._lock:
             self._forget(attempt_id)
 
     def _forget(self, attempt_id: str) -> None:
         self._fleets.pop(attempt_id, None)
-        self._nothing_since.pop(attempt_id, None)
+        self._not_granted_since.pop(attempt_id, None)

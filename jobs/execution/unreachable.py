@@ -1,5 +1,5 @@
-"""Runs that no worker can go on with: their server, placement or model is not registered any more, the
-server's secret headers can't be read, or the model's runner is not installed.
+"""Runs that no worker can poll: their server, placement or model is not registered any more, the server's
+secret headers can't be read, or the model's runner is not installed.
 
 The first kind can never be polled again, so its attempt ends at once; the others wait for an operator
 who mends the cause, and end only if their cancel was asked for. Their slots stay shut until proven free.
@@ -24,9 +24,9 @@ from jobs.ports import Ports
 from jobs.transitions import End
 
 
-def what_is_gone(server: str, model: str) -> str | None:
-    """Why nobody can ever poll this model's runs on this server; None: somebody can. Asks the database, not
-    what the process remembers."""
+def missing_part(server: str, model: str) -> str | None:
+    """Return what is missing to ever poll this model's runs on this server, or None. Reads the database, not
+    this process's cache."""
     if not Server.objects.filter(name=server).exists():
         return f"the server {server} is not registered any more"
     if not ModelConfig.objects.filter(name=model).exists():
@@ -36,9 +36,9 @@ def what_is_gone(server: str, model: str) -> str | None:
     return None
 
 
-def what_is_in_the_way(server: str, model: str) -> str | None:
-    """Why no worker can poll this model's runs on this server now; None: one can."""
-    gone = what_is_gone(server, model)
+def obstacle(server: str, model: str) -> str | None:
+    """Return why no worker can poll this model's runs on this server now, or None."""
+    gone = missing_part(server, model)
     if gone is None:
         try:
             fleet.read_headers(Server.objects.values_list("headers_encrypted", flat=True).get(name=server))

@@ -56,46 +56,48 @@ def drop_old_signs(now: datetime) -> int:
     return WorkerSign.objects.filter(at__lt=now - KEPT).delete()[0]
 
 
-class Signs:
-    """Of one worker. `tell` may be called as often as one likes, from any thread; it never waits."""
+class WorkerSigns:
+    """Writes one worker's sign. `write_if_due` may be called at any rate and from any thread; it never
+    waits."""
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
         self._lock = threading.Lock()
-        self._told_at = self._held_at = float("-inf")
+        self._written_at = self._held_at = float("-inf")
         self._cut_off: list[str] = []
         self._writing: Future[Any] | None = None
 
-    def tell(self) -> None:
+    def write_if_due(self) -> None:
         """Through the group commit: a database that hangs holds up no watcher."""
         worker, now = self._worker, self._worker.ports.clock.monotonic()
         with self._lock:
-            if worker.settlement.keeper.held() or worker.unanswered.by_fleet():
+            if worker.completion.keeper.held() or worker.uncertain_claims.by_fleet():
                 self._held_at = now
             if now - self._held_at > 2 * settings.DISPATCHER.lease_seconds:
                 return
-            cut_off = self._unheard()
-            if now - self._told_at < SIGN_SECONDS and set(cut_off) <= set(self._cut_off):
+            cut_off = self._cut_off_attempts()
+            if now - self._written_at < SIGN_SECONDS and set(cut_off) <= set(self._cut_off):
                 return
             if self._writing is not None and not self._writing.done():
                 return
-            self._told_at, self._cut_off = now, cut_off
-            self._writing = worker.settlement.writer.submit(lambda: self._write(cut_off))
+            self._written_at, self._cut_off = now, cut_off
+            self._writing = worker.completion.writer.submit(lambda: self._write(cut_off))
 
     def end(self) -> None:
         """The worker stops and holds nothing any more."""
         with self._lock:
             self._held_at = float("-inf")
-            if self._told_at > float("-inf"):
-                self._worker.settlement.writer.submit(
+            if self._written_at > float("-inf"):
+                self._worker.completion.writer.submit(
                     lambda: WorkerSign.objects.filter(worker=self._worker.name).delete() and None
                 )
 
-    def _unheard(self) -> list[str]:
-        """Early enough that the database has it before the leases run out."""
+    def _cut_off_attempts(self) -> list[str]:
+        """Return the attempts whose lease was not renewed lately, early enough for the database to have them
+        before the leases expire."""
         renew = settings.DISPATCHER.renew_seconds
-        held = self._worker.settlement.keeper.unsure(renew + _alive_seconds() / 4)
-        asked = self._worker.unanswered.by_fleet().values()
+        held = self._worker.completion.keeper.unsure(renew + _alive_seconds() / 4)
+        asked = self._worker.uncertain_claims.by_fleet().values()
         return sorted({*held, *(attempt for attempts in asked for attempt in attempts)})
 
     def _write(self, cut_off: Sequence[str]) -> None:

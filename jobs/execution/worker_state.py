@@ -20,14 +20,14 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.completion import Settlement
+from jobs.execution.completion import Completion
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
-from jobs.execution.prefetched import Followers
+from jobs.execution.prefetched import PrefetchedJobs
 from jobs.execution.presence import process_name
-from jobs.execution.row_prefetch import ReadAhead
+from jobs.execution.row_prefetch import RowPrefetch
 from jobs.execution.run_steps import Order
-from jobs.execution.server_backoff import ServerRests
-from jobs.execution.uncertain_claims import Unanswered
+from jobs.execution.server_backoff import ServerBackoff
+from jobs.execution.uncertain_claims import UncertainClaims
 from jobs.execution.written_starts import WrittenStarts
 from jobs.ports import Ports
 
@@ -60,12 +60,12 @@ class WorkerState:
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.may_run = (lambda spec: True) if runners else _is_installed
         """Whether this process has a runner for the model; a pinned worker brings its own."""
-        self.settlement = Settlement(ports, name=self.name, on_lost=self._on_lost, writer=writer)
-        self.starts = WrittenStarts(ports, self.settlement.keeper.refs)
-        self.ahead = ReadAhead(ports)
-        self.followers = Followers(settings.DISPATCHER.claim_ahead_seconds)
-        self.rests = ServerRests()
-        self.unanswered = Unanswered()
+        self.completion = Completion(ports, name=self.name, on_lost=self._on_lost, writer=writer)
+        self.starts = WrittenStarts(ports, self.completion.keeper.refs)
+        self.row_prefetch = RowPrefetch(ports)
+        self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
+        self.backoff = ServerBackoff()
+        self.uncertain_claims = UncertainClaims()
         self.show_run: Callable[[Lease], None] = lambda lease: None
         """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
         self.warm: Callable[[], Sequence[str] | None] = lambda: None
@@ -94,8 +94,8 @@ class WorkerState:
         """Not while draining, nor while ends can't be written."""
         return not (
             self._draining.is_set()
-            or self.settlement.writer.failing
-            or self.settlement.writer.backlog > MAX_BACKLOG
+            or self.completion.writer.failing
+            or self.completion.writer.backlog > MAX_BACKLOG
             or self.ports.clock.monotonic() < self._paused_until
         )
 
@@ -166,4 +166,4 @@ class WorkerState:
         with self._lock:
             if found := self._runs.get(ref.attempt_id):
                 found[1].order(Order.LOST)
-        self.followers.lose(ref)
+        self.prefetched.mark_lost(ref)

@@ -1,4 +1,5 @@
-"""Whether the database knows all that this worker holds: before its index is switched to another layout."""
+"""Checks that the database has every start under this worker's leases, before an index switch to another
+layout."""
 
 from __future__ import annotations
 
@@ -24,22 +25,22 @@ class WrittenStarts:
     def __init__(self, ports: Ports, held: Callable[[str], list[LeaseRef]]) -> None:
         self._ports, self._held = ports, held
         self._lock = threading.Lock()
-        self._asking = 0
+        self._claiming = 0
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Around each claim, until the lease that it gave is held or given back."""
+    def claiming(self) -> Iterator[None]:
+        """Enclose each claim, until its lease is held or given back."""
         with self._lock:
-            self._asking += 1
+            self._claiming += 1
         try:
             yield
         finally:
             with self._lock:
-                self._asking -= 1
+                self._claiming -= 1
 
-    def ready(self) -> Mapping[str, str]:
-        """The switches that may go on, by fleet: their index gives nothing any more, and every start under a
-        lease of theirs is written. Raises what a database does that is away."""
+    def ready_switches(self) -> Mapping[str, str]:
+        """Return the switches that may go on, by fleet: their index grants nothing any more, and every start
+        under its leases is written. Raises DatabaseError."""
         return {
             fleet: switch for fleet, switch in self._ports.layouts.left().items() if self._is_written(fleet)
         }
@@ -50,8 +51,9 @@ class WrittenStarts:
         except LeasingUnavailable as error:
             log.info("switch_not_answered", fleet=fleet, error=str(error))
             return False
-        # in this order: once it is closed no claim is granted, and who asked before has what it got
-        if not signs.closed_by or self._asking:
+        # in this order: a closed index grants no claim, and an earlier claim is counted until its lease is
+        # held
+        if not signs.closed_by or self._claiming:
             return False
         ids = [ref.attempt_id for ref in self._held(fleet)]
         pages = (ids[first : first + PAGE] for first in range(0, len(ids), PAGE))

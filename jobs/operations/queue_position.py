@@ -55,7 +55,7 @@ def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, 
             if job.state == JobState.QUEUED and not take_out_of_line(job, ports):
                 raise NotWaiting("The job is being started: a worker has its ticket.")
             with transaction.atomic():
-                moved = transitions.change_standing(job, priority, place_us, ports.clock.now())
+                moved = transitions.change_place(job, priority, place_us, ports.clock.now())
                 if moved is not None:
                     record(by, action, f"job:{job_id}", priority=priority, before=job.priority)
         finally:

@@ -6,13 +6,13 @@ repeated (a COMMIT whose reply was lost is applied again): the second time chang
 
 from jobs.transitions.unit_of_work import Touched, unit_of_work, write_out
 
-from .attempts import End, end_again, end_attempt, lose_stray, note_news, note_remote_id, take_over
+from .attempts import End, end_again, end_attempt, lose_stray, note_progress, note_remote_id, take_over
 from .quarantine import quarantine_slot
 from .starts import Start, StartOutcome, start_attempt
 from .waiting import (
     WAITING,
     Ended,
-    change_standing,
+    change_place,
     create_jobs,
     dismiss,
     end_cancelled,
@@ -32,7 +32,7 @@ __all__ = [
     "Start",
     "StartOutcome",
     "Touched",
-    "change_standing",
+    "change_place",
     "create_jobs",
     "dismiss",
     "end_again",
@@ -42,7 +42,7 @@ __all__ = [
     "finish_cancelling",
     "lose_stray",
     "new_jobs",
-    "note_news",
+    "note_progress",
     "note_remote_id",
     "open_round",
     "quarantine_slot",

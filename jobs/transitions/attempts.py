@@ -95,7 +95,7 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
     return True
 
 
-def note_news(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
+def note_progress(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
     """What a run says of itself before its end (`progress`, `partial`), while it is the job's. at: when it
     said so; by this and its data it is known again where a COMMIT's reply was lost."""
     job = lock_job(ref.job_id)
@@ -139,7 +139,7 @@ def end_attempt(end: End) -> Ended:
     decision = decide_end(end.ending, _standing(job, attempt, end.at), end.policy)
     attempt.state = decision.attempt
     attempt.error_code = end.ending.error.code if end.ending.error else ""
-    attempt.error_message = _told(end.ending.error) if end.ending.error else ""
+    attempt.error_message = _detail(end.ending.error) if end.ending.error else ""
     attempt.counted = decision.counted
     attempt.slot_freed = not end.ending.suspect
     attempt.evidence = end.evidence
@@ -222,7 +222,7 @@ def end_again(end: End) -> Ended:
     return Ended(won=False, job=job)
 
 
-def _told(error: GpuError) -> str:
+def _detail(error: GpuError) -> str:
     """With its traceback, where it has one: only the attempt keeps it, jobs are grouped by their message."""
     return (f"{error.message}\n\n{error.detail}" if error.detail else error.message)[:4000]
 

@@ -34,7 +34,7 @@ _attempts_among = statements.ReadAmong(
 )
 
 
-class OneByOne(Exception):
+class NotBatchable(Exception):
     """Written together these would say something else than one after the other."""
 
 
@@ -46,7 +46,7 @@ class Touched:
     attempt_id: str
 
 
-class Together:
+class UnitOfWork:
     """Rows of this transaction as they are now, None for those that are not there; and what of them is not
     written yet."""
 
@@ -63,7 +63,7 @@ class Together:
 
     def insert(self, row: Attempt | Event | Callback) -> None:
         if isinstance(row, Attempt):
-            self._stand(row)
+            self._occupy_slot(row)
             self.attempts[row.id] = row
         new = self._new[type(row)]
         new[str(row.pk or len(new))] = row
@@ -79,7 +79,7 @@ class Together:
 
     def change(self, row: Job | Attempt, fields: Sequence[str]) -> None:
         if isinstance(row, Attempt):
-            self._stand(row)
+            self._occupy_slot(row)
         _, changed = self._changed[type(row)].setdefault(row.pk, (row, {}))
         changed.update(dict.fromkeys(fields))
 
@@ -89,12 +89,12 @@ class Together:
         self._insert(Event)
         self._insert(Callback)
 
-    def _stand(self, attempt: Attempt) -> None:
+    def _occupy_slot(self, attempt: Attempt) -> None:
         """One after the other, the second of two live attempts on a slot would be refused, also where the
         first ends later in this transaction."""
         slot = attempt.server, attempt.slot
         if self._on_slot.get(slot, attempt.id) != attempt.id:
-            raise OneByOne(f"{attempt.server}/{attempt.slot}")
+            raise NotBatchable(f"{attempt.server}/{attempt.slot}")
         if attempt.state in LIVE_ATTEMPT_STATES:
             self._on_slot[slot] = attempt.id
         else:
@@ -118,7 +118,7 @@ class Together:
             bulk_rows.update_all(rows, names)
 
 
-_now: ContextVar[Together | None] = ContextVar("rows_of_this_transaction", default=None)
+_now: ContextVar[UnitOfWork | None] = ContextVar("rows_of_this_transaction", default=None)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
     if not touched:
         yield
         return
-    rows = Together(touched)
+    rows = UnitOfWork(touched)
     token = _now.set(rows)
     try:
         yield

@@ -78,7 +78,7 @@ def queue_again(job_id: str, at: datetime) -> Job | None:
     return job
 
 
-def change_standing(seen: Job, priority: int, place_us: int, at: datetime) -> Job | None:
+def change_place(seen: Job, priority: int, place_us: int, at: datetime) -> Job | None:
     """A waiting job gets another priority and place, if its row still is as it was seen. Its ticket must be
     out of the line already."""
     job = lock_job(seen.id)

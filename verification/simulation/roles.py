@@ -104,15 +104,15 @@ class FiberWorker(GpuWorker):
         )
         self._scheduler, self._process = scheduler, process
         self._told = Event(scheduler)
-        self.ahead.wanted = Event(scheduler)  # type: ignore[assignment]
+        self.row_prefetch.requested = Event(scheduler)  # type: ignore[assignment]
         # jobs are long here, and rows that are much older than in life must break no law
-        self.ahead.short_seconds, self.ahead.fresh_seconds = math.inf, OLD_ROWS_SECONDS
-        self.followers.short_seconds, self.followers.kept_seconds = math.inf, KEPT_SECONDS
+        self.row_prefetch.short_seconds, self.row_prefetch.fresh_seconds = math.inf, OLD_ROWS_SECONDS
+        self.prefetched.short_seconds, self.prefetched.kept_seconds = math.inf, KEPT_SECONDS
 
     def start(self) -> None:
         if self.presence is not None:
             self.presence.start()
-        self.settlement.writer.start()
+        self.completion.writer.start()
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
         self._scheduler.spawn(self._process, self._look_ahead)
@@ -143,10 +143,10 @@ class FiberWorker(GpuWorker):
             self._told.wait(2.0 * WATCH_SECONDS)
             self._told.clear()
             self._nudged.clear()
-            self._step("watch", self.look)
+            self._step("watch", self.check_external_changes)
 
     def _keep(self) -> None:
-        keeper, clock = self.settlement.keeper, self.ports.clock
+        keeper, clock = self.completion.keeper, self.ports.clock
         while True:
             self._step("keeper", lambda: keeper.step(clock.monotonic()))
             self._scheduler.sleep(KEEPER_SECONDS)
@@ -154,13 +154,13 @@ class FiberWorker(GpuWorker):
     def _give_signs(self) -> None:
         while True:
             self._scheduler.sleep(2.0 * WATCH_SECONDS)
-            self._step("sign", self.signs.tell)
+            self._step("sign", self.signs.write_if_due)
 
     def _look_ahead(self) -> None:
         while True:
-            self.ahead.wanted.wait()
+            self.row_prefetch.requested.wait()
             self._scheduler.sleep(GATHER_SECONDS)
-            self._step("read-ahead", self.ahead.look)
+            self._step("read-ahead", self.row_prefetch.read_requested)
 
     def _step(self, name: str, step: Callable[[], Any]) -> None:
         """Threads of a worker outlive what goes wrong in one of their rounds."""
@@ -182,7 +182,7 @@ class WorkerRole:
         self.worker = FiberWorker(ports, scheduler, process)
         if is_present:
             self.worker.presence = FiberPresence(
-                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready
+                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready_switches
             )
         self._scheduler = scheduler
         self.worker.start()
@@ -211,7 +211,7 @@ class WorkerRole:
         self._until(lambda: not self.worker.busy(), GRACE_SECONDS)
         self.worker.interrupt()
         self._until(lambda: not self.worker.busy(), 10.0)
-        self._until(lambda: not self.worker.settlement.writer.backlog, 10.0)
+        self._until(lambda: not self.worker.completion.writer.backlog, 10.0)
         if self.worker.presence is not None:
             self.worker.presence.stop()
         self._scheduler.sleep(0.1)

@@ -408,7 +408,7 @@ class World:
         orphans._leaseless_since.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         gpu_quotas.REMEMBER_SECONDS = 0.0
-        time_slice.SHORT_TURNS = SHORT_TURNS
+        time_slice.SHORT_SLICES = SHORT_TURNS
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
 

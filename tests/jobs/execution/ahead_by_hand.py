@@ -8,7 +8,7 @@ from jobs.execution import claiming
 from jobs.execution.claimed import Claimed
 from jobs.execution.run_end import RunEnd
 from jobs.execution.slot_loop import SlotLoop
-from jobs.execution.time_slice import Turn
+from jobs.execution.time_slice import TimeSlice
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
 from tests.jobs.execution.shop import Shop
@@ -24,25 +24,25 @@ def hands(shop: Shop) -> Hands:
 
 def with_followers(shop: Shop, *answers: object, **how: float) -> Hands:
     hands = by_hand(shop, *answers, **how)
-    hands.worker.followers.short_seconds = AHEAD
+    hands.worker.prefetched.short_seconds = AHEAD
     return hands
 
 
-def run_first(hands: Hands, turn: Turn = GOES_ON) -> Claimed | None:
+def run_first(hands: Hands, turn: TimeSlice = GOES_ON) -> Claimed | None:
     """Runs the first job that waits; what the slot runs next."""
     claimed = claiming.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
     return SlotLoop(hands.worker, turn).run(claimed)[0]
 
 
-def run_next(hands: Hands, claimed: Claimed | None, turn: Turn = GOES_ON) -> Claimed | None:
+def run_next(hands: Hands, claimed: Claimed | None, turn: TimeSlice = GOES_ON) -> Claimed | None:
     assert claimed is not None
     return SlotLoop(hands.worker, turn).run(claimed)[0]
 
 
-def untold(claimed: Claimed) -> RunEnd | None:
+def deferred_end(claimed: Claimed) -> RunEnd | None:
     """The run before it, of whose end nobody was told yet."""
-    return claimed.ready.meanwhile.past if claimed.ready else None
+    return claimed.ready.prefetch.deferred_end if claimed.ready else None
 
 
 def tries(job: Job) -> int:

@@ -14,7 +14,7 @@ from jobs.execution.after_commit import push_tickets
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import AfterCommit, Write, write_batch
-from jobs.execution.time_slice import Turn
+from jobs.execution.time_slice import TimeSlice
 from jobs.models import Job
 from jobs.transitions import Touched
 from tests.builders import ManualClock, make_job
@@ -24,7 +24,7 @@ OLD = 1e6
 """The age of a generation whose starts nobody awaits."""
 
 
-OVER, GOES_ON = Turn(0.0, -1e9), Turn(1e9, 0.0)
+OVER, GOES_ON = TimeSlice(0.0, -1e9), TimeSlice(1e9, 0.0)
 
 
 class HandWriter:
@@ -185,7 +185,7 @@ def by_hand(shop: Shop, *answers: Any, generation_age: float | None = OLD, wake:
 
     ports = replace(shop.ports, clock=clock, leases=lambda fleet: leases, send_wakes=send)
     worker = HandWorker(ports, name="w", runners=lambda spec: gpu, writer=HandWriter)
-    writer = worker.settlement.writer
+    writer = worker.completion.writer
     assert isinstance(writer, HandWriter)
     worker.on_await, worker.on_wait = writer.commit, partial(_meanwhile, clock, writer)
     return Hands(worker, writer, clock, gpu, leases, wakes)

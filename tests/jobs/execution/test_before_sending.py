@@ -53,7 +53,7 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     hands.submit()
     hands.leases.instead["renew"] = lambda real, worker, leases, *others: [lease.ref for lease in leases]
     claimed = claiming.claim_next(hands.worker, "main", "m", None)
-    hands.worker.settlement.keeper.step(hands.clock.monotonic())
+    hands.worker.completion.keeper.step(hands.clock.monotonic())
     SlotLoop(hands.worker, OVER).run(claimed)
     assert hands.gpu.sent == []
 
@@ -198,7 +198,7 @@ def test_a_refused_start_sends_nothing(shop, at_most_once):
     assert hands.gpu.sent == []
     assert state(job) == JobState.CANCELLED
     assert Attempt.objects.count() == 0
-    assert (hands.slot(), hands.worker.settlement.keeper.held()) == ("free", 0)
+    assert (hands.slot(), hands.worker.completion.keeper.held()) == ("free", 0)
 
 
 def test_a_start_that_can_not_be_written_sends_nothing(shop, monkeypatch):
@@ -207,7 +207,7 @@ def test_a_start_that_can_not_be_written_sends_nothing(shop, monkeypatch):
     monkeypatch.setattr("jobs.transitions.start_attempt", lambda start: 1 / 0)
     assert hands.worker.work("m") == []
     assert hands.gpu.sent == []
-    assert (hands.slot(), hands.worker.settlement.keeper.held()) == ("free", 0)
+    assert (hands.slot(), hands.worker.completion.keeper.held()) == ("free", 0)
 
 
 def test_a_jobs_own_run_limit_goes_with_its_request(shop):

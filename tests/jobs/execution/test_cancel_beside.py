@@ -186,7 +186,10 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     until = slot_held_until(job.id)
     assert until is not None
     assert (until - Attempt.objects.get(job=job).started_at).total_seconds() == 300.0
-    asked: Callable[[], bool] = lambda: any(run._beside.was_asked for _, run in worker._runs.values())  # noqa: E731
+
+    def asked() -> bool:
+        return any(run._background_cancel.was_requested for _, run in worker._runs.values())
+
     eventually(asked)
     assert (state(job), plain.began()) == ("running", 1)
     plain.open("a")
@@ -272,7 +275,8 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
             eventually(lambda: plain.began() == 1 and state(job) == "running")
             cancel_job(job.id, ports=shop.ports)
             has_asked: Callable[[], bool] = lambda: any(  # noqa: E731
-                run._beside.was_asked and not run._beside._is_asking for _, run in worker._runs.values()
+                run._background_cancel.was_requested and not run._background_cancel._is_requesting
+                for _, run in worker._runs.values()
             )
             eventually(has_asked)
             plain.open("a")

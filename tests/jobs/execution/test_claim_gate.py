@@ -167,7 +167,7 @@ def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
 
     monkeypatch.setattr(group_commit, "write_batch", write_batch)
     worker = GpuWorker(make_ports())
-    writer = worker.settlement.writer
+    writer = worker.completion.writer
     assert worker.may_claim()
     writer.start()
     future = writer.submit(lambda: "late")
@@ -181,7 +181,7 @@ def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
 
 def test_the_backlog_counts_what_is_not_written_yet():
     worker = GpuWorker(make_ports())
-    writer = worker.settlement.writer
+    writer = worker.completion.writer
     assert isinstance(writer, GroupCommitWriter)
     for _ in range(MAX_BACKLOG):
         writer.submit(lambda: None)

@@ -38,8 +38,8 @@ class Cut:
         """Each with a round of the worker's threads and of the sweep."""
         for _ in range(round(count)):
             self.world.clock.advance(1)
-            self.worker.settlement.keeper.step(self.world.clock.monotonic())
-            self.worker.look()
+            self.worker.completion.keeper.step(self.world.clock.monotonic())
+            self.worker.check_external_changes()
             expired_leases.sweep(self.world.ports)
 
     def outage(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ def cut(world: World) -> Cut:
     world.clock.move = world.clock.advance  # type: ignore[attr-defined]
     ports = replace(world.ports, leases=leases_of)
     worker = HandWorker(ports, name="w1", runners=lambda spec: gpu, writer=HandWriter)
-    writer = cast(HandWriter, worker.settlement.writer)
+    writer = cast(HandWriter, worker.completion.writer)
     worker.on_await, worker.on_wait = writer.commit, lambda seconds: None
     made.append(Cut(world, worker, gpu))
     return made[0]
@@ -84,7 +84,7 @@ def attempt_of(claimed: Claimed) -> Attempt:
 
 def lose(cut: Cut, claimed: Claimed) -> Lease:
     """Lets go of the lease, as of one that can't be settled."""
-    cut.worker.settlement.keeper.forget(claimed.lease.ref)
+    cut.worker.completion.keeper.forget(claimed.lease.ref)
     return claimed.lease
 
 
@@ -126,7 +126,7 @@ def test_a_polled_run_is_not_adopted_from_a_living_worker(cut: Cut) -> None:
 
 
 def test_a_start_that_is_not_committed_is_kept_too(cut: Cut) -> None:
-    writer = cast(HandWriter, cut.worker.settlement.writer)
+    writer = cast(HandWriter, cut.worker.completion.writer)
     cut.world.job()
     claimed = cut.claim()
     Attempt.objects.all().delete()
@@ -208,7 +208,7 @@ def test_a_sign_from_far_ahead_is_none(cut: Cut) -> None:
     job = cut.world.job()
     claimed = cut.claim()
     cut.world.clock.advance(300)
-    cut.worker.signs.tell()
+    cut.worker.signs.write_if_due()
     cut.world.clock.advance(-300)
     cut.dies(LEASE_SECONDS + 1)
     job.refresh_from_db()

@@ -34,7 +34,7 @@ def accepted(shop):
     assert run.step() == Remote("r1")
     hands.writer.at_once = False
     run.order(Order.HAND_OVER)
-    hands.worker.settlement.write_remote_id(claimed.lease, "r1", run.remote_id_committed)
+    hands.worker.completion.write_remote_id(claimed.lease, "r1", run.remote_id_committed)
     return hands, claimed.lease, run
 
 

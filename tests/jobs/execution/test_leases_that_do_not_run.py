@@ -58,7 +58,7 @@ def test_a_stale_ticket_is_given_back_and_the_next_one_runs(shop, moved):
     assert state(fresh) == JobState.COMPLETED
     assert releases(hands)[0] == (stale_id, ReleaseMode.FREE, 0.0)
     assert Attempt.objects.filter(job_id=stale_id).count() == 0
-    assert (hands.slot(), hands.waiting(), hands.worker.settlement.keeper.held()) == ("free", 0, 0)
+    assert (hands.slot(), hands.waiting(), hands.worker.completion.keeper.held()) == ("free", 0, 0)
 
 
 # -- a slot that the database knows as taken ------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_a_slot_that_the_database_knows_as_taken_is_shut_and_the_job_waits_on(sh
     job.refresh_from_db()
     assert (job.state, job.tries, job.attempts_made) == (JobState.QUEUED, 0, 0)
     assert hands.waiting() == 1, "the lease took its ticket"
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
 
 
 def test_a_refused_run_that_may_still_be_busy_shuts_its_slot(shop):
@@ -110,7 +110,7 @@ def test_a_run_whose_start_is_refused_meanwhile_is_stopped_at_its_gpu(shop):
     hands.writer.commit()
     assert (hands.gpu.cancelled, hands.gpu.polled) == ([job.id], [])
     assert (state(job), hands.slot()) == (JobState.CANCELLED, "free")
-    assert (Attempt.objects.count(), hands.worker.settlement.keeper.held()) == (0, 0)
+    assert (Attempt.objects.count(), hands.worker.completion.keeper.held()) == (0, 0)
 
 
 # -- adoption -------------------------------------------------------------------------------------------

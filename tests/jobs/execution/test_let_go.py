@@ -37,7 +37,7 @@ def no_collector() -> Iterator[None]:
 def test_no_more_is_kept_than_what_runs_and_what_follows(
     hands: Hands, no_collector: None, ahead: bool
 ) -> None:
-    hands.worker.followers.short_seconds *= ahead
+    hands.worker.prefetched.short_seconds *= ahead
     # small ones are kept for a while (jobs/execution/latest_ends.py)
     results, runs = [Brought(n="1" * 2 * LARGE_BYTES) for _ in range(7)], set[weakref.ref[Any]]()
     brought = [weakref.ref(result) for result in results]
@@ -65,11 +65,11 @@ def test_no_more_is_kept_than_what_runs_and_what_follows(
 def test_rows_that_nobody_took_are_not_kept_by_a_pool_that_became_quiet(hands: Hands) -> None:
     for _ in range(3):
         hands.submit()
-    ahead = hands.worker.ahead
-    ahead.want("main", "m", slots=2, ran_seconds=0.02)
-    ahead.look()
-    hands.worker.look()
+    ahead = hands.worker.row_prefetch
+    ahead.request("main", "m", slots=2, ran_seconds=0.02)
+    ahead.read_requested()
+    hands.worker.check_external_changes()
     assert len(ahead._pools["m"].rows) == 3
     hands.clock.move(FRESH_SECONDS + 0.1)
-    hands.worker.look()
+    hands.worker.check_external_changes()
     assert len(ahead._pools["m"].rows) == 0

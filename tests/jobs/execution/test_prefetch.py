@@ -16,11 +16,11 @@ from jobs.execution.prefetched import SHALLOW_SECONDS
 from jobs.models import Attempt, Job
 from tests.jobs.execution.ahead_by_hand import (
     calls,
+    deferred_end,
     hands,
     run_first,
     run_next,
     tries,
-    untold,
     with_followers,
 )
 from tests.jobs.execution.by_hand import OVER, Hands, by_hand
@@ -61,7 +61,7 @@ def test_all_of_a_line_are_run_once_each_and_in_order(hands: Hands) -> None:
     assert [tries(job) for job in jobs] == [1] * 7
     assert len(calls(hands, "release")) == 7
     assert hands.slot() == "free"
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
 
 
 def test_ends_are_written_before_the_starts_that_followed_them(hands: Hands) -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_takes_no_connection_delays_nobodys_end(shop: Shop) -> Non
 def test_behind_a_run_that_may_take_its_time_nothing_is_claimed(shop: Shop, seconds: float) -> None:
     """One that nobody knows is expected to take a second."""
     hands = by_hand(shop)
-    hands.worker.followers.short_seconds = seconds
+    hands.worker.prefetched.short_seconds = seconds
     for _ in range(3):
         hands.submit()
     run_first(hands)
@@ -145,7 +145,7 @@ def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
     following = run_first(hands)
     assert calls(hands, "reserve", "release") == ["reserve", "release"]
     assert following is not None
-    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert (following.lease.job_id, deferred_end(following)) == (second.id, None)
     run_next(hands, following, OVER)
     assert (state(second), tries(second)) == ("completed", 1)
 
@@ -156,7 +156,7 @@ def test_then_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
     _, second, third = (hands.submit() for _ in range(3))
 
     def vanish(run: RunRequest) -> None:
-        for follower in hands.worker.followers.leases():
+        for follower in hands.worker.prefetched.leases():
             hands.leases.real.release(follower.ref, ReleaseMode.FREE, worker="w")
 
     hands.gpu.on_start = vanish
@@ -171,13 +171,13 @@ def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands)
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def forget_it(run: RunRequest) -> None:
-        for follower in hands.worker.followers.leases():
-            hands.worker.settlement.keeper.forget(follower.ref)
+        for follower in hands.worker.prefetched.leases():
+            hands.worker.completion.keeper.forget(follower.ref)
 
     hands.gpu.on_start = forget_it
     following = run_first(hands)
     assert following is not None
-    assert untold(following) is None
+    assert deferred_end(following) is None
     run_next(hands, following, OVER)  # Redis has said that it may
     assert (state(second), tries(second)) == ("completed", 1)
 
@@ -204,7 +204,7 @@ def test_in_a_young_index_it_waits_for_its_commit(shop: Shop) -> None:
         hands.submit()
     following = run_first(hands)
     assert following is not None
-    assert (untold(following), hands.worker.awaited) == (None, 2)
+    assert (deferred_end(following), hands.worker.awaited) == (None, 2)
 
 
 def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hands) -> None:
@@ -213,7 +213,7 @@ def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hand
     hands.gpu.on_start = lambda run: setattr(hands.gpu, "tells_meanwhile", False)
     following = run_first(hands)
     assert following is not None
-    assert untold(following) is None
+    assert deferred_end(following) is None
     assert state(first) == "completed"
 
 
@@ -224,7 +224,7 @@ def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> N
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert (following.lease.job_id, deferred_end(following)) == (second.id, None)
     assert state(first) == "completed"
 
 

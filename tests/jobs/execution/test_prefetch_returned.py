@@ -18,7 +18,7 @@ from jobs.execution.claimed import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
 from jobs.sweeps import reconcile
-from tests.jobs.execution.ahead_by_hand import hands, run_first, run_next, tries, untold, with_followers
+from tests.jobs.execution.ahead_by_hand import deferred_end, hands, run_first, run_next, tries, with_followers
 from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
 from tests.jobs.execution.shop import Shop, state
 
@@ -42,7 +42,7 @@ def test_a_slot_that_may_be_busy_runs_nothing_next(shop: Shop) -> None:
     assert hands.slot() == "quarantined"
     assert waits_again(hands, second)
     assert hands.waiting() == 2
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
     assert state(third) == "queued"
 
 
@@ -71,13 +71,13 @@ def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Ha
 
     def looks(run: RunRequest) -> None:
         if run.job_id == first.id:
-            hands.worker.look()
+            hands.worker.check_external_changes()
             assert waits_again(hands, second)
 
     hands.gpu.on_start = looks
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert (following.lease.job_id, deferred_end(following)) == (second.id, None)
     assert run_next(hands, following) is not None
     assert state(third) == "queued"
 
@@ -89,13 +89,13 @@ def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: H
 
     def cut_off(run: RunRequest) -> None:
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
-        hands.worker.drain() if drains else hands.worker.look()
+        hands.worker.drain() if drains else hands.worker.check_external_changes()
 
     hands.gpu.on_start = cut_off
     assert run_first(hands) is None
     assert hands.waiting() == 1
     del hands.leases.instead["release"]
-    hands.worker.look()
+    hands.worker.check_external_changes()
     assert (state(first), state(third)) == ("completed", "queued")
     assert waits_again(hands, second)
     assert hands.waiting() == 2
@@ -109,7 +109,7 @@ def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Ha
 
     def cut_off_for_a_moment(run: RunRequest) -> None:
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
-        hands.worker.look()
+        hands.worker.check_external_changes()
         del hands.leases.instead["release"]
         monkeypatch.setattr(after_commit, "push_waiting", away)
 
@@ -122,10 +122,10 @@ def test_until_then_it_waits(hands: Hands) -> None:
     for _ in range(3):
         hands.submit()
     hands.gpu.seconds = 1.0
-    hands.gpu.on_start = lambda run: hands.worker.look()
+    hands.gpu.on_start = lambda run: hands.worker.check_external_changes()
     following = run_first(hands)
     assert following is not None
-    assert untold(following) is not None
+    assert deferred_end(following) is not None
 
 
 def test_one_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
@@ -133,16 +133,16 @@ def test_one_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
 
     def lose(run: RunRequest) -> None:
         if run.job_id == first.id:
-            (follower,) = hands.worker.followers.leases()
+            (follower,) = hands.worker.prefetched.leases()
             hands.leases.instead["renew"] = lambda real, worker, running, ends, followers: [follower.ref]
-            hands.worker.settlement.keeper.step(hands.clock.monotonic())
+            hands.worker.completion.keeper.step(hands.clock.monotonic())
             del hands.leases.instead["renew"]
 
     hands.gpu.on_start = lose
     following = run_first(hands)
     assert following is not None
     assert following.lease.job_id == third.id
-    hands.worker.look()
+    hands.worker.check_external_changes()
     assert waits_again(hands, second)
 
 
@@ -166,7 +166,7 @@ def test_a_follower_that_is_cancelled_is_never_sent(hands: Hands) -> None:
         if run.job_id == first.id:
             outcome = operate.cancel_job(second.id, ports=hands.worker.ports)
             assert outcome is operate.CancelOutcome.REQUESTED
-            hands.worker.look()
+            hands.worker.check_external_changes()
 
     hands.gpu.seconds = 0.1
     hands.gpu.on_start = cancel
@@ -209,16 +209,16 @@ def test_what_redis_did_not_hear_it_is_told_later_and_in_order(hands: Hands) -> 
 
     hands.leases.instead["release"] = but_the_first
     hands.leases.calls.clear()
-    hands.worker.look()
+    hands.worker.check_external_changes()
     assert [given[0].job_id for given, _ in hands.leases.named("release")] == [jobs[0].id]
     del hands.leases.instead["release"]
     hands.leases.calls.clear()
-    hands.worker.look()
+    hands.worker.check_external_changes()
     released = [given[0].job_id for given, _ in hands.leases.named("release")]
     assert released == [jobs[0].id, jobs[1].id]
     assert (state(jobs[0]), state(jobs[1])) == ("completed", "completed")
     assert hands.slot() == "free"
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
 
 
 def test_a_later_end_tells_the_earlier_one_first(hands: Hands) -> None:
@@ -249,7 +249,7 @@ def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Ha
     hands.leases.instead["reserve"] = answer_lost
     following = run_first(hands)
     assert following is not None
-    assert (following.lease.job_id, untold(following)) == (second.id, None)
+    assert (following.lease.job_id, deferred_end(following)) == (second.id, None)
     run_next(hands, following, OVER)
     assert state(second) == "completed"
 
@@ -292,7 +292,7 @@ def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatc
 def test_what_breaks_meanwhile_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
-    monkeypatch.setattr(hands.worker.followers, "short_seconds", None)  # no number: it can't be compared
+    monkeypatch.setattr(hands.worker.prefetched, "short_seconds", None)  # no number: it can't be compared
     run_next(hands, following, OVER)
     assert hands.gpu.sent == [first.id, second.id]
     assert (state(first), state(second)) == ("completed", "completed")
@@ -309,4 +309,4 @@ def test_a_start_that_the_database_refuses_stops_the_run_and_drops_what_follows(
     assert tries(second) == 0
     assert waits_again(hands, third)
     assert hands.waiting() == 2
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0

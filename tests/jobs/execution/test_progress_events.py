@@ -9,7 +9,7 @@ import pytest
 
 from gpus.runners.base import Accepted
 from jobs.execution import claiming, progress_events
-from jobs.execution.progress_events import RunNews
+from jobs.execution.progress_events import ProgressEvents
 from jobs.execution.run_inputs import make_run
 from jobs.models import Job
 from tests.builders import ManualClock
@@ -21,7 +21,7 @@ class Desk:
     def __init__(self, **limits: int) -> None:
         self.clock, self.open = ManualClock(), True
         self.written: list[tuple[float, str, Mapping[str, Any]]] = []
-        self.news = RunNews(
+        self.news = ProgressEvents(
             lambda kind, data: self.written.append((self.clock.elapsed, kind, data)),
             self.clock,
             rest_seconds=0.5,
@@ -32,7 +32,7 @@ class Desk:
     def say(self, *words: Any, every: float = 0.0) -> None:
         for word in words:
             self.clock.move(every)
-            self.news.tell("partial", word)
+            self.news.add("partial", word)
 
     @property
     def output(self) -> list[Any]:
@@ -65,8 +65,8 @@ def test_what_was_said_last_does_not_wait_for_the_next_word() -> None:
     desk = Desk()
     desk.say("hello")
     desk.clock.move(1.0)
-    desk.news.look()
-    desk.news.look()
+    desk.news.write_if_due()
+    desk.news.write_if_due()
     assert desk.output == ["hello"]
 
 
@@ -74,7 +74,7 @@ def test_pieces_that_are_no_text_stay_pieces() -> None:
     desk = Desk()
     desk.say({"reasoning": "hm"}, {"reasoning": ", yes"}, "So", " it is", {"preview": [1]}, [2], None)
     desk.clock.move(1.0)
-    desk.news.look()
+    desk.news.write_if_due()
     assert desk.output == [{"reasoning": "hm, yes"}, "So it is", {"preview": [1]}, [2], None]
 
 
@@ -82,12 +82,12 @@ def test_what_is_too_much_is_left_out_and_counted() -> None:
     desk = Desk()
     desk.say("x" * 40_000, "y" * 40_000, "z")
     desk.clock.move(1.0)
-    desk.news.look()
+    desk.news.write_if_due()
     (_, _, data) = desk.written[0]
     assert data["left_out"] == 1
     assert data["output"] == ["x" * 40_000 + "z"]
     desk.say(*["w" * 60_000] * 30, every=1.0)
-    assert sum(len(piece) for piece in desk.output) <= progress_events.MAX_TOLD_CHARS
+    assert sum(len(piece) for piece in desk.output) <= progress_events.MAX_OUTPUT_CHARS
 
 
 def test_what_an_attempt_may_tell_is_all_that_it_tells() -> None:
@@ -106,8 +106,8 @@ def test_who_runs_a_job_after_others_may_tell_less(shop: Shop) -> None:
     claimed = claiming.claim_next(hands.worker, "main", "m", None)
     assert claimed is not None
     run = make_run(hands.worker, claimed)
-    assert run.news is not None
-    assert run.news.allowance == progress_events.MAX_TOLD_CHARS // 4
+    assert run.progress_events is not None
+    assert run.progress_events.allowance == progress_events.MAX_OUTPUT_CHARS // 4
 
 
 @pytest.mark.parametrize("bad", ["nul\0", "half \ud800", {1, 2}, float("nan")])
@@ -115,7 +115,7 @@ def test_what_no_database_takes_is_left_out_and_the_run_goes_on(bad: Any) -> Non
     desk = Desk()
     desk.say("good", bad)
     desk.clock.move(1.0)
-    desk.news.look()
+    desk.news.write_if_due()
     assert desk.output == ["good"]
     assert desk.written[0][2]["left_out"] == 1
 
@@ -124,7 +124,7 @@ def test_progress_is_written_where_it_moved() -> None:
     desk = Desk()
     for progress in (0.1, 0.2, 0.2001, 0.2002, 0.9):
         desk.clock.move(1.0)
-        desk.news.tell("progress", progress)
+        desk.news.add("progress", progress)
     assert [data["progress"] for _, kind, data in desk.written if kind == "progress"] == [0.1, 0.2, 0.9]
 
 
@@ -134,12 +134,12 @@ def test_a_database_that_does_not_keep_up_is_told_later() -> None:
     desk.say("a", "b", every=1.0)
     assert desk.written == []
     desk.open = True
-    desk.news.look()
+    desk.news.write_if_due()
     assert desk.output == ["ab"]
 
 
 def test_nothing_that_is_told_stops_the_run() -> None:
     desk = Desk()
-    desk.news.tell("progress", "much")
-    desk.news.tell("unheard of", object())
+    desk.news.add("progress", "much")
+    desk.news.add("unheard of", object())
     assert desk.written == []

@@ -31,7 +31,7 @@ def test_a_slot_is_released_before_its_end_can_be_committed(shop):
     names = [name for name, _, _ in hands.leases.calls if name in ("release", "settled")]
     assert names == ["release", "settled"]
     assert hands.slot() == "free"
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
 
 
 def test_a_released_slot_waits_for_its_end_to_be_durable(shop):
@@ -40,10 +40,10 @@ def test_a_released_slot_waits_for_its_end_to_be_durable(shop):
     hands.writer.at_once = False
     hands.worker.work("m")
     assert hands.slot() == "settling"
-    assert hands.worker.settlement.keeper.held() == 1, "the unconfirmed end is renewed"
+    assert hands.worker.completion.keeper.held() == 1, "the unconfirmed end is renewed"
     hands.writer.commit()
     assert hands.slot() == "free"
-    assert hands.worker.settlement.keeper.held() == 0
+    assert hands.worker.completion.keeper.held() == 0
 
 
 @pytest.mark.parametrize("error", [GpuBusy(), ConnectFailed()], ids=lambda error: error.code)
@@ -66,7 +66,7 @@ def test_what_was_never_sent_is_charged_nothing(shop, monkeypatch):
         hands.clock.move(7.0)
         return math.inf
 
-    monkeypatch.setattr(hands.worker.settlement.keeper, "age_seconds", too_old)
+    monkeypatch.setattr(hands.worker.completion.keeper, "age_seconds", too_old)
     [report] = hands.worker.work("m")
     assert (report.seconds, hands.gpu.sent) == (7.0, [])
     assert charges(hands) == [0.0]
@@ -129,5 +129,5 @@ def test_the_lease_of_a_lost_end_is_not_settled_before_redis_took_its_release(sh
     hands.worker.work("m")
     assert hands.leases.named("settled") == []
     del hands.leases.instead["release"]
-    hands.worker.look()
+    hands.worker.check_external_changes()
     assert hands.slot() == "free"

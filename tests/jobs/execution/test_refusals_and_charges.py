@@ -25,11 +25,11 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
     shop.submit({"seconds": 0.01})
     worker = shop.worker()
     gate = threading.Event()
-    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
+    worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
     monkeypatch.setattr(worker, "must_await_starts", lambda *_: False)
     worker.work("m")  # the run ends before its start is refused
     gate.set()
-    eventually(lambda: worker.settlement.keeper.held() == 0)
+    eventually(lambda: worker.completion.keeper.held() == 0)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
 
 
@@ -42,7 +42,7 @@ def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
     assert lossy.lost == 1
     eventually(lambda: state(first) == JobState.COMPLETED)
     for _ in range(3):
-        worker.look()
+        worker.check_external_changes()
         worker.work("m")
     view = shop.leases.slots("gpu-1")[0]
     assert (view.state, view.job_id) != ("leased", second.id), "nobody runs it: it will expire as a death"

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from gpus.protocol import LeaseRef
-from jobs.execution.completion import EndWritten, Settlement
+from jobs.execution.completion import Completion, EndWritten
 from jobs.reports import counters
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, make_ports
@@ -19,7 +19,7 @@ def written(number: int, *, won: bool) -> EndWritten:
 
 
 def test_refused_results_are_counted_and_those_that_count_are_not() -> None:
-    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     settlement._after_commit([written(1, won=True), written(2, won=False), written(3, won=False)])
     assert counters.read(counters.Name.RESULTS_REFUSED) == [("", "", 2)]
 
@@ -28,7 +28,7 @@ def test_the_writer_goes_on_when_counting_fails() -> None:
     def away(*_: object) -> None:
         raise OperationalError("gone")
 
-    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     with connection.execute_wrapper(away):
         settlement._after_commit([written(1, won=False)])
     assert len(settlement._unsettled) == 1

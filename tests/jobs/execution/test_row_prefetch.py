@@ -17,7 +17,7 @@ from jobs.execution.row_prefetch import (
     MOST,
     REST_SECONDS,
     SHORT_SECONDS,
-    ReadAhead,
+    RowPrefetch,
 )
 from jobs.models import Job
 from tests.builders import ManualClock, make_job, make_model, make_ports
@@ -41,7 +41,7 @@ class Line:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.leases = Counted()
-        self.ahead = ReadAhead(make_ports(cast(Any, self.leases), clock=self.clock))
+        self.ahead = RowPrefetch(make_ports(cast(Any, self.leases), clock=self.clock))
         self.model = make_model("m")
 
     def jobs(self, count: int, **values: Any) -> list[str]:
@@ -51,12 +51,12 @@ class Line:
 
     def want(self, slots: int = 2, ran_seconds: float = 0.02) -> bool:
         """Whether there is something to look for."""
-        self.ahead.want("main", "m", slots=slots, ran_seconds=ran_seconds)
-        return self.ahead.wanted.is_set()
+        self.ahead.request("main", "m", slots=slots, ran_seconds=ran_seconds)
+        return self.ahead.requested.is_set()
 
     def look(self, slots: int = 2) -> None:
         self.want(slots)
-        self.ahead.look()
+        self.ahead.read_requested()
 
     def take(self, *job_ids: str) -> list[bool]:
         """Whether each one's row was at hand."""
@@ -86,7 +86,7 @@ def test_nothing_is_read_again_while_there_is_one_for_each_slot(line: Line) -> N
     del line.leases.line[:3]
     assert all(line.take(*jobs[:3]))
     assert line.want(slots=2)
-    line.ahead.look()
+    line.ahead.read_requested()
     assert all(line.take(*jobs[3:7]))
 
 

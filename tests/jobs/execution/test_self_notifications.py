@@ -10,26 +10,26 @@ import pytest
 from jobs.execution import gpu_worker as worker_module
 from jobs.execution import self_notifications as module
 from jobs.execution.gpu_worker import create_worker
-from jobs.execution.self_notifications import Echoes
+from jobs.execution.self_notifications import SelfNotifications
 from tests.builders import Told, make_ports
 
 
 def test_of_what_is_heard_the_own_is_taken_out_once() -> None:
     told: list[str] = []
-    echoes = Echoes()
-    announce = echoes.of(told.extend)
+    echoes = SelfNotifications()
+    announce = echoes.tracking(told.extend)
     announce(["a", "b"])
     announce(["a"])
     assert told == ["a", "b", "a"]
-    assert echoes.without(["a", "c"]) == {"c"}
-    assert echoes.without(["a", "b"]) == set()
-    assert echoes.without(["a", "b"]) == {"a", "b"}, "these are from others"
+    assert echoes.from_others(["a", "c"]) == {"c"}
+    assert echoes.from_others(["a", "b"]) == set()
+    assert echoes.from_others(["a", "b"]) == {"a", "b"}, "these are from others"
 
 
 def test_where_nothing_comes_back_nothing_piles_up(monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST", 10)
-    echoes = Echoes()
-    announce = echoes.of(lambda job_ids: None)
+    echoes = SelfNotifications()
+    announce = echoes.tracking(lambda job_ids: None)
     for number in range(100):
         announce([str(number)])
     assert len(echoes._under_way) <= 11
@@ -42,7 +42,7 @@ def test_the_worker_of_a_process_does_not_look_for_its_own_news(monkeypatch) -> 
     worker = create_worker(make_ports(told=told))
     assert worker.listener is not None
     worker._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
-    worker.settlement.ports.announce(["mine"])
+    worker.completion.ports.announce(["mine"])
     assert told.announced == ["mine"]
     worker.nudge(["mine"])
     assert not worker._nudged.is_set(), "its echo"

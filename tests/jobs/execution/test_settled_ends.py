@@ -9,7 +9,7 @@ import pytest
 
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, LeaseRef
-from jobs.execution.completion import EndWritten, Settlement
+from jobs.execution.completion import Completion, EndWritten
 from jobs.transitions import Ended
 from tests.builders import make_ports
 
@@ -36,7 +36,7 @@ class RefilledLeases:
 def test_an_end_whose_renewal_arrives_after_it_was_settled_is_settled_again() -> None:
     index = RefilledLeases()
     leases = cast("Leases", index)
-    settlement = Settlement(make_ports(leases), name="w", on_lost=lambda ref: None)
+    settlement = Completion(make_ports(leases), name="w", on_lost=lambda ref: None)
     lease = Lease(
         pool="m", slot="gpu-1/0", job_id="J", attempt_id="A", epoch=1, model="m", tenant="1",
         priority=5, fence=1, leased_at_ms=0, estimate_seconds=1.0,
@@ -47,6 +47,6 @@ def test_an_end_whose_renewal_arrives_after_it_was_settled_is_settled_again() ->
     index.before_renewal = lambda: settlement._after_commit([EndWritten(Ended(won=True), leases, lease.ref)])
     keeper.step(settlement.ports.clock.monotonic())
     assert index.ends == {lease.ref}
-    settlement.release_again()
+    settlement.retry_releases()
     assert index.ends == set()
     assert (keeper.held(), settlement._unsettled) == (0, {})

@@ -30,13 +30,13 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
     hands = by_hand(shop)
     job = hands.submit()
     claims = []
-    real = transitions.change_standing
+    real = transitions.change_place
 
     def slowly(*given):
         claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_standing", slowly)
+    monkeypatch.setattr(queue_position.transitions, "change_place", slowly)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert claims == [None]
     assert order_of(hands) == [job.id]
@@ -46,7 +46,7 @@ def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
     """Two operators at once: each change is whole, the later one stands."""
     hands = by_hand(shop)
     job = hands.submit()
-    real, meanwhile = transitions.change_standing, []
+    real, meanwhile = transitions.change_place, []
 
     def late(*given):
         if not meanwhile:
@@ -55,7 +55,7 @@ def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
             push_tickets("main", "m", [Job.objects.get(id=job.id).ticket], hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
+    monkeypatch.setattr(queue_position.transitions, "change_place", late)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert Job.objects.get(id=job.id).priority == 1
     assert hands.waiting() == 1
@@ -65,13 +65,13 @@ def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
 def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch):
     hands = by_hand(shop)
     job = hands.submit()
-    real = transitions.change_standing
+    real = transitions.change_place
 
     def late(*given):
         cancel_job(job.id, ports=hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_standing", late)
+    monkeypatch.setattr(queue_position.transitions, "change_place", late)
     with pytest.raises(NotWaiting):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
@@ -84,7 +84,7 @@ def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monk
     def fail(*given):
         raise OperationalError("no")
 
-    monkeypatch.setattr(queue_position.transitions, "change_standing", fail)
+    monkeypatch.setattr(queue_position.transitions, "change_place", fail)
     with pytest.raises(OperationalError):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
@@ -102,7 +102,7 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
         raise Died
 
     if after == "remove":
-        monkeypatch.setattr(queue_position.transitions, "change_standing", die)
+        monkeypatch.setattr(queue_position.transitions, "change_place", die)
     monkeypatch.setattr(queue_position.after_commit, "push_waiting", die)
     monkeypatch.setattr(reconcile, "_went_to", {})
     with pytest.raises(Died):
@@ -129,8 +129,8 @@ def test_a_change_applied_twice_changes_nothing_the_second_time():
     """A COMMIT whose reply was lost."""
     job = make_job()
     with transaction.atomic():
-        assert transitions.change_standing(job, 1, 7, job.created_at) is not None
-        assert transitions.change_standing(job, 1, 7, job.created_at) is None
+        assert transitions.change_place(job, 1, 7, job.created_at) is not None
+        assert transitions.change_place(job, 1, 7, job.created_at) is None
     assert Event.objects.filter(job=job, type="moved_in_line").count() == 1
 
 

@@ -13,9 +13,9 @@ from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
 from jobs.execution.attempt_run import AttemptRun, run_seconds
-from jobs.execution.completion import EndWritten, Settlement
+from jobs.execution.completion import Completion, EndWritten
 from jobs.execution.group_commit import GroupCommitWriter
-from jobs.execution.release_retries import Unreleased
+from jobs.execution.release_retries import PendingRelease
 from jobs.execution.run_steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, ManualClock, make_ports
@@ -159,16 +159,16 @@ class Recorder:
 
 
 def test_one_fleet_s_dead_redis_does_not_hold_the_others_slots():
-    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     dead, alive = AbsentLeases(), Recorder()
     for leases, lease in ((dead, _lease(1)), (alive, _lease(2))):
-        settlement._late.add(Unreleased(leases, lease, ReleaseMode.SETTLE, 0.0))
-    settlement.release_again()
+        settlement._release_retries.add(PendingRelease(leases, lease, ReleaseMode.SETTLE, 0.0))
+    settlement.retry_releases()
     assert alive.released
 
 
 def test_two_threads_settle_at_once():
-    settlement = Settlement(make_ports(), name="w", on_lost=lambda ref: None)
+    settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     one, two = _lease(1), _lease(2)
 
     class Slow(Recorder):
@@ -179,7 +179,7 @@ def test_two_threads_settle_at_once():
         def settled(self, refs):
             if not self.busy:
                 self.busy = True
-                settlement.release_again()
+                settlement.retry_releases()
             return ()
 
     slow, other = Slow(), Recorder()

@@ -21,9 +21,9 @@ def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(sho
     worker = shop.worker()
     gate = threading.Event()
     worker.must_await_starts = lambda *_: False
-    worker.settlement.writer.submit(lambda: gate.wait(30))  # the database is slow
+    worker.completion.writer.submit(lambda: gate.wait(30))  # the database is slow
     worker.may_claim = lambda: (
-        worker.busy() == 0 and not gate.is_set() and not worker.settlement.keeper.held()
+        worker.busy() == 0 and not gate.is_set() and not worker.completion.keeper.held()
     )
     worker.work("m")
     assert shop.leases.slots("gpu-1")[0].state == "quarantined"
@@ -33,9 +33,9 @@ def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(sho
     while (progress := rebuild.step()) is not Progress.OPEN:
         assert progress is not Progress.BUSY_ELSEWHERE
         if progress is Progress.LISTENING:
-            worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
+            worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     gate.set()
-    eventually(lambda: worker.settlement.keeper.held() == 0)
+    eventually(lambda: worker.completion.keeper.held() == 0)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
     assert shop.leases.slots("gpu-1")[0].state == "quarantined"

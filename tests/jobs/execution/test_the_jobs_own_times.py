@@ -220,7 +220,9 @@ def test_a_slot_that_a_plain_server_can_not_stop_is_its_tenants_until_it_answers
     worker = shop.workers[0]
 
     def all_asked() -> bool:
-        return [run._beside.was_asked for _, run in list(worker._runs.values())] == [True] * SLOTS
+        return [run._background_cancel.was_requested for _, run in list(worker._runs.values())] == [
+            True
+        ] * SLOTS
 
     eventually(all_asked)
     theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))

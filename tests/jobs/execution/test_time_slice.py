@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.execution.time_slice import SHORT_TURNS, Turn, some_short_turns
+from jobs.execution.time_slice import SHORT_SLICES, TimeSlice, random_short_slices
 from tests.jobs.execution.by_hand import Hands, by_hand
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -21,25 +21,25 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
         (1.0, 0.5, False, False),
         (1.0, 1.0, False, True),
         (30.0, 30.0, False, True),
-        (SHORT_TURNS - 0.1, 0.5, False, False),
-        (SHORT_TURNS, 0.5, False, True),
+        (SHORT_SLICES - 0.1, 0.5, False, False),
+        (SHORT_SLICES, 0.5, False, True),
     ],
 )
 def test_when_it_is_over(worked: float, ran: float, is_wanted: bool, is_over: bool) -> None:
-    turn = Turn(1.0, 100.0, lambda: is_wanted)
+    turn = TimeSlice(1.0, 100.0, lambda: is_wanted)
     assert turn.is_over(100.0 + worked, ran) is is_over
 
 
 def test_threads_that_began_together_do_not_hand_back_together() -> None:
-    turns = {some_short_turns() for _ in range(8)}
+    turns = {random_short_slices() for _ in range(8)}
     assert len(turns) == 8
-    assert all(SHORT_TURNS * 0.75 <= one <= SHORT_TURNS * 1.25 for one in turns)
+    assert all(SHORT_SLICES * 0.75 <= one <= SHORT_SLICES * 1.25 for one in turns)
 
 
 @pytest.fixture
 def hands(shop, settings, monkeypatch) -> Hands:
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=1.0, worker_threads=2)
-    monkeypatch.setattr("jobs.execution.gpu_worker.some_short_turns", lambda: SHORT_TURNS)
+    monkeypatch.setattr("jobs.execution.gpu_worker.random_short_slices", lambda: SHORT_SLICES)
     hands = by_hand(shop)
     hands.gpu.seconds = 0.5
     for _ in range(60):
@@ -48,14 +48,14 @@ def hands(shop, settings, monkeypatch) -> Hands:
 
 
 def test_short_jobs_share_a_task_while_there_are_threads(hands: Hands) -> None:
-    assert len(hands.worker.work("m")) == 2 * SHORT_TURNS
+    assert len(hands.worker.work("m")) == 2 * SHORT_SLICES
 
 
 def test_where_every_thread_works_it_hands_back_after_a_second(hands: Hands) -> None:
     hands.worker.threads = 1
     assert len(hands.worker.work("m")) == 2
     hands.worker.threads = 2
-    assert len(hands.worker.work("m")) == 2 * SHORT_TURNS, "a task that ended counts no more"
+    assert len(hands.worker.work("m")) == 2 * SHORT_SLICES, "a task that ended counts no more"
 
 
 def test_a_long_one_is_a_task_of_its_own(hands: Hands) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from jobs.execution.uncertain_claims import HELD_BACK_SECONDS, MOST, Unanswered
+from jobs.execution.uncertain_claims import HELD_BACK_SECONDS, MOST, UncertainClaims
 
 
 def test_it_is_forgotten_when_nothing_was_granted_for_some_time() -> None:
-    asked = Unanswered()
+    asked = UncertainClaims()
     asked.add("a", "main")
     asked.add("b", "other")
-    asked.was_nothing("a", 10.0)
-    asked.was_nothing("a", 10.0 + HELD_BACK_SECONDS - 0.1)
+    asked.mark_not_granted("a", 10.0)
+    asked.mark_not_granted("a", 10.0 + HELD_BACK_SECONDS - 0.1)
     assert asked.by_fleet() == {"main": ["a"], "other": ["b"]}
-    asked.was_nothing("a", 10.0 + HELD_BACK_SECONDS)
-    asked.was_given_back("b")
+    asked.mark_not_granted("a", 10.0 + HELD_BACK_SECONDS)
+    asked.mark_returned("b")
     assert asked.by_fleet() == {}
 
 
 def test_an_outage_does_not_fill_the_memory() -> None:
-    asked = Unanswered()
+    asked = UncertainClaims()
     for number in range(MOST + 50):
         asked.add(f"a{number}", "main")
     assert asked.by_fleet()["main"] == [f"a{number}" for number in range(50, MOST + 50)]

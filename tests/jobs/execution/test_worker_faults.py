@@ -13,7 +13,7 @@ from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming, run_inputs
-from jobs.execution.completion import Settlement
+from jobs.execution.completion import Completion
 from jobs.execution.slot_loop import SlotLoop
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
@@ -49,7 +49,7 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     monkeypatch.undo()  # the database is back
     eventually(lambda: state(job) != JobState.RUNNING)
     assert escaped is None
-    eventually(lambda: worker.settlement.keeper.held() == 0)
+    eventually(lambda: worker.completion.keeper.held() == 0)
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -68,20 +68,20 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     monkeypatch.setattr(claiming, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
-    eventually(lambda: second.settlement.keeper.held() == 0)  # else it is renewed for ever and nobody polls
+    eventually(lambda: second.completion.keeper.held() == 0)  # else it is renewed for ever and nobody polls
 
 
 def _refused(shop, monkeypatch):
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
     # the client cancels after the claim has read the row and before the start is committed
-    real = Settlement.write_start
+    real = Completion.write_start
 
     def late(self, start, future):
         Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
         return real(self, start, future)
 
-    monkeypatch.setattr(Settlement, "write_start", late)
+    monkeypatch.setattr(Completion, "write_start", late)
     worker.work("m")
     monkeypatch.undo()
     eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
@@ -90,7 +90,7 @@ def _refused(shop, monkeypatch):
 
 def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
     worker = _refused(shop, monkeypatch)
-    eventually(lambda: worker.settlement.keeper.held() == 0)
+    eventually(lambda: worker.completion.keeper.held() == 0)
 
 
 def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
@@ -106,9 +106,9 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
     while (progress := rebuild.step()) is not Progress.OPEN:
         assert progress is not Progress.BUSY_ELSEWHERE
         if progress is Progress.LISTENING:
-            worker.settlement.keeper.step(shop.ports.clock.monotonic() + 100)
+            worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
-    worker.look()
+    worker.check_external_changes()
     eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
@@ -127,7 +127,7 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
     monkeypatch.setattr(transitions, "end_attempt", refuse)
     worker.work("m")
     eventually(lambda: state(job) != JobState.RUNNING)
-    eventually(lambda: worker.settlement.keeper.held() == 0)
+    eventually(lambda: worker.completion.keeper.held() == 0)
     if at_most_once:  # it ran
         job.refresh_from_db()
         assert (job.state, job.error_code) == (JobState.FAILED, "lost_at_most_once")
@@ -180,7 +180,7 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
     assert lossy.lost == 1
     assert shop.leases.slots("gpu-1")[0].state == "leased"
 
-    worker.look()
+    worker.check_external_changes()
     worker.work("m")  # asks again as the attempt that nobody heard of
     eventually(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
@@ -204,7 +204,7 @@ def test_every_claim_whose_reply_was_lost_is_given_back(shop):
     for _ in jobs:
         worker.work("m")
     assert [slot.state for slot in shop.leases.slots("gpu-1")] == ["leased", "leased"]
-    worker.look()
+    worker.check_external_changes()
     assert {slot.state for slot in shop.leases.slots("gpu-1")} == {"free"}
 
 
@@ -220,10 +220,10 @@ def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
 
     worker.ports = dc_replace(shop.ports, leases=lambda _fleet: HeldBack(shop.leases, "claim"))
     worker.work("m")
-    worker.look()  # nothing was granted, yet
+    worker.check_external_changes()  # nothing was granted, yet
     (a, k) = held_back[0]
     assert shop.leases.claim(*a, **k).job_id == job.id
-    worker.look()
+    worker.check_external_changes()
     assert shop.leases.slots("gpu-1")[0].state == "free"
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
 

@@ -501,16 +501,16 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(
     world.job()
     lease = world.claim(written=False)
     starts = WrittenStarts(upgrade.old.ports, lambda fleet: [lease.ref])
-    assert starts.ready() == {}
+    assert starts.ready_switches() == {}
     switch = upgrade.begin()
     upgrade.old.ports.layouts.refresh()
-    assert starts.ready() == {}  # not closed
+    assert starts.ready_switches() == {}  # not closed
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
-    assert starts.ready() == {}  # not written
+    assert starts.ready_switches() == {}  # not written
     world.start(lease)
-    with starts.asking():
-        assert starts.ready() == {}
-    assert starts.ready() == {upgrade.fleet: switch}
+    with starts.claiming():
+        assert starts.ready_switches() == {}
+    assert starts.ready_switches() == {upgrade.fleet: switch}
 
 
 def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:

@@ -46,7 +46,7 @@ def attempt(
     attempt_id = make_running(job, at=clock.now())
     if progress is not None:
         lease = LeaseRef("gpu-1/0", job.id, attempt_id, 1)
-        assert transitions.note_news(lease, "progress", {"progress": progress}, clock.now())
+        assert transitions.note_progress(lease, "progress", {"progress": progress}, clock.now())
     clock.move(1.0)
     ending = Ending(error("answered 503"))
     transitions.end_attempt(transitions.End(job.id, attempt_id, 1, "gpu-1/0", ending, AT_ONCE, clock.now()))

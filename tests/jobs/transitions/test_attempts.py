@@ -249,7 +249,7 @@ def test_news_of_a_run_are_events_of_its_own_attempt_only():
     job = make_job()
     _, attempt_id = start(job)
     ref = LeaseRef("gpu-1/0", job.id, attempt_id, 1)
-    note = transitions.note_news
+    note = transitions.note_progress
     assert note(ref, "partial", {"part": 1, "output": ["a"]}, START)
     assert note(ref, "progress", {"part": 2, "progress": 0.5}, START)
     assert types(job) == ["queued", "started", "partial", "progress"]
@@ -272,8 +272,8 @@ def test_news_whose_commit_was_lost_from_sight_are_not_written_again():
         ("progress", {"part": 5, "progress": 0.6}, START + timedelta(seconds=1)),
     ]
     for _ in range(2):
-        assert all(transitions.note_news(ref, kind, data, at) for kind, data, at in batch)
+        assert all(transitions.note_progress(ref, kind, data, at) for kind, data, at in batch)
     assert types(job) == ["queued", "started", "partial", "progress", "partial", "partial", "progress"]
     again = START + timedelta(seconds=2)
-    assert transitions.note_news(ref, "partial", {"part": 4, "output": ["b"]}, again)
+    assert transitions.note_progress(ref, "partial", {"part": 4, "output": ["b"]}, again)
     assert types(job)[-1] == "partial", "whoever took over counts its parts anew"

@@ -175,7 +175,7 @@ def test_what_a_run_says_is_told_once_however_often_it_is_written():
     first, second = start_of(make_job()), start_of(make_job(), "gpu-1/1")
     ref = LeaseRef(first.slot, first.job_id, first.attempt_id, 1)
     said = Write(
-        lambda: transitions.note_news(ref, "progress", {"part": 1, "progress": 0.5}, START),
+        lambda: transitions.note_progress(ref, "progress", {"part": 1, "progress": 0.5}, START),
         Touched(first.job_id, first.attempt_id),
     )
     assert write_batch([started(first), started(second), said, said])[2:] == [True, True]
