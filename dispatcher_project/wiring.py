@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from foundation.database.connection_pool import Lender
+from foundation.database.connection_pool import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import redis_leases
 from gpus.protocol import SystemClock
@@ -34,6 +34,6 @@ def production_ports() -> Ports:
         send_wakes=wakes.send_wakes,
         wake_callbacks=wakes.wake_callbacks,
         announce=announce,
-        database=Lender().connection,
+        database=ConnectionPool().connection,
         layouts=layouts,
     )

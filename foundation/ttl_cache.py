@@ -1,4 +1,4 @@
-"""What was read a moment ago, kept in this process: a change elsewhere is seen when it is forgotten."""
+"""Caches of one process whose entries expire: a change by another process is seen once they have."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
-class Remembered(Generic[Key, Found]):
-    """seconds: how long, asked each time. at_most: entries; beyond them all are forgotten."""
+class TtlCache(Generic[Key, Found]):
+    """seconds: the TTL, read at each insertion. max_entries: beyond them the cache is cleared."""
 
-    def __init__(self, seconds: Callable[[], float], *, at_most: int) -> None:
-        self._seconds, self._at_most = seconds, at_most
+    def __init__(self, seconds: Callable[[], float], *, max_entries: int) -> None:
+        self._seconds, self._max_entries = seconds, max_entries
         self._lock = threading.Lock()
         self._found: dict[Key, tuple[float, Found]] = {}
 
@@ -24,7 +24,7 @@ class Remembered(Generic[Key, Found]):
     @overload
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None: ...
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None:
-        """What `read` says now or said lately. None is not remembered: names of what is not are endless."""
+        """Return the cached value, or read it. None is not cached: unknown keys are endless."""
         now = time.monotonic()
         known = self._found.get(key)
         if known is not None and known[0] > now:
@@ -33,33 +33,33 @@ class Remembered(Generic[Key, Found]):
         if found is None:
             return None
         with self._lock:
-            if len(self._found) >= self._at_most:
+            if len(self._found) >= self._max_entries:
                 self._found.clear()
             self._found[key] = (now + self._seconds(), found)
         return found
 
-    def knows(self, key: Key) -> bool:
-        """Whether `get` would not have to read."""
+    def is_cached(self, key: Key) -> bool:
+        """Return whether `get` would answer without reading."""
         known = self._found.get(key)
         return known is not None and known[0] > time.monotonic()
 
     def peek(self, key: Key) -> Found | None:
-        """What was read, if it is still remembered."""
+        """Return the cached value, or None."""
         known = self._found.get(key)
         return known[1] if known is not None and known[0] > time.monotonic() else None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         with self._lock:
             self._found.clear()
 
 
-class Rationed(Generic[Found]):
-    """One answer for all who ask: one that was costly to read is kept for `TIMES` as long as that took, so
-    that no more than that share of the time goes into reading. monotonic: in seconds."""
+class AdaptiveTtlValue(Generic[Found]):
+    """One cached value whose TTL is `TIMES` as long as its read took, so that reading takes no more than that
+    share of the time. monotonic: in seconds."""
 
     TIMES = 10.0
     CHEAP_SECONDS = 0.1
-    """What took less is read anew each time."""
+    """A value whose read took less is not cached."""
     MOST_SECONDS = 30.0
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +68,7 @@ class Rationed(Generic[Found]):
         self._kept: tuple[float, Found] | None = None
 
     def get(self, read: Callable[[], Found]) -> Found:
-        """What `read` says now, or said lately. Who asks during a reading waits for it."""
+        """Return the cached value, or read it; concurrent callers wait for one read."""
         with self._lock:
             began = self._monotonic()
             if self._kept is not None and began < self._kept[0]:
@@ -80,6 +80,6 @@ class Rationed(Generic[Found]):
             self._kept = (ended + kept, found)
             return found
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         with self._lock:
             self._kept = None

@@ -170,7 +170,7 @@ def make_gpu(
         output_root=output_root,
         confinement=confinement,
         knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
-        hear=_hear,
+        on_event=_hear,
         output=lambda line: log.info("model_output", line=line),
         happened=log.info,
     )

@@ -18,7 +18,7 @@ from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.nvml import GpuReading, Nvml
 from gpu_host.local.telemetry import MachineMeter, Reading, measure
 from gpu_host.local.vram import ram_of
-from gpu_host.local.watchdog import Doctor
+from gpu_host.local.watchdog import Watchdog
 from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, beat_of
 from gpus.models import Server
 from gpus.protocol import DesiredState
@@ -51,14 +51,14 @@ class PinnedWatch:
         self._telemetry: Reading | None = None
         self._measured_at = self._told_at = -1e9
         cpu = ProcessMeter(lambda: gpu.session)
-        self._doctor = Doctor(gpu, self._read, cpu=cpu.read, happened=log.warning)
+        self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, happened=log.warning)
         self._threads = [
             threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
             for step, seconds, name in (
                 (self.measure, BEAT_SECONDS, "measures"),
                 (self.beat, BEAT_SECONDS, "beats"),
                 (self.look, LOOK_SECONDS, "pinned-watch"),
-                (self._doctor.look, 1.0, "gpu-doctor"),
+                (self._watchdog.step, 1.0, "gpu-doctor"),
             )
         ]
 
@@ -96,7 +96,7 @@ class PinnedWatch:
             self._stopped.set()
             os.kill(os.getpid(), signal.SIGTERM)  # as an operator would: what runs here may end
         elif row["desired"] != DesiredState.ON:
-            self._gpu.rest()
+            self._gpu.release_memory()
         else:
             self._gpu.tick()
 

@@ -1,8 +1,7 @@
-"""A few database connections for many threads, each of which needs one for a moment now and then.
+"""A small connection pool for the many threads of a worker, each of which reads for a moment now and then.
 
-A thread of its own connection keeps it while it waits for a GPU, or pays for a new one after each wait: 15 ms
-of a PostgreSQL. Here a process has as many as are in use at once, up to a bound, and keeps them.
-"""
+With a connection of its own, a thread would keep it while it waits for a GPU, or pay 15 ms for a new one
+after each wait. The pool keeps as many connections as are in use at once, up to a bound. """
 
 from __future__ import annotations
 
@@ -14,17 +13,17 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
-from foundation.database.statements import over
+from foundation.database.statements import use_connection
 
 MOST = 4
 WAIT_SECONDS = 5.0
-"""For one that others have: before a database that hangs, threads must not queue up."""
-LOOK_AFTER_SECONDS = 1.0
-"""One that lay idle for so long is looked at before it is lent: the server may have gone meanwhile."""
+"""Longest wait for a free connection: threads must not pile up before a database that hangs."""
+CHECK_AFTER_SECONDS = 1.0
+"""A connection that was idle for longer is checked before use: its server may have restarted."""
 
 
-class Lender:
-    """most: connections at once; who comes then waits. Safe for threads."""
+class ConnectionPool:
+    """most: connections at once; further threads wait. Thread-safe."""
 
     def __init__(self, most: int = MOST) -> None:
         self._places = threading.BoundedSemaphore(most)
@@ -32,9 +31,9 @@ class Lender:
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """What the block reads by `foundation.database.statements` it reads over a connection of these, all
-        else over the thread's own; a block that reads nothing takes none. Not to be held while something else
-        is awaited, nor taken twice. Reads raise OperationalError: none came free."""
+        """Reads of `foundation.database.statements` in the block use a pooled connection, taken at the first
+        read; everything else uses the thread's own. Do not wait for anything else in the block, and do not
+        nest it. Reads raise OperationalError if no connection comes free."""
         lent: list[Any] = []
 
         def lend() -> Any:
@@ -43,15 +42,15 @@ class Lender:
             return lent[0]
 
         try:
-            with over(lend):
+            with use_connection(lend):
                 yield
         finally:
             for database in lent:
-                self._idle.append((time.monotonic(), database))  # the last used is the next: others grow old
+                self._idle.append((time.monotonic(), database))  # last in, first out: spare ones grow stale
                 self._places.release()
 
     def close(self) -> None:
-        """Those that are not lent."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -71,6 +70,6 @@ class Lender:
             lent = connections.create_connection(DEFAULT_DB_ALIAS)
             lent.inc_thread_sharing()
             return lent
-        if lent.errors_occurred or time.monotonic() - since > LOOK_AFTER_SECONDS:
+        if lent.errors_occurred or time.monotonic() - since > CHECK_AFTER_SECONDS:
             lent.close_if_unusable_or_obsolete()
         return lent

@@ -1,5 +1,5 @@
-"""Statements whose answers nobody reads, sent to PostgreSQL in one go: BEGIN, inserts and COMMIT take one
-journey in place of one each.
+"""PostgreSQL's pipeline mode for a transaction: BEGIN, inserts and COMMIT take one round trip in place of one
+each.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 
 @contextmanager
-def one_trip() -> Iterator[None]:
-    """Around a transaction. An error of a statement is raised where an answer is next waited for: by a read,
-    by the commit, or here. SQLite is no journey away: it is told one by one."""
+def one_round_trip() -> Iterator[None]:
+    """Enclose a transaction. An error of a statement is raised by the next read, by the commit, or here.
+    SQLite executes the statements one by one."""
     database: Any = connections[DEFAULT_DB_ALIAS]
     if database.vendor != "postgresql" or not database.Database.Pipeline.is_supported():
         yield

@@ -145,15 +145,15 @@ _lent = threading.local()
 
 
 def this_database() -> Any:
-    """What was lent to this thread, else its own; itself: each look through Django's proxy costs as much as a
-    value of a statement."""
+    """Return the connection that `use_connection` set for this thread, else the thread's own. Not Django's
+    proxy: each look through Django's proxy costs as much as a value of a statement."""
     lend = getattr(_lent, "lend", None)
     return connections[DEFAULT_DB_ALIAS] if lend is None else lend()
 
 
 @contextmanager
-def over(lend: Callable[[], Any]) -> Iterator[None]:
-    """The block's statements of this module go over the connection that this gives for the first of them."""
+def use_connection(lend: Callable[[], Any]) -> Iterator[None]:
+    """Run the block's statements of this module over the connection that `lend` returns for the first."""
     before, _lent.lend = getattr(_lent, "lend", None), lend
     try:
         yield

@@ -18,7 +18,7 @@ SHORT_ROWS = 64
 """Jobs of a short transaction, at most."""
 
 
-class WriteTurns:
+class WriteLock:
     """One turn, given to one thread at a time."""
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class WriteTurns:
         return not self.taken and (short or not self._short)
 
 
-_turns = WriteTurns()
+_turns = WriteLock()
 
 
 @contextmanager
-def turn_to_write(rows: int) -> Iterator[None]:
+def write_lock(rows: int) -> Iterator[None]:
     """Around a transaction that writes so many jobs. Inside another one there is no turn to wait for."""
     database = connections[DEFAULT_DB_ALIAS]
     has_turn = _takes_turns(database) and _turns.take(

@@ -52,15 +52,15 @@ class RunContext:
     def report(self, progress: float) -> None:
         """How much is done, 0 to 1; it is also a sign of life for the watchdog."""
         self.progress = min(1.0, max(0.0, progress))
-        self._say("progress", self.progress)
+        self._report("progress", self.progress)
 
     def log(self, text: str, **fields: Any) -> None:
         """A line for the worker's log, with the job's id. fields: JSON values."""
-        self._say("log", {"text": str(text), "fields": fields})
+        self._report("log", {"text": str(text), "fields": fields})
 
     def partial(self, value: Any) -> None:
         """A piece of the output before the end (a token, a preview): any JSON value."""
-        self._say("partial", value)
+        self._report("partial", value)
 
     def check(self) -> None:
         """Call it between steps of the work: raises Cancelled once the run was cancelled."""
@@ -75,6 +75,6 @@ class RunContext:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def _say(self, kind: str, value: Any) -> None:
+    def _report(self, kind: str, value: Any) -> None:
         if self._tell is not None:
             self._tell(kind, value)

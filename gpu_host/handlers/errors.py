@@ -27,8 +27,8 @@ class OutOfMemory(Exception):
     """The run needed more memory than there is now."""
 
 
-class LetDown(Exception):
-    """A server that the model asks let its run down. code: of `gpus.errors`. unfinished: the run had begun,
+class UpstreamError(Exception):
+    """A server that the model calls failed its run. code: of `gpus.errors`. unfinished: the run had begun,
     and nobody knows how it ended."""
 
     def __init__(self, text: str, *, code: str, unfinished: bool = False) -> None:
@@ -42,10 +42,11 @@ class ContractError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a `LetDown`'s.
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a
+    `UpstreamError`'s.
 
     trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
-    unfinished: see `LetDown`.
+    unfinished: see `UpstreamError`.
     """
 
     code: str
@@ -63,7 +64,7 @@ def failure_of(error: BaseException) -> Failure:
     trace, said = _trace_of(error), _text_of(error)
     if isinstance(error, BadInput):
         return Failure("bad_input", said[:MAX_TEXT], trace)
-    if isinstance(error, LetDown):
+    if isinstance(error, UpstreamError):
         return Failure(error.code, said[:MAX_TEXT], trace, unfinished=error.unfinished)
     text = f"{type(error).__name__}: {said}"[:MAX_TEXT]
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":

@@ -23,7 +23,7 @@ MAX_STOP_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cotenant:
+class LlmServerConfig:
     """One server. url: where it serves; command: starts it; unit: systemd starts it; neither: it runs anyway.
     slots: its runs at a time. start_seconds: until it must answer. The others as in `Declared` and
     `ModelSpec`."""
@@ -50,7 +50,7 @@ _TEXTS = {"protocol", "url", "unit", "remote_model"}
 _COUNTS = {"slots", "max_response_bytes"}
 
 
-def read_file(path: Path) -> list[Cotenant]:
+def read_file(path: Path) -> list[LlmServerConfig]:
     """Raises ContractError with one line."""
     try:
         said = tomllib.loads(path.read_text())
@@ -61,10 +61,10 @@ def read_file(path: Path) -> list[Cotenant]:
     return [_read(f"{path}: [{name}]", name, table) for name, table in said.items()]
 
 
-def _read(where: str, name: str, table: Any) -> Cotenant:
+def _read(where: str, name: str, table: Any) -> LlmServerConfig:
     if not isinstance(table, Mapping):
         raise ContractError(f"{where} is a table")
-    known = {field.name: field for field in fields(Cotenant) if field.name != "name"}
+    known = {field.name: field for field in fields(LlmServerConfig) if field.name != "name"}
     if unknown := sorted(set(table) - set(known)):
         raise ContractError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(known)}")
     missing = [key for key, field in known.items() if field.default is MISSING and key not in table]
@@ -75,7 +75,7 @@ def _read(where: str, name: str, table: Any) -> Cotenant:
             raise ContractError(f"{where}: {key} {why}, not {_shown(value)}")
     if table.get("command") and table.get("unit"):
         raise ContractError(f"{where}: command or unit, not both")
-    return Cotenant(name, **{**table, "command": tuple(table.get("command", ()))})
+    return LlmServerConfig(name, **{**table, "command": tuple(table.get("command", ()))})
 
 
 def _wrong(key: str, value: Any) -> str:

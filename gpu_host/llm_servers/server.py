@@ -14,7 +14,7 @@ from typing import Any
 from foundation.json_text import plain
 from gpu_host.handlers import errors as told
 from gpu_host.handlers.context import RunContext
-from gpu_host.llm_servers.declared import Cotenant
+from gpu_host.llm_servers.declared import LlmServerConfig
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Response, RunRequest
@@ -35,7 +35,7 @@ _RUNNERS: dict[str, type[LlmRunner]] = {runner.name: runner for runner in (OpenA
 class LlmServer:
     """`gpu_host.handlers`' contract. One per process; runs come in several threads."""
 
-    def __init__(self, cotenant: Cotenant) -> None:
+    def __init__(self, cotenant: LlmServerConfig) -> None:
         self._it = cotenant
         self.vram_mb, self.at_once = cotenant.vram_mb, cotenant.slots
         self.warm_seconds, self.min_resident = cotenant.warm_seconds, cotenant.min_resident
@@ -65,7 +65,7 @@ class LlmServer:
             self._start()
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
-        abort, over, words = Abort(), threading.Event(), _Words(ctx)
+        abort, over, words = Abort(), threading.Event(), _OutputBuffer(ctx)
         watch = threading.Thread(target=_watch, args=(ctx, abort, over, words), name="watch", daemon=True)
         watch.start()
         request = RunRequest(
@@ -76,7 +76,7 @@ class LlmServer:
             payload=payload,
             slot=self._it.name,
             fence=0,
-            tell=words.tell,
+            tell=words.add,
         )
         try:
             self._start_if_it_ended(ctx, abort)
@@ -110,7 +110,7 @@ class LlmServer:
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
             except ConnectFailed as error:  # nothing was sent: it ended just now
                 if started_again or not self._start_if_it_ended(ctx, abort):
-                    raise _let_down(error) from error
+                    raise _upstream_error(error) from error
                 started_again = True
             except BadInput as error:
                 raise told.BadInput(error.message) from None
@@ -121,7 +121,7 @@ class LlmServer:
             except RunFailed as error:
                 raise RuntimeError(error.message) from error
             except GpuError as error:
-                raise _let_down(error) from error
+                raise _upstream_error(error) from error
 
     # -- its life ----------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class LlmServer:
         except Interrupted:
             raise told.Cancelled from None
         except GpuError as error:  # nothing of the run was sent
-            raise told.LetDown(error.message, code=error.code) from error
+            raise told.UpstreamError(error.message, code=error.code) from error
         finally:
             self._lock.release()
         return True
@@ -237,14 +237,14 @@ class LlmServer:
         )
 
 
-class _Words:
-    """Puts words together: a handler may say 200 things a second, a server says more words."""
+class _OutputBuffer:
+    """Joins a server's pieces of output: a handler may send 200 items a second, a server sends more."""
 
     def __init__(self, ctx: RunContext) -> None:
         self._ctx, self._text, self._said_at = ctx, "", time.monotonic()
         self._lock = threading.RLock()
 
-    def tell(self, kind: str, value: Any) -> None:
+    def add(self, kind: str, value: Any) -> None:
         if kind == "progress":
             self._ctx.report(value)
             return
@@ -264,7 +264,7 @@ class _Words:
                 self._ctx.partial(text)
 
 
-def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _Words) -> None:
+def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _OutputBuffer) -> None:
     """A cancel ends the read; the last words don't wait for the next ones."""
     while not over.wait(TELL_SECONDS):
         words.flush()
@@ -273,8 +273,8 @@ def _watch(ctx: RunContext, abort: Abort, over: threading.Event, words: _Words) 
             return
 
 
-def _let_down(error: GpuError) -> told.LetDown:
-    return told.LetDown(error.message, code=error.code, unfinished=error.suspect or error.unfinished)
+def _upstream_error(error: GpuError) -> told.UpstreamError:
+    return told.UpstreamError(error.message, code=error.code, unfinished=error.suspect or error.unfinished)
 
 
 def _systemctl(do: str, unit: str) -> None:

@@ -26,7 +26,7 @@ from gpu_host.handlers import RunContext
 from gpu_host.handlers.code import ModelCode, find_models
 from gpu_host.handlers.errors import ContractError, Failure, failure_of
 from gpu_host.local.kernel import run_a_kernel
-from gpu_host.local.output_limiter import Faucet
+from gpu_host.local.output_limiter import OutputLimiter
 from gpu_host.local.wire import Pipe, PipeBroken
 
 
@@ -144,10 +144,10 @@ class Child:
     # -- runs -------------------------------------------------------------------------------------------
 
     def _context(self, frame: Mapping[str, Any]) -> RunContext:
-        attempt, faucet = frame["attempt"], Faucet()
+        attempt, faucet = frame["attempt"], OutputLimiter()
 
         def tell(kind: str, value: Any) -> None:
-            for let_kind, let_value in faucet.let(kind, value, time.monotonic()):
+            for let_kind, let_value in faucet.admit(kind, value, time.monotonic()):
                 self._say("heard", attempt=attempt, kind=let_kind, value=let_value)
 
         return RunContext(

@@ -45,7 +45,7 @@ def read_failure(said: Any) -> Failure | None:
     )
 
 
-def read_heard(kind: Any, value: Any) -> tuple[str, Any] | None:
+def read_event(kind: Any, value: Any) -> tuple[str, Any] | None:
     """What a run says of itself; None for what says nothing. Pieces of output are measured where they go."""
     if kind == "progress":
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

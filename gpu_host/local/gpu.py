@@ -18,15 +18,15 @@ from typing import Any
 from gpu_host.handlers.declared import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
 from gpu_host.local.knobs import Knobs, Patience
-from gpu_host.local.load_unload import DoesNotCompute, Moves
-from gpu_host.local.loaded_models import Shelf
+from gpu_host.local.load_unload import DoesNotCompute, ModelLoader
+from gpu_host.local.loaded_models import LoadedModels
 from gpu_host.local.memory import Gauge
-from gpu_host.local.orders import Order, Run, Stopped, Verdicts, let_go, too_late
+from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
-from gpu_host.local.process_owner import GivenUp, Holder, never
-from gpu_host.local.running import Running
-from gpu_host.local.safe_callbacks import nudge, quietly
-from gpu_host.local.swap_queue import Line
+from gpu_host.local.process_owner import GivenUp, ProcessOwner, never
+from gpu_host.local.running import RunTable
+from gpu_host.local.safe_callbacks import notify_waiters, safely
+from gpu_host.local.swap_queue import SwapQueue
 from gpus.errors import GpuError, Interrupted, ServerFailed
 
 _SLICE_SECONDS = 0.5
@@ -35,7 +35,7 @@ _SLICE_SECONDS = 0.5
 class LocalGpu:
     """paths: see `gpu_host.handlers.code.find_models`. environment: what pins the process to its GPU.
     is_gpu: a small kernel must run in each new process. confinement: what its process may not do.
-    output_root: a run's files go to a folder named after its attempt. hear: what a run says of itself
+    output_root: a run's files go to a folder named after its attempt. on_event: a run's progress and output
     (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
     None of them may block."""
 
@@ -49,28 +49,28 @@ class LocalGpu:
         is_gpu: bool = False,
         knobs: Knobs | None = None,
         confinement: Confinement = DEFAULT,
-        hear: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
+        on_event: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
         happened: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         self.knobs = knobs or Knobs()
-        hear, output, happened = quietly(hear), quietly(output), quietly(happened)
+        on_event, output, happened = safely(on_event), safely(output), safely(happened)
         self._lock = threading.Condition()
-        self._holder = Holder(
+        self._owner = ProcessOwner(
             paths,
             lock=self._lock,
-            hear=lambda frame: self._table.heard(frame),  # noqa: PLW0108  (made below)
-            gone=lambda why: self._table.gone(why),  # noqa: PLW0108
+            on_frame=lambda frame: self._table.on_frame(frame),  # noqa: PLW0108  (made below)
+            on_exit=lambda why: self._table.process_ended(why),  # noqa: PLW0108
             output=output,
             environment=environment,
             confinement=confinement,
             most_bytes=lambda: self._table.most_bytes,
         )
-        self._shelf = Shelf(self._holder, gauge, self.knobs, happened)
-        self._table = Running(self._shelf, self._lock, hear=hear, happened=happened)
-        self._moves = Moves(
-            self._holder,
-            self._shelf,
+        self._loaded = LoadedModels(self._owner, gauge, self.knobs, happened)
+        self._table = RunTable(self._loaded, self._lock, on_event=on_event, happened=happened)
+        self._loader = ModelLoader(
+            self._owner,
+            self._loaded,
             self._lock,
             busy=lambda: bool(self._table.running),
             is_gpu=is_gpu,
@@ -78,38 +78,38 @@ class LocalGpu:
             death=self._table.death,
             happened=happened,
         )
-        self._line = Line(self._holder, self._shelf, self._table, self._moves)
+        self._queue = SwapQueue(self._owner, self._loaded, self._table, self._loader)
         self._moving = self._resting = False
         self.kernel_why = ""
         """Why a small kernel did not run when one was last tried; empty: it did."""
         self._output_root, self._happened = output_root, happened
 
     def start(self) -> Mapping[str, Declared]:
-        """The models, by name. Raises CannotStart, or what `Holder.spawn` raises."""
+        """The models, by name. Raises CannotStart, or what `ProcessOwner.spawn` raises."""
         with suppress(DoesNotCompute):  # it is there, and says why it takes nothing
-            self._move(self._moves.spawn)
-        return dict(self._holder.models)
+            self._move(self._loader.spawn)
+        return dict(self._owner.models)
 
     def stop(self) -> None:
         """Ends the process with everything in it."""
-        self.rest()
-        self.end_process(Verdicts(others=let_go("Its worker stopped.")))
+        self.release_memory()
+        self.end_process(Verdicts(others=interrupted("Its worker stopped.")))
 
     @property
     def sick(self) -> str:
         """Why it takes nothing; empty while it does."""
-        return self._line.sick
+        return self._queue.sick
 
     @sick.setter
     def sick(self, why: str) -> None:
-        self._line.sick = why
+        self._queue.sick = why
 
     # -- runs ---------------------------------------------------------------------------------------------
 
     def run(self, order: Order, patience: Patience) -> Any:
         """The result. Blocks while its model is loaded and while it runs; raises Interrupted once patience is
         over: then `stop_run` says what became of it."""
-        patience.set_reader(partial(nudge, self._lock))
+        patience.set_reader(partial(notify_waiters, self._lock))
         try:
             return self._await_end(self._admit(order, patience), patience)
         finally:
@@ -128,8 +128,8 @@ class LocalGpu:
             if self._lock.wait_for(lambda: run.over, timeout=self.knobs.cancel_seconds):
                 return Stopped.OBEYED
         self._happened("run_killed", attempt=attempt, job_id=run.order.job)
-        others = let_go("Its process was ended for the sake of another run that would not stop.")
-        error = why or let_go("It was killed, because it would not stop.")
+        others = interrupted("Its process was ended for the sake of another run that would not stop.")
+        error = why or interrupted("It was killed, because it would not stop.")
         self.end_process(Verdicts({attempt: error}, others))
         return Stopped.KILLED if run.over else Stopped.NOT_GONE
 
@@ -143,62 +143,62 @@ class LocalGpu:
 
     def warm(self) -> list[str]:
         """Never waits."""
-        return list(self._shelf.warm)
+        return list(self._loaded.warm)
 
     def ready(self) -> list[str]:
         """Models whose jobs are better than others now, see `cache.ready`. Never waits."""
-        return self._line.ready()
+        return self._queue.ready()
 
     @property
     def models(self) -> Mapping[str, Declared]:
-        return self._holder.models
+        return self._owner.models
 
     @property
     def loads(self) -> int:
-        return self._shelf.loads
+        return self._loaded.loads
 
     @property
     def spawned(self) -> int:
-        return self._holder.spawned
+        return self._owner.spawned
 
     @property
     def session(self) -> int | None:
         """The session of the process, and of all that belongs to it."""
-        return self._holder.session
+        return self._owner.session
 
     def end_process(self, verdicts: Verdicts) -> None:
         """With all its runs, each of which ends by its verdict. The next run starts a new one."""
         with self._lock:
-            process = self._holder.process
+            process = self._owner.process
             if process is None:
                 return
             self._table.expect_end(verdicts)
-        self._holder.end(process)
+        self._owner.end(process)
 
     def probe(self) -> str | None:
         """Whether a small kernel really runs, asked while nothing else does: a busy GPU is judged by its
         runs. None: not asked. A process that fails at it is replaced; why not, if a new one fails too."""
         with self._lock:
-            gone = self._holder.process is None
+            gone = self._owner.process is None
             if self._moving or self._table.running or self._resting or (gone and not self.kernel_why):
                 return None
             self._moving = True
         said: list[str] = []
-        self._move_on(lambda: said.append(self._moves.prove()))
+        self._finish_move(lambda: said.append(self._loader.prove()))
         (self.kernel_why,) = said
         return self.kernel_why
 
-    def rest(self) -> bool:
+    def release_memory(self) -> bool:
         """Gives all memory back, also what outlived the process, if nothing runs or waits; after that it
         spawns nothing by itself until the next `tick`. True: it did, or had none."""
         with self._lock:
             self._resting = True
-            if self._table.running or self._line.waiting or self._moving:
+            if self._table.running or self._queue.waiting or self._moving:
                 return False
-            if self._holder.process is None and not self._shelf.outlived:
+            if self._owner.process is None and not self._loaded.outlived:
                 return True
             self._moving = True
-        self._move_on(self._moves.leave)
+        self._finish_move(self._loader.unload_everything)
         return True
 
     def tick(self) -> None:
@@ -207,53 +207,53 @@ class LocalGpu:
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
             self._resting = False
-            if self.sick or self._line.waiting or self._moving or self._holder.process is None:
+            if self.sick or self._queue.waiting or self._moving or self._owner.process is None:
                 return
-            idle = self._shelf.idle()
-            leaking = not self._table.running and self._shelf.leaking()
+            idle = self._loaded.idle()
+            leaking = not self._table.running and self._loaded.leaking()
             if not idle and not leaking:
                 return
             self._moving = True
-        self._move_on(self._moves.replace if leaking else lambda: self._moves.unload(idle))
+        self._finish_move(self._loader.replace if leaking else lambda: self._loader.unload(idle))
 
     # -- the line -----------------------------------------------------------------------------------------
 
     def _admit(self, order: Order, patience: Patience) -> Run:
         with self._lock:
-            self._line.waiting.append(order)
+            self._queue.waiting.append(order)
         try:
             while True:
                 with self._lock:
                     if patience.fired:
-                        raise let_go("It was let go before it began.")
-                    step = None if self._moving else self._line.next_step(order)
+                        raise interrupted("It was let go before it began.")
+                    step = None if self._moving else self._queue.next_step(order)
                     if step is None:
                         self._lock.wait(_SLICE_SECONDS)
                         continue
                     if isinstance(step, Run):
-                        self._line.waiting.remove(order)
+                        self._queue.waiting.remove(order)
                         break
                     self._moving = True
-                self._move_on(partial(self._heeding, step, patience))
+                self._finish_move(partial(self._with_patience, step, patience))
         except BaseException:
             with self._lock:
-                self._line.waiting.remove(order)
+                self._queue.waiting.remove(order)
                 self._lock.notify_all()
             raise
         self._send(step)
         return step
 
-    def _heeding(self, step: Callable[[], None], patience: Patience) -> None:
+    def _with_patience(self, step: Callable[[], None], patience: Patience) -> None:
         """A move ends with the patience of who makes it, and the process with it unless others run there: a
         spawn or a load can't be stopped otherwise, and may take minutes."""
-        self._holder.give_up = lambda: patience.fired and not self._table.running
+        self._owner.give_up = lambda: patience.fired and not self._table.running
         try:
             step()
         except GivenUp as error:
             self.end_process(Verdicts())
-            raise let_go("It was let go before it began.") from error
+            raise interrupted("It was let go before it began.") from error
         finally:
-            self._holder.give_up = never
+            self._owner.give_up = never
 
     def _send(self, run: Run) -> None:
         try:
@@ -273,7 +273,7 @@ class LocalGpu:
                     break
                 self._lock.wait(min(left, _SLICE_SECONDS))
         if not run.over:
-            late, killed = too_late(run.order)
+            late, killed = timeout_errors(run.order)
             stopped = self.stop_run(run.order.attempt, why=killed)
             if stopped is Stopped.OBEYED:
                 raise late
@@ -290,9 +290,9 @@ class LocalGpu:
         with self._lock:
             self._lock.wait_for(lambda: not self._moving)
             self._moving = True
-        self._move_on(move)
+        self._finish_move(move)
 
-    def _move_on(self, move: Callable[[], None]) -> None:
+    def _finish_move(self, move: Callable[[], None]) -> None:
         try:
             move()
         except DoesNotCompute as error:

@@ -1,4 +1,5 @@
-"""What changes a model process: one of these at a time, and without the lock of the GPU."""
+"""Starts, replaces and ends the model process, and loads and unloads models: one operation at a time, without
+the lock of the GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from gpu_host.handlers.errors import Failure, storable
 from gpu_host.local.frames import read_why
-from gpu_host.local.loaded_models import Shelf
-from gpu_host.local.orders import Order, Verdicts, error_of, let_go
-from gpu_host.local.process_owner import CannotStart, Holder, Overdue, ProcessGone
+from gpu_host.local.loaded_models import LoadedModels
+from gpu_host.local.orders import Order, Verdicts, error_of, interrupted
+from gpu_host.local.process_owner import CannotStart, Overdue, ProcessGone, ProcessOwner
 from gpus.errors import GpuBusy, GpuError, RunTimedOut
 
 NOT_STARTED_REST_SECONDS = 30.0
@@ -20,14 +21,14 @@ class DoesNotCompute(GpuBusy):
     """A new process could not run a small kernel either: it is the GPU."""
 
 
-class Moves:
-    """busy: whether something runs; asked with the lock held. end_process: ends it with all its runs. death:
-    what it costs to have been in a process that died."""
+class ModelLoader:
+    """busy: whether a run is under way; called with the lock held. end_process: ends the process with all its
+    runs. death: the error of a run whose process died."""
 
     def __init__(
         self,
-        holder: Holder,
-        shelf: Shelf,
+        owner: ProcessOwner,
+        loaded: LoadedModels,
         lock: threading.Condition,
         *,
         busy: Callable[[], bool],
@@ -36,42 +37,42 @@ class Moves:
         death: Callable[[Order, str], GpuError],
         happened: Callable[..., None],
     ) -> None:
-        self._holder, self._shelf, self._lock = holder, shelf, lock
+        self._owner, self._loaded, self._lock = owner, loaded, lock
         self._busy, self._end_process, self._happened = busy, end_process, happened
         self._death, self._is_gpu = death, is_gpu
 
     def spawn(self) -> None:
-        if self._holder.is_ending:
+        if self._owner.is_ending:
             raise _not_started("The model process before this one was killed and is not gone yet.")
         try:
-            self._holder.spawn()
+            self._owner.spawn()
             why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's
-            self._shelf.begin()
+            self._loaded.begin()
         except (ProcessGone, Overdue) as error:
-            self._holder.end()
+            self._owner.end()
             raise _not_started(f"The model process does not start: {error}") from error
         except OSError as error:  # no memory for a process, or a device that can't be read
-            self._holder.end()
+            self._owner.end()
             raise _not_started(f"The model process can't be started: {error}") from error
         except CannotStart as error:
             raise _not_started(f"The models can't be imported: {error}") from error
         if why:
-            self._holder.end()
+            self._owner.end()
             why = f"The GPU does not compute, in a new process: {why}"
             raise DoesNotCompute(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
-        self._happened("model_process_started", session=self._holder.session)
+        self._happened("model_process_started", session=self._owner.session)
 
     def prove(self) -> str:
         """Whether a small kernel runs here: in this process, or, if not, in a new one. Empty: it does."""
         why = "there was none"
-        if self._holder.process is not None:
+        if self._owner.process is not None:
             try:
                 why = self._run_a_kernel()
             except ProcessGone as error:
                 why = str(error)
         if not why:
             return ""
-        self._shelf.tainted = f"a small kernel could not run: {why}"
+        self._loaded.tainted = f"a small kernel could not run: {why}"
         try:
             self.replace()
         except GpuBusy as error:
@@ -84,41 +85,41 @@ class Moves:
             return ""
         try:
             return read_why(
-                self._holder.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS).get("why")
+                self._owner.ask({"do": "probe", "gpu": True}, "probed", KERNEL_LIMIT_SECONDS).get("why")
             )
         except Overdue:
             return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
 
     def replace(self) -> None:
-        self._happened("model_process_replaced", why=self._shelf.tainted or "it leaks")
-        self.end(Verdicts(others=let_go("Its process was replaced.")))
+        self._happened("model_process_replaced", why=self._loaded.tainted or "it leaks")
+        self.end(Verdicts(others=interrupted("Its process was replaced.")))
         self.spawn()
 
     def end(self, verdicts: Verdicts) -> None:
         """The process, and what it would leave behind."""
-        self._shelf.leave()
+        self._loaded.unload_held_outside()
         self._end_process(verdicts)
 
-    def leave(self) -> None:
+    def unload_everything(self) -> None:
         """Nothing of ours stays. Where the process ended otherwise, one that loads nothing unloads what it
         did not hold itself. That is tried once: what can't be reached so is left to the next one."""
         try:
-            if self._holder.process is None:
-                self._holder.spawn()
+            if self._owner.process is None:
+                self._owner.spawn()
             self.end(Verdicts())
         except (CannotStart, ProcessGone, Overdue, OSError) as error:
             self._happened("not_unloaded", why=str(error))
             self._end_process(Verdicts())
         finally:
-            self._shelf.outlived = False
+            self._loaded.outlived = False
 
     def unload(self, models: Sequence[str]) -> None:
         try:
-            self._shelf.unload(models)
+            self._loaded.unload(models)
         except (ProcessGone, Overdue) as error:
-            self._shelf.tainted = str(error)
+            self._loaded.tainted = str(error)
         with self._lock:
-            must_replace = bool(self._shelf.tainted) and not self._busy()
+            must_replace = bool(self._loaded.tainted) and not self._busy()
         if must_replace:
             self.replace()
 
@@ -127,18 +128,18 @@ class Moves:
         model = order.model
         if evict:
             self.unload(evict)
-            if self._shelf.tainted:
+            if self._loaded.tainted:
                 return  # the runs that hold the old process end first
         try:
-            failure = self._shelf.load(model)
+            failure = self._loaded.load(model)
             if failure is not None and failure.code == "out_of_memory":
                 failure = self.load_alone(model, failure)
         except ProcessGone as error:
             if error.ours:
-                raise let_go("The process was ended while it loaded the model.") from error
+                raise interrupted("The process was ended while it loaded the model.") from error
             raise self._death(order, f"while it loaded {model}: {error}") from error
         except Overdue as error:
-            bystanders = let_go(f"Its process was ended: the load of {model} did not end.")
+            bystanders = interrupted(f"Its process was ended: the load of {model} did not end.")
             self._end_process(Verdicts(others=bystanders))
             late = RunTimedOut(f"{model} was not loaded in time: {error}")
             late.suspect, late.process_died = False, True
@@ -148,17 +149,17 @@ class Moves:
         if failure is None:
             return
         if failure.sticky:
-            self._shelf.tainted = failure.text
+            self._loaded.tainted = failure.text
         raise error_of(failure)
 
     def load_alone(self, model: str, failure: Failure) -> Failure | None:
         """What it declared was too little: once more, without those that nobody uses now."""
         with self._lock:
-            idle = [one.name for one in self._shelf.warm.values() if not one.running]
+            idle = [one.name for one in self._loaded.warm.values() if not one.running]
         if not idle:
             return failure
         self.unload(idle)
-        return failure if self._shelf.tainted else self._shelf.load(model)
+        return failure if self._loaded.tainted else self._loaded.load(model)
 
 
 def _not_started(why: str) -> GpuBusy:

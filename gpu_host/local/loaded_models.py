@@ -26,14 +26,14 @@ from gpu_host.local.cache import (
 from gpu_host.local.frames import BadFrame, read_failure, read_seconds
 from gpu_host.local.knobs import Knobs
 from gpu_host.local.memory import Gauge
-from gpu_host.local.process_owner import Holder, Overdue, ProcessGone
+from gpu_host.local.process_owner import Overdue, ProcessGone, ProcessOwner
 
 _LOOK_SECONDS = 0.1
 UNLOAD_SECONDS = 60.0
 _KEPT_SAMPLES = 100
 
 
-class Shelf:
+class LoadedModels:
     """`load`, `unload` and `begin` talk to the process, one at a time and without the lock; the rest is asked
     with the lock of the GPU held.
 
@@ -41,11 +41,13 @@ class Shelf:
     is gone, and what it did not hold itself may go on.
     """
 
-    def __init__(self, holder: Holder, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]) -> None:
+    def __init__(
+        self, owner: ProcessOwner, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]
+    ) -> None:
         self.warm: dict[str, Warm] = {}
         self.tainted = ""
         self.loads = 0
-        self._holder, self._gauge, self._knobs, self._happened = holder, gauge, knobs, happened
+        self._owner, self._gauge, self._knobs, self._happened = owner, gauge, knobs, happened
         self._base = self._for_libraries = 0.0
         self._left = self.outlived = False
         self._unloaded: set[str] = set()
@@ -60,14 +62,14 @@ class Shelf:
         self._for_libraries = self._knobs.library_mb
         self._unloaded.clear()
         self.clear()  # the one before may have died between a load and its entry here
-        found = self._gauge.read(self._holder.session)
+        found = self._gauge.read(self._owner.session)
         # what outlived another process can be unloaded, unless that was tried in vain just now
         self._base = found.own if self._left else found.own - found.beside
         self._left = False
 
     def clear(self) -> None:
         """The process is gone, and all that was loaded in it."""
-        self.outlived = any(one.held_outside for one in self._holder.models.values())
+        self.outlived = any(one.held_outside for one in self._owner.models.values())
         self.warm.clear()
         self._after_runs.clear()
         self.tainted = ""
@@ -77,8 +79,8 @@ class Shelf:
     def is_warm(self, model: str) -> bool:
         return model in self.warm
 
-    def has_place(self, model: str) -> bool:
-        return self.warm[model].running < self._holder.models[model].at_once
+    def has_capacity(self, model: str) -> bool:
+        return self.warm[model].running < self._owner.models[model].at_once
 
     def plan(self, model: str) -> Load | Unload | Replace | WaitForRuns | NoRoom:
         return make_room(model, self._needs(model), list(self.warm.values()), self._room(), time.monotonic())
@@ -93,12 +95,12 @@ class Shelf:
 
     # -- runs -----------------------------------------------------------------------------------------------
 
-    def take_place(self, model: str) -> None:
+    def acquire(self, model: str) -> None:
         one, now = self.warm[model], time.monotonic()
         heat = cooled(one.heat, now - one.last_used) + 1.0
         self.warm[model] = replace(one, running=one.running + 1, heat=heat, last_used=now)
 
-    def leave_place(self, model: str, *, alone: bool) -> None:
+    def release(self, model: str, *, alone: bool) -> None:
         """alone: nothing else runs now, so what is held is what stays."""
         one = self.warm.get(model)
         if one is None:
@@ -114,8 +116,8 @@ class Shelf:
 
     def load(self, model: str) -> Failure | None:
         """None: it is warm. Raises ProcessGone, Overdue, OSError if the device can't be read."""
-        declared, before = self._holder.models[model], self._own()
-        said = self._holder.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
+        declared, before = self._owner.models[model], self._own()
+        said = self._owner.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
         self.loads += 1
         try:
             failure, seconds = read_failure(said.get("failure")), read_seconds(said.get("seconds"))
@@ -140,7 +142,7 @@ class Shelf:
         for model in models:
             one = self.warm.pop(model)
             self._heat[model] = one.heat, one.last_used
-            self._holder.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
+            self._owner.ask({"do": "unload", "model": model}, "unloaded", UNLOAD_SECONDS)
             self._happened("model_unloaded", model=model)
         self._after_runs.clear()
         first = not self._unloaded.issuperset(models)
@@ -173,20 +175,20 @@ class Shelf:
             except OSError:
                 if time.monotonic() >= until:
                     raise
-            self._holder.heed()
+            self._owner.raise_if_given_up()
             time.sleep(_LOOK_SECONDS)
 
-    def leave(self) -> None:
+    def unload_held_outside(self) -> None:
         """The process will be ended: what it loaded and does not hold itself would stay, so it is unloaded
         unless it runs, whoever loaded it."""
-        for name, declared in self._holder.models.items():
+        for name, declared in self._owner.models.items():
             one = self.warm.get(name)
             if not declared.held_outside or (one is not None and one.running):
                 continue
             self.warm.pop(name, None)
             self._left = True
             try:
-                self._holder.ask({"do": "unload", "model": name}, "unloaded", UNLOAD_SECONDS)
+                self._owner.ask({"do": "unload", "model": name}, "unloaded", UNLOAD_SECONDS)
             except (ProcessGone, Overdue):
                 return
             self._happened("model_unloaded", model=name)
@@ -215,15 +217,15 @@ class Shelf:
         return max(loaded, one.reserved) if one.running else loaded
 
     def _needs(self, model: str) -> float | None:
-        declared, measured = self._holder.models[model].vram_mb, self._measured.get(model)
+        declared, measured = self._owner.models[model].vram_mb, self._measured.get(model)
         return max(declared or 0.0, measured or 0.0) if declared or measured is not None else None
 
     def _room(self) -> Room:
-        found, budget = self._gauge.read(self._holder.session), self._knobs.budget_mb
+        found, budget = self._gauge.read(self._owner.session), self._knobs.budget_mb
         if budget is None or budget >= found.total:
             return Room(found.total, found.others, found.own, self._base)
         # what others hold takes from us only what is left of the device beside our part
         return Room(budget, max(0.0, found.others + budget - found.total), found.own, self._base)
 
     def _own(self) -> float:
-        return self._gauge.read(self._holder.session).own
+        return self._gauge.read(self._owner.session).own

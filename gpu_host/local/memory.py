@@ -32,7 +32,7 @@ class Gauge(Protocol):
 Also = Callable[[], Collection[int]]
 
 
-def nobody() -> Collection[int]:
+def no_processes() -> Collection[int]:
     return ()
 
 
@@ -51,7 +51,7 @@ class PortableGauge:
         return Memory(total, own, min(others, max(0.0, total - own)))
 
 
-def machine_gauge(also: Also = nobody) -> Gauge:
+def machine_gauge(also: Also = no_processes) -> Gauge:
     """For models that use no GPU. also: see `RamGauge`."""
     return RamGauge(also=also) if Path("/proc/meminfo").exists() else PortableGauge()
 
@@ -61,7 +61,7 @@ class RamGauge:
     session's. proc, cgroup: folders, for tests."""
 
     def __init__(
-        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), also: Also = nobody
+        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), also: Also = no_processes
     ) -> None:
         self._proc, self._cgroup, self._also = proc, cgroup, also
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.handlers.errors import Failure
-from gpu_host.local.output_limiter import Faucet
+from gpu_host.local.output_limiter import OutputLimiter
 from gpu_host.local.wire import Frame
 from gpus.errors import (
     BadInput,
@@ -75,7 +75,7 @@ class Run:
     over: bool = False
     result: Any = None
     error: GpuError | None = None
-    faucet: Faucet = field(default_factory=Faucet)
+    limiter: OutputLimiter = field(default_factory=OutputLimiter)
     """The process has one, too; its code need not go through it."""
 
     def end(self, *, result: Any = None, error: GpuError | None = None) -> None:
@@ -111,7 +111,7 @@ def error_of(said: Failure, *, cancelled: bool = False) -> GpuError:
     been asked would come back for ever if it cost nothing."""
     if said.code == "cancelled":
         if cancelled:
-            heeded = let_go("It heeded its cancel.")
+            heeded = interrupted("It heeded its cancel.")
             heeded.unfinished = True
             return heeded
         said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
@@ -124,14 +124,14 @@ def error_of(said: Failure, *, cancelled: bool = False) -> GpuError:
     return error
 
 
-def let_go(why: str) -> Interrupted:
+def interrupted(why: str) -> Interrupted:
     """Nobody's fault, nothing runs any more."""
     error = Interrupted(why)
     error.suspect = False
     return error
 
 
-def too_late(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
+def timeout_errors(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
     """Of a run past its limit that heeds its cancel, and of one that must be killed."""
     late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
     late.suspect, late.unfinished = False, True

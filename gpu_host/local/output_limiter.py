@@ -1,7 +1,7 @@
-"""How much a run may say of itself before its end. Pure.
+"""Rate and size limits of a run's progress, log lines and partial output. Pure.
 
-A handler that says too much fills neither log nor pipe; what is left out is counted, and told with the next
-thing that is not.
+A handler that writes too much fills neither log nor pipe; dropped items are counted, and the count is sent
+with the next item.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ MAX_FIELDS_BYTES = 4096
 MAX_PARTIAL_BYTES = 64 * 1024
 
 
-class Faucet:
-    """Of one run."""
+class OutputLimiter:
+    """The limits of one run."""
 
     def __init__(self) -> None:
         self._progress_at = -1e9
         self._second, self._told, self._left_out = -1, 0, 0
 
-    def let(self, kind: str, value: Any, now: float) -> list[tuple[str, Any]]:
-        """What of it goes on. now: monotonic. Raises TypeError, ValueError for what is not JSON."""
+    def admit(self, kind: str, value: Any, now: float) -> list[tuple[str, Any]]:
+        """Return the items to send for this one. now: monotonic. Raises TypeError, ValueError for a value
+        that is not JSON."""
         if kind == "progress":
             if now - self._progress_at < PROGRESS_SECONDS and value < 1.0:
                 return []

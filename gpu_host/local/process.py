@@ -46,14 +46,14 @@ class ModelProcess:
         self,
         paths: Sequence[str],
         *,
-        hear: Callable[[Frame], None],
-        gone: Callable[[str], None],
+        on_frame: Callable[[Frame], None],
+        on_exit: Callable[[str], None],
         output: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         confinement: Confinement = DEFAULT,
         most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
-        self._hear, self._gone, self._output = hear, gone, output
+        self._on_frame, self._on_exit, self._output = on_frame, on_exit, output
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class ModelProcess:
                     self.kill(wait=False)
                 return
             try:
-                self._hear(frame)
+                self._on_frame(frame)
             except Exception as error:  # a process that nobody listens to would hold its runs for ever
                 self._unheard = f"what it said broke its worker: {type(error).__name__}: {error}"
                 self.kill(wait=False)
@@ -150,7 +150,7 @@ class ModelProcess:
         self._printer.join(0.2)  # what it wrote last may say why
         self._pipe.close()
         self.kill(wait=False)
-        self._gone(self._unheard or _in_words(status))
+        self._on_exit(self._unheard or _in_words(status))
 
     def _kill_what_is_left(self) -> bool:
         """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing."""

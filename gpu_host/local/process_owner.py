@@ -1,4 +1,4 @@
-"""Holds one model process at a time: spawns it, asks it, hears it, ends it. The next one takes its place."""
+"""Owns one model process at a time: spawns it, exchanges frames with it, ends it, replaces it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_host.local.frames import ANSWERS, RUN_FRAMES, BadFrame, read_models, re
 from gpu_host.local.process import ModelProcess
 from gpu_host.local.wire import MAX_FRAME_BYTES, Frame
 
-Telling = Callable[[], None] | None
+Notification = Callable[[], None] | None
 SPAWN_SECONDS = 300.0
 """Importing the models' modules may load gigabytes of libraries from a slow disk."""
 
@@ -30,7 +30,7 @@ STUCK_SECONDS = 10.0
 
 
 class ProcessGone(Exception):
-    """The process ended. The message says why. ours: it was ended by `Holder.end`."""
+    """The process ended. The message says why. ours: it was ended by `ProcessOwner.end`."""
 
     def __init__(self, why: str, *, ours: bool = False) -> None:
         super().__init__(why)
@@ -42,14 +42,14 @@ class Overdue(Exception):
 
 
 class GivenUp(Exception):
-    """Whoever moves does not want it any more."""
+    """The run that asked for this operation was stopped."""
 
 
 class CannotStart(Exception):
     """The models' code can't be imported, or breaks the contract."""
 
 
-class Holder:
+class ProcessOwner:
     """lock: of all state here and in whoever uses it; notified at every change.
 
     hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
@@ -61,8 +61,8 @@ class Holder:
         paths: Sequence[str],
         *,
         lock: threading.Condition,
-        hear: Callable[[Frame], Telling],
-        gone: Callable[[str], Telling],
+        on_frame: Callable[[Frame], Notification],
+        on_exit: Callable[[str], Notification],
         output: Callable[[str], None],
         environment: Mapping[str, str],
         confinement: Confinement = DEFAULT,
@@ -73,7 +73,7 @@ class Holder:
         self.spawned = 0
         self._paths, self._lock, self._environment = paths, lock, environment
         self._confinement, self._most_bytes = confinement, most_bytes
-        self._hear_run, self._tell_gone, self._output = hear, gone, output
+        self._on_run_frame, self._notify_exit, self._output = on_frame, on_exit, output
         self.give_up: Callable[[], bool] = never
         """Asked with the lock held while an answer is awaited: whether to wait no longer."""
         self._answers: dict[str, Frame] = {}
@@ -106,8 +106,8 @@ class Holder:
             number = self.spawned
             self.process = ModelProcess(
                 self._paths,
-                hear=lambda frame: self._hear(number, frame),
-                gone=lambda why: self._gone(number, why),
+                on_frame=lambda frame: self._on_frame(number, frame),
+                on_exit=lambda why: self._on_exit(number, why),
                 output=self._output,
                 environment=self._environment,
                 confinement=self._confinement,
@@ -145,7 +145,7 @@ class Holder:
         with self._lock:
             self._lock.wait_for(lambda: self.process is not process, timeout=STUCK_SECONDS)
 
-    def heed(self) -> None:
+    def raise_if_given_up(self) -> None:
         """Without the lock. Raises GivenUp."""
         with self._lock:
             if self.give_up():
@@ -167,14 +167,14 @@ class Holder:
                 self._lock.wait(min(left, _SLICE_SECONDS))
             return self._answers.pop(said)
 
-    def _hear(self, number: int, frame: Frame) -> None:
-        tell: Telling = None
+    def _on_frame(self, number: int, frame: Frame) -> None:
+        tell: Notification = None
         with self._lock:
             if number != self.spawned:
                 return
             said: Any = frame.get("said")
             if isinstance(said, str) and said in RUN_FRAMES:
-                tell = self._hear_run(frame)
+                tell = self._on_run_frame(frame)
             elif said == "broken":
                 self._broken = read_why(frame.get("why"))
             elif isinstance(said, str) and said in ANSWERS:
@@ -185,13 +185,13 @@ class Holder:
         if tell is not None:
             tell()
 
-    def _gone(self, number: int, why: str) -> None:
+    def _on_exit(self, number: int, why: str) -> None:
         with self._lock:
             if number != self.spawned:
                 return
             self.process, self._end_by = None, math.inf
             self._last_words = why
-            tell = self._tell_gone(why)
+            tell = self._notify_exit(why)
             self._lock.notify_all()
         if tell is not None:
             tell()

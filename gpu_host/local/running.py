@@ -1,4 +1,4 @@
-"""The runs in a model process: begun, heard of, ended. All of it with the lock of the GPU held."""
+"""The table of runs in a model process. Its methods are called with the lock of the GPU held."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpu_host.local.frames import read_failure, read_heard, read_why
-from gpu_host.local.loaded_models import Shelf
-from gpu_host.local.orders import Order, Run, Verdicts, error_of, let_go
-from gpu_host.local.process_owner import Telling
+from gpu_host.local.frames import read_event, read_failure, read_why
+from gpu_host.local.loaded_models import LoadedModels
+from gpu_host.local.orders import Order, Run, Verdicts, error_of, interrupted
+from gpu_host.local.process_owner import Notification
 from gpu_host.local.suspects import Suspects
 from gpu_host.local.wire import Frame
 from gpus.errors import GpuError, ProcessDied
@@ -20,15 +20,15 @@ SPARE_BYTES = 1024 * 1024
 """Of a frame, beside the result in it."""
 
 
-class Running:
+class RunTable:
     """running: by attempt. now: the same, to be read without the lock."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        loaded: LoadedModels,
         lock: threading.Condition,
         *,
-        hear: Callable[[Order, str, Any], None],
+        on_event: Callable[[Order, str, Any], None],
         happened: Callable[..., None],
     ) -> None:
         self.running: dict[str, Run] = {}
@@ -40,44 +40,44 @@ class Running:
         """The jobs of the last process that died by itself, if there were several."""
         self._verdicts: Verdicts | None = None
         """What the end of the process means for its runs, while it is being ended."""
-        self._shelf, self._lock, self._hear, self._happened = shelf, lock, hear, happened
+        self._loaded, self._lock, self._send_event, self._happened = loaded, lock, on_event, happened
 
     def begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
         now = time.monotonic()
         run = Run(order, send, began=now, last_sign=now)
         self.running[order.attempt] = run
         self._publish()
-        self._shelf.take_place(order.model)
+        self._loaded.acquire(order.model)
         return run
 
-    def heard(self, frame: Frame) -> Telling:
+    def on_frame(self, frame: Frame) -> Notification:
         attempt = frame.get("attempt")
         run = self.running.get(attempt) if isinstance(attempt, str) else None
         if run is None:
             return None
         now = run.last_sign = time.monotonic()
         if frame["said"] == "heard":
-            return self._heard(run, frame, now)
+            return self._on_event(run, frame, now)
         failure = read_failure(frame.get("failure"))
         if failure is None:
             self.end(run, result=frame.get("result"))
             return None
         if failure.sticky:
-            self._shelf.tainted = read_why(failure.text)
+            self._loaded.tainted = read_why(failure.text)
         self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
         return None
 
-    def _heard(self, run: Run, frame: Frame, now: float) -> Telling:
-        heard = read_heard(frame.get("kind"), frame.get("value"))
+    def _on_event(self, run: Run, frame: Frame, now: float) -> Notification:
+        heard = read_event(frame.get("kind"), frame.get("value"))
         if heard is None:
             return None
         if heard[0] == "progress":
             run.progress = heard[1]
-        let = run.faucet.let(*heard, now)
+        let = run.limiter.admit(*heard, now)
 
         def tell() -> None:
             for kind, value in let:
-                self._hear(run.order, kind, value)
+                self._send_event(run.order, kind, value)
 
         return tell if let else None
 
@@ -85,9 +85,9 @@ class Running:
         """The process is being ended. Several may want that at once, each for its reason."""
         self._verdicts = verdicts if self._verdicts is None else self._verdicts.joined(verdicts)
 
-    def gone(self, why: str) -> Telling:
+    def process_ended(self, why: str) -> Notification:
         verdicts, self._verdicts = self._verdicts, None
-        self._shelf.clear()
+        self._loaded.clear()
         there = [run.order for run in self.running.values()]
         there += [self.loading] if self.loading is not None else []
         if verdicts is None:
@@ -98,7 +98,7 @@ class Running:
             if verdicts is None:
                 error = self.death(run.order, why)
             else:
-                error = verdicts.named.get(run.order.attempt) or verdicts.others or let_go(why)
+                error = verdicts.named.get(run.order.attempt) or verdicts.others or interrupted(why)
             error.unfinished = True
             self.end(run, error=error)
         return (
@@ -110,7 +110,7 @@ class Running:
     def death(self, order: Order, why: str) -> GpuError:
         """What it costs to have been in a process that ended by itself: a death for who was alone."""
         if order.job in self._in_company:
-            return let_go(
+            return interrupted(
                 f"The model's process died with several runs in it ({why}): this one runs alone next."
             )
         return ProcessDied(f"The model's process died: {why}")
@@ -131,7 +131,7 @@ class Running:
             self.suspects.clear(run.order.job)
         self.running.pop(run.order.attempt, None)
         self._publish()
-        self._shelf.leave_place(run.order.model, alone=not self.running)
+        self._loaded.release(run.order.model, alone=not self.running)
         self._lock.notify_all()
 
     def _publish(self) -> None:

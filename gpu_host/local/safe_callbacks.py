@@ -1,4 +1,4 @@
-"""Telling others, who may fail at it or be slow to hear: that must not end or hold up who tells."""
+"""Callbacks that may fail or be slow, called so that they neither fail nor block the caller."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from contextlib import suppress
 from typing import Any
 
 
-def quietly(tell: Callable[..., Any]) -> Callable[..., None]:
-    """A log on a full disk or a closed pipe loses lines; no run may be lost with them."""
+def safely(callback: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap a callback so that it never raises: a log on a full disk must not fail a run."""
 
-    def told(*arguments: Any, **values: Any) -> None:
+    def call(*arguments: Any, **values: Any) -> None:
         with suppress(Exception):
-            tell(*arguments, **values)
+            callback(*arguments, **values)
 
-    return told
+    return call
 
 
 NUDGE_SECONDS = 0.1
 
 
-def nudge(lock: threading.Condition) -> None:
-    """Wakes who waits on it. Whoever tells all runs of their cancels must not wait for a lock that is held
-    while the driver is asked; and who waits looks by itself, too."""
+def notify_waiters(lock: threading.Condition) -> None:
+    """Notify the condition's waiters, unless its lock stays taken: it is held while the driver is asked, a
+    cancel of all runs must not wait for that, and the waiters poll as well."""
     if lock.acquire(timeout=NUDGE_SECONDS):
         lock.notify_all()
         lock.release()

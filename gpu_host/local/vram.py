@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_host.local.memory import Also, Gauge, Memory, PortableGauge, held_by, members, nobody
+from gpu_host.local.memory import Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
 from gpu_host.local.nvml import Nvml
 
 
@@ -10,7 +10,7 @@ class VramGauge(Gauge):
     """The memory of a GPU, whoever holds it. In a container the driver may not name our processes, and some
     drivers name them without their memory: then what was held before our first process is others'."""
 
-    def __init__(self, nvml: Nvml, uuid: str, also: Also = nobody) -> None:
+    def __init__(self, nvml: Nvml, uuid: str, also: Also = no_processes) -> None:
         """also: processes that are ours beside the session's."""
         self._nvml, self._uuid, self._also = nvml, uuid, also
         self._before = nvml.read(uuid).used_mb

@@ -1,4 +1,4 @@
-"""Watches the runs and the GPU of a pinned worker. The rules are pure; `Doctor` looks and acts."""
+"""Watches the runs and the GPU of a pinned worker. The rules are pure; `Watchdog` looks and acts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KERNEL_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Activity:
     """The GPU over the last looks. idle_since: monotonic; None while it works, or nobody can say."""
 
     idle_since: float | None = None
 
 
-def see(before: Seen, utilisation: float | None, now: float) -> Seen:
+def observe(before: Activity, utilisation: float | None, now: float) -> Activity:
     """utilisation: percent; None: the card does not tell."""
     if utilisation is None or utilisation >= IDLE_PERCENT:
-        return Seen()
-    return Seen(now if before.idle_since is None else before.idle_since)
+        return Activity()
+    return Activity(now if before.idle_since is None else before.idle_since)
 
 
-def hung(runs: Sequence[Run], models: Mapping[str, Declared], seen: Seen, now: float) -> list[Run]:
+def hung(runs: Sequence[Run], models: Mapping[str, Declared], seen: Activity, now: float) -> list[Run]:
     """Those that said nothing for their model's `quiet_seconds`, while the GPU was idle all that time: a slow
     run is not dead, and a busy GPU works for somebody."""
     if seen.idle_since is None:
@@ -55,7 +55,7 @@ def why_sick(reading: GpuReading | None, error: str, ecc_at_start: int | None) -
     return sick_by(reading.xids)
 
 
-class Doctor:
+class Watchdog:
     """`look` is one step, called every second. read: None without a GPU: then the process' use of the CPU
     tells whether it works. cpu: that, in percent of a core; None: not known. happened: (event, fields), for
     the log."""
@@ -70,18 +70,18 @@ class Doctor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gpu, self._read, self._cpu, self._happened, self._clock = gpu, read, cpu, happened, clock
-        self._seen = Seen()
+        self._seen = Activity()
         self._read_at = self._kernel_at = -1e9
         self._ecc: int | None = None
         self._xids: Mapping[int, int] = {}
         self._blind = False
 
-    def look(self) -> None:
+    def step(self) -> None:
         now = self._clock()
         if now - self._read_at >= READ_SECONDS:
             self._read_at = now
             if self._read is None:
-                self._seen = see(self._seen, self._cpu(), now)
+                self._seen = observe(self._seen, self._cpu(), now)
             else:
                 self._examine(self._read, now)
         for run in hung(self._gpu.runs(), self._gpu.models, self._seen, now):
@@ -96,13 +96,13 @@ class Doctor:
             reading = read()
         except OSError as failure:
             self._gpu.sick = why_sick(None, str(failure), self._ecc)
-            self._seen = Seen()
+            self._seen = Activity()
             self._kernel_at = -1e9  # would hang with the driver; due as soon as that answers
             return
-        self._seen = see(self._seen, reading.utilisation, now)
+        self._seen = observe(self._seen, reading.utilisation, now)
         if self._ecc is None:
             self._ecc = reading.ecc_errors or 0
-        self._hear_xids(reading.xids)
+        self._note_xids(reading.xids)
         self._warn_if_blind(reading.utilisation)
         # said before a kernel is tried, which may take its time, too
         self._gpu.sick = why_sick(reading, "", self._ecc) or self._gpu.kernel_why
@@ -111,7 +111,7 @@ class Doctor:
             self._kernel_at = now
         self._gpu.sick = why_sick(reading, "", self._ecc) or self._gpu.kernel_why
 
-    def _hear_xids(self, xids: Mapping[int, int]) -> None:
+    def _note_xids(self, xids: Mapping[int, int]) -> None:
         """Whatever one means, a small kernel tells whether the GPU still computes."""
         for xid, times in xids.items():
             if times > self._xids.get(xid, 0):

@@ -1,4 +1,4 @@
-"""Who may run: the node's slots, its direct callers' queue, and what it remembers of its runs.
+"""Admits runs: the node's slots, the queue of its direct callers, and its memory of past runs.
 
 One lock over all of it, so that `/health` never misses a run that was let in. A slot is free before anybody
 hears that its run ended: the dispatcher's next request may follow within a millisecond.
@@ -33,7 +33,7 @@ class Refused(Exception):
         self.status, self.code = status, code
 
 
-class Desk:
+class Admission:
     """One boot of the node: everything here is forgotten by a restart, except `tally` and `log`.
     output_root: the folder of its runs' folders."""
 

@@ -26,7 +26,7 @@ class BadOrder(ValueError):
 
 
 @dataclass(slots=True)
-class _Standing:
+class _ActiveFault:
     """An order posted to the node. left: None for no limit. until: monotonic seconds."""
 
     fault: Mapping[str, Any]
@@ -41,7 +41,7 @@ class FaultPlan:
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
         self._lock = threading.Lock()
-        self._standing: list[_Standing] = []
+        self._active: list[_ActiveFault] = []
         self._given: OrderedDict[str, int] = OrderedDict()
 
     def order(self, wish: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class FaultPlan:
                 raise BadOrder(f"{name} is a number, not {value!r}")
         if count is None and probability is None and seconds is None:
             count = 1
-        standing = _Standing(
+        standing = _ActiveFault(
             dict(wish),
             on,
             str(wish.get("model", "")),
@@ -69,13 +69,13 @@ class FaultPlan:
             None if seconds is None else time.monotonic() + float(seconds),
         )
         with self._lock:
-            self._standing.append(standing)
+            self._active.append(standing)
 
     def clear(self) -> None:
         with self._lock:
-            self._standing.clear()
+            self._active.clear()
 
-    def standing(self) -> list[dict[str, Any]]:
+    def active(self) -> list[dict[str, Any]]:
         with self._lock:
             return [{**one.fault, "left": one.left} for one in self._live()]
 
@@ -107,14 +107,14 @@ class FaultPlan:
                     self._given.popitem(last=False)
         return payload
 
-    def _live(self) -> list[_Standing]:
+    def _live(self) -> list[_ActiveFault]:
         now = time.monotonic()
-        self._standing = [
+        self._active = [
             one
-            for one in self._standing
+            for one in self._active
             if (one.left is None or one.left > 0) and (one.until is None or now < one.until)
         ]
-        return self._standing
+        return self._active
 
 
 def status_of(fault: Mapping[str, Any]) -> int | None:

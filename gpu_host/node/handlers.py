@@ -12,7 +12,7 @@ from gpu_host.handlers import BadInput, Cancelled
 from gpu_host.handlers.code import ModelCode, find_models, import_source, names_several
 from gpu_host.handlers.errors import ContractError
 from gpu_host.node.config import ConfigError, check_name
-from gpu_host.node.run_log import Words
+from gpu_host.node.run_log import RunLogger
 
 __all__ = ["BadInput", "Cancelled", "Handle", "Handler", "RunContext", "load_handlers"]
 
@@ -36,7 +36,7 @@ class RunContext(handlers.RunContext):
             job_id=job_id,
             attempt_id=attempt_id,
             output_dir=output_dir,
-            tell=Words(job_id=job_id, attempt_id=attempt_id, model=model),
+            tell=RunLogger(job_id=job_id, attempt_id=attempt_id, model=model),
         )
         self.fault = fault
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from gpu_host.node.callers import Callers
 from gpu_host.node.reading import HeadTooLarge, Reading
-from gpu_host.node.strangers import why_stranger
+from gpu_host.node.strangers import foreign_page_error
 from gpu_host.node.wire import Reply, Request, reply_error
 
 log = logging.getLogger(__name__)
@@ -50,19 +50,19 @@ class HttpServer:
     ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
         self.callers = Callers(max_connections)
-        self._wanted = f"Bearer {token}".encode() if token else b""
+        self._expected = f"Bearer {token}".encode() if token else b""
         self._any_name = any_name
         self._listener: socket.socket | None = None
         self._doorbell: socket.socket | None = None
         self._accepting: threading.Thread | None = None
 
-    def knows(self, authorization: str) -> bool:
+    def is_authorized(self, authorization: str) -> bool:
         """Whether a request with that header may ask; in the same time whatever it says."""
-        return not self._wanted or hmac.compare_digest(authorization.strip().encode(), self._wanted)
+        return not self._expected or hmac.compare_digest(authorization.strip().encode(), self._expected)
 
-    def why_stranger(self, method: str, headers: Mapping[str, str]) -> str:
+    def foreign_page_error(self, method: str, headers: Mapping[str, str]) -> str:
         """A token tells the dispatcher from a web page better than any header."""
-        return "" if self._wanted else why_stranger(method, headers, any_name=self._any_name)
+        return "" if self._expected else foreign_page_error(method, headers, any_name=self._any_name)
 
     def open(self) -> None:
         """Raises OSError if the port is taken."""
@@ -164,12 +164,12 @@ class _Conversation(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(reply_error(400, "bad_request", "The request's head can't be read."))
             return
-        if not self.server.knows(self.headers.get("Authorization", "")):
+        if not self.server.is_authorized(self.headers.get("Authorization", "")):
             self.close_connection = True
             self._send(reply_error(401, "invalid_token", "Send the node's token as bearer token."))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if why := self.server.why_stranger(self.command, headers):
+        if why := self.server.foreign_page_error(self.command, headers):
             self.close_connection = True
             self._send(reply_error(403, "stranger", why))
             return

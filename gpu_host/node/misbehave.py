@@ -44,7 +44,7 @@ def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Re
         node.restart(down_seconds=float(fault.get("down_seconds", 0.0)))
         return CUT
     if kind == "late" and answer is not None:
-        be_late(fault, node)
+        delay(fault, node)
         return answer()
     if kind == "idle":
         return reply_json({**node.health(), "active_jobs": 0, "jobs": []})
@@ -55,7 +55,7 @@ def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Re
     return with_result(fault, b'{"status": "error"}', node)
 
 
-def be_late(fault: Mapping[str, Any] | None, node: ServedNode) -> None:
+def delay(fault: Mapping[str, Any] | None, node: ServedNode) -> None:
     """Waits, if that is the fault."""
     if fault and fault["fault"] == "late":
         node.stopping.wait(float(fault.get("delay_seconds", _LATE_SECONDS)))

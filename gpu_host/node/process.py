@@ -44,9 +44,9 @@ class StopSignal:
 
 def stop_after_runs(node: Node, grace_seconds: float, say: Callable[[str], object]) -> None:
     """The node refuses new runs, says how many it waits for, and stops after them."""
-    node.desk.drain()
+    node.admission.drain()
     with suppress(OSError):  # stdout may be closed
-        say(_farewell(node.desk.unfinished(), grace_seconds))
+        say(_farewell(node.admission.unfinished(), grace_seconds))
     node.drain(grace_seconds)
     node.stop()
 

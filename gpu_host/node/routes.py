@@ -12,7 +12,7 @@ from foundation import foreign_json
 from gpu_host.node.admission import Refused
 from gpu_host.node.faults import BadOrder
 from gpu_host.node.handlers import Handler
-from gpu_host.node.misbehave import be_late, before_run, reply_of, with_result
+from gpu_host.node.misbehave import before_run, delay, reply_of, with_result
 from gpu_host.node.push import push
 from gpu_host.node.runs import Run, RunOrder
 from gpu_host.node.served import ServedNode
@@ -41,14 +41,14 @@ class Routes:
 
     def _get(self, request: Request, first: str, rest: str) -> Reply:
         if first == "health" and not rest:
-            return self._faulty("health", lambda: reply_json(self._node.desk.health()))
+            return self._faulty("health", lambda: reply_json(self._node.admission.health()))
         if first == "status" and rest:
             return self._faulty("status", lambda: self._status(rest))
         if first == "runs" and not rest:
             lines = "".join(self._node.log.lines()).encode()
             return Reply(200, lines, content_type="application/x-ndjson")
         if first == "faults" and not rest and self._node.simulates:
-            return reply_json({"faults": self._node.faults.standing()})
+            return reply_json({"faults": self._node.faults.active()})
         return reply_error(404, "not_found", "No such path.")
 
     # -- a run -----------------------------------------------------------------------------------------
@@ -67,22 +67,22 @@ class Routes:
             return reply
         if request.gone():  # its sender let go of it before anything ran: it must not run any more
             return CUT
-        desk = node.desk
+        admission = node.admission
         try:
-            run, is_new = desk.admit(order)
+            run, is_new = admission.admit(order)
         except Refused as refused:
             headers = {"Retry_After": str(node.config.retry_after_seconds)} if refused.status == 503 else {}
             return reply_error(refused.status, refused.code, str(refused), **headers)
         if node.config.mode == "sync":
             if is_new:
-                work(run, desk, is_unwanted=request.gone)
+                work(run, admission, is_unwanted=request.gone)
             run.done.wait()
         elif is_new:
             self._work_apart(run)
             if node.config.mode == "auto":
                 run.done.wait(node.config.answer_within_seconds)
         if is_new:
-            be_late(run.order.fault, node)
+            delay(run.order.fault, node)
         if is_new and run.order.fault and run.order.fault["fault"] == "drop_reply":
             return CUT
         if is_new and node.config.mode == "async":
@@ -90,16 +90,16 @@ class Routes:
         return self._state_of(run, in_reply_to_run=True)
 
     def _work_apart(self, run: Run) -> None:
-        desk = self._node.desk
+        admission = self._node.admission
 
         def work_and_push() -> None:
-            work(run, desk)
+            work(run, admission)
             self._push(run)
 
         try:
             threading.Thread(target=work_and_push, name=f"run-{run.id[:8]}", daemon=True).start()
         except RuntimeError as error:
-            desk.end(run, "failed", failed_answer(f"No thread for it: {error}", "run_failed"))
+            admission.end(run, "failed", failed_answer(f"No thread for it: {error}", "run_failed"))
 
     def _push(self, run: Run) -> None:
         if self._node.config.push and run.order.callback_url and run.outcome in ("success", "failed"):
@@ -122,7 +122,7 @@ class Routes:
     def _standing(self, run: Run) -> Reply:
         """``job_id`` is the id to poll and to cancel with."""
         state: dict[str, Any] = {"status": "processing", "job_id": run.id}
-        position = self._node.desk.position(run)
+        position = self._node.admission.position(run)
         if position:
             state |= {"status": "queued", "position": position}
         if run.context.progress is not None:
@@ -132,14 +132,14 @@ class Routes:
     # -- the rest --------------------------------------------------------------------------------------
 
     def _status(self, run_id: str) -> Reply:
-        run = self._node.desk.find(run_id)
+        run = self._node.admission.find(run_id)
         if run is None:
             return reply_error(404, "unknown_run", "This node does not know the run (any more).")
         return self._state_of(run)
 
     def _cancel(self, job_id: str, attempt_id: str) -> Reply:
         """202 while the handler has not stopped yet."""
-        runs = self._node.desk.cancel(job_id, attempt_id)
+        runs = self._node.admission.cancel(job_id, attempt_id)
         until = time.monotonic() + self._node.config.cancel_wait_seconds
         for run in runs:
             run.done.wait(max(0.0, until - time.monotonic()))
@@ -164,7 +164,7 @@ class Routes:
             self._node.faults.order(wish)
         except ValueError as error:
             return reply_error(400, "bad_input", str(error))
-        return reply_json({"faults": self._node.faults.standing()}, 201)
+        return reply_json({"faults": self._node.faults.active()}, 201)
 
 
 def _read_order(request: Request, handler: Handler) -> RunOrder:

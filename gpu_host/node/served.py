@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-from gpu_host.node.admission import Desk
+from gpu_host.node.admission import Admission
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.faults import FaultPlan
 from gpu_host.node.handlers import Handler
@@ -19,7 +19,7 @@ class ServedNode(Protocol):
     simulates: bool
     faults: FaultPlan
     log: RunLog
-    desk: Desk
+    admission: Admission
     stopping: threading.Event
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.local.output import make_own_folder, remove_old
-from gpu_host.node.admission import Desk
+from gpu_host.node.admission import Admission
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.faults import FaultPlan
 from gpu_host.node.handlers import Handler, load_handlers
@@ -43,7 +43,7 @@ class Node:
         self.log = RunLog(config.log_runs, config.log_file)
         self._output_root: Path | None = None
         self._tidying: threading.Thread | None = None
-        self.desk = self._new_desk()
+        self.admission = self._new_admission()
         self.stopping = threading.Event()
         self._reopening: threading.Timer | None = None
         self._http = HttpServer(
@@ -79,13 +79,13 @@ class Node:
         """Loads the models first: who reaches the port finds them ready."""
         for handler in self._handlers.values():
             handler.load()
-        self._output_root = self.desk.output_root = make_own_folder("gpu-node-runs")
+        self._output_root = self.admission.output_root = make_own_folder("gpu-node-runs")
         try:
             self._http.open()
         except OSError:
             shutil.rmtree(self._output_root, ignore_errors=True)
             raise
-        self.log.boot(self.desk.boot_id)
+        self.log.boot(self.admission.boot_id)
         self._tidying = threading.Thread(target=self._tidy, args=(self._output_root,), daemon=True)
         self._tidying.start()
 
@@ -96,7 +96,7 @@ class Node:
             self._reopening.cancel()
             self._reopening.join()
         self._http.close()
-        self.desk.abandon()
+        self.admission.abandon()
         self._http.cut()
         self._http.join(_JOIN_SECONDS)
         loaded, self._handlers = self._handlers, {}
@@ -108,9 +108,9 @@ class Node:
 
     def drain(self, grace_seconds: float) -> bool:
         """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""
-        self.desk.drain()
+        self.admission.drain()
         until = time.monotonic() + grace_seconds
-        while not self.desk.is_done(patience_seconds=_FETCH_SECONDS):
+        while not self.admission.is_done(patience_seconds=_FETCH_SECONDS):
             if time.monotonic() >= until:
                 return False
             self.stopping.wait(0.05)
@@ -121,7 +121,7 @@ class Node:
         `GET /runs` and the counts stay, for judges."""
         if down_seconds > 0:
             self._http.close()
-        old, self.desk = self.desk, self._new_desk()
+        old, self.admission = self.admission, self._new_admission()
         old.abandon()
         self._http.cut()
         if down_seconds > 0 and not self.stopping.is_set():
@@ -131,18 +131,18 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """What ``GET /health`` says."""
-        return self.desk.health()
+        return self.admission.health()
 
     def runs(self) -> list[dict[str, Any]]:
         """What ``GET /runs`` says."""
         return self.log.entries()
 
-    def _new_desk(self) -> Desk:
-        return Desk(self.config, tally=self.tally, log=self.log, output_root=self._output_root)
+    def _new_admission(self) -> Admission:
+        return Admission(self.config, tally=self.tally, log=self.log, output_root=self._output_root)
 
     def _tidy(self, root: Path) -> None:
         while not self.stopping.wait(_OLD_FILES_SECONDS):
-            remove_old(root, self.desk.running())
+            remove_old(root, self.admission.running())
 
     def __enter__(self) -> Node:
         self.start()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 _OWN_SITE = frozenset({"", "none", "same-origin"})
 
 
-def why_stranger(method: str, headers: Mapping[str, str], *, any_name: bool = False) -> str:
+def foreign_page_error(method: str, headers: Mapping[str, str], *, any_name: bool = False) -> str:
     """Why the request is a web page's; empty: it need not be. headers: lower-case names. any_name: whether it
     may be asked under names other than an address and localhost."""
     host, origin = headers.get("host", "").strip(), headers.get("origin", "").strip()

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable
 
 from gpu_host.handlers.errors import MAX_TEXT, failure_of
-from gpu_host.node.admission import CANCELLED_ANSWER, Desk
+from gpu_host.node.admission import CANCELLED_ANSWER, Admission
 from gpu_host.node.runs import Run
 
 log = logging.getLogger(__name__)
 
 
-def work(run: Run, desk: Desk, *, is_unwanted: Callable[[], bool] = lambda: False) -> None:
+def work(run: Run, admission: Admission, *, is_unwanted: Callable[[], bool] = lambda: False) -> None:
     """Waits for the run's turn, does it in this thread, ends it. Never raises.
 
     is_unwanted: asked at its turn; a caller that hung up while it waited gets nothing run.
@@ -24,7 +24,7 @@ def work(run: Run, desk: Desk, *, is_unwanted: Callable[[], bool] = lambda: Fals
     if is_unwanted():
         run.context.cancel()
     outcome, answer = _handle(run)
-    desk.end(run, outcome, answer)
+    admission.end(run, outcome, answer)
 
 
 def _handle(run: Run) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ from django.db.models.signals import post_delete, post_save
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.secrets import decrypt
-from foundation.ttl_cache import Remembered
+from foundation.ttl_cache import TtlCache
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
@@ -29,7 +29,7 @@ its health."""
 TOO_SMALL = _LIVES & TOO_LARGE
 """The same but for the memory."""
 
-_remembered: Remembered[tuple[str, ...], Any] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
+_remembered: TtlCache[tuple[str, ...], Any] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
 
 
 def model_spec(name: str) -> ModelSpec | None:
@@ -93,7 +93,7 @@ def read_placements(servers: Iterable[Server]) -> None:
 
 def forget() -> None:
     """Forgets what is remembered; what changes the registry in this process is seen at once."""
-    _remembered.forget()
+    _remembered.clear()
 
 
 def read_headers(encrypted: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from foundation.http_api.problems import Problem
-from foundation.ttl_cache import Remembered
+from foundation.ttl_cache import TtlCache
 from gpus.api.permissions import require_permission
 from jobs.domain.scopes import ALL, EVERYBODYS, Scope
 from jobs.models import ApiKey
@@ -31,7 +31,7 @@ REMEMBER_SECONDS = 2.0
 NOTE_USE_SECONDS = 60.0
 _KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
 
-_remembered: Remembered[bytes, Principal] = Remembered(lambda: REMEMBER_SECONDS, at_most=10_000)
+_remembered: TtlCache[bytes, Principal] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=10_000)
 
 
 class KeyAuthentication(BaseAuthentication):
@@ -147,7 +147,7 @@ def _note_use(row: ApiKey) -> None:
 
 def forget_keys() -> None:
     """Every key is looked up anew."""
-    _remembered.forget()
+    _remembered.clear()
 
 
 class _KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Length
 
 from foundation.database import statements
-from foundation.database.pipeline import one_trip
+from foundation.database.pipeline import one_round_trip
 from foundation.database.statements import value
 from gpus.registry.audit import record
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
@@ -71,7 +71,7 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
         return [], 0
     lease = timedelta(seconds=settings.DISPATCHER.callback_timeout_seconds + LEASE_MARGIN_SECONDS)
     taken, refused = list[Taken](), 0
-    with one_trip(), transaction.atomic():
+    with one_round_trip(), transaction.atomic():
         due = {row["id"]: row for row in _read_due(list(ids), next_at=now)}
         for row in (due[pk] for pk in dict.fromkeys(ids) if pk in due):
             queue = (row["of_id"], row["receiver"] or receiver_of(row["url"]))
@@ -107,7 +107,7 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
     """Write down what came of these tries, all or none. `delivered`, `gone` (410), `failed` (comes again) or
     `gave_up` of each."""
     ends = [_end(taken, outcome, now) for taken, outcome in sent]
-    with one_trip(), transaction.atomic():
+    with one_round_trip(), transaction.atomic():
         for (taken, outcome), (_, change) in zip(sent, ends, strict=True):
             told = {"status_code": outcome.status, "error": outcome.error, "duration_ms": outcome.duration_ms}
             statements.change(CallbackTry, told, callback=taken.id, number=taken.number, at=taken.at)

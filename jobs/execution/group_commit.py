@@ -24,7 +24,7 @@ from django.db import (
     transaction,
 )
 
-from foundation.database.pipeline import one_trip
+from foundation.database.pipeline import one_round_trip
 from gpus.runners.large_answers import TURN
 from jobs.transitions import Touched, unit_of_work, write_out
 
@@ -226,7 +226,7 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
             with ExitStack() as trip, transaction.atomic():
                 with unit_of_work([w.touched for w in batch if w.touched is not None]):
                     outcomes = [_apply(write) for write in batch]
-                    trip.enter_context(one_trip())  # what is written at the end, and COMMIT
+                    trip.enter_context(one_round_trip())  # what is written at the end, and COMMIT
                 return outcomes
         except (OperationalError, InterfaceError) as error:
             if not is_about_the_write(error):

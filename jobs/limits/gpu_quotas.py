@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from foundation.database import statements
-from foundation.ttl_cache import Remembered
+from foundation.ttl_cache import TtlCache
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries as registry
@@ -20,7 +20,7 @@ from jobs.models import Tenant
 
 REMEMBER_SECONDS = 2.0
 
-_remembered: Remembered[tuple[int, datetime], float] = Remembered(lambda: REMEMBER_SECONDS, at_most=10_000)
+_remembered: TtlCache[tuple[int, datetime], float] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=10_000)
 
 
 _limited = statements.Read(
@@ -65,7 +65,7 @@ def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[
 
 
 def forget() -> None:
-    _remembered.forget()
+    _remembered.clear()
 
 
 def _recently_used(tenant_id: int, now: datetime) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.db.models.signals import post_save
 
 from foundation.database import statements
-from foundation.ttl_cache import Remembered
+from foundation.ttl_cache import TtlCache
 from jobs.models import Tenant
 
 REMEMBER_SECONDS = 1.0
@@ -40,7 +40,7 @@ _FIELDS = (
     "allowed_models",
 )
 _row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*_FIELDS))
-_remembered: Remembered[int, Limits] = Remembered(lambda: REMEMBER_SECONDS, at_most=20_000)
+_remembered: TtlCache[int, Limits] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
 
 
 def limits_of(tenant_id: int) -> Limits:
@@ -48,7 +48,7 @@ def limits_of(tenant_id: int) -> Limits:
 
 
 def forget() -> None:
-    _remembered.forget()
+    _remembered.clear()
 
 
 def _read(tenant_id: int) -> Limits:

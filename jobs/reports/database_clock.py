@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
-from foundation.database.statements import Read, over
+from foundation.database.statements import Read, use_connection
 from jobs.models import SweepRun
 
 _last_run = Read(lambda: SweepRun.objects.order_by("-at").values_list("at", flat=True)[:1])
@@ -26,7 +26,7 @@ def database_time() -> float | None:
 def last_told_time() -> float | None:
     """The latest time that a sweep wrote, seconds since the epoch: by the clock that its process goes by. A
     living sweeper writes every five seconds. None: none ever ran."""
-    with _own_connection() as own, over(lambda: own):
+    with _own_connection() as own, use_connection(lambda: own):
         return read_last_told_time()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Min, Prefetch, Q, QuerySet
 from django.db.models.functions import Coalesce
 
-from foundation.ttl_cache import Rationed
+from foundation.ttl_cache import AdaptiveTtlValue
 from gpus.models import Pause
 from jobs.domain.scopes import ALL, Scope
 from jobs.domain.states import FINAL_JOB_STATES, JobState
@@ -131,7 +131,7 @@ class Waiting:
     oldest_queued_at: datetime | None
 
 
-_of_all: Rationed[list[Waiting]] = Rationed()
+_of_all: AdaptiveTtlValue[list[Waiting]] = AdaptiveTtlValue()
 
 
 def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
@@ -143,7 +143,7 @@ def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
 
 def forget() -> None:
     """What was remembered; for tests."""
-    _of_all.forget()
+    _of_all.clear()
 
 
 def _waiting(principal: Principal) -> list[Waiting]:

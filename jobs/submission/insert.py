@@ -11,9 +11,9 @@ import structlog
 from django.db import transaction
 
 from foundation.database import bulk_rows
-from foundation.database.pipeline import one_trip
+from foundation.database.pipeline import one_round_trip
 from foundation.database.row_codec import new_row
-from foundation.database.write_turns import turn_to_write
+from foundation.database.write_turns import write_lock
 from foundation.ids import new_id
 from gpus.registry import queries as registry
 from jobs.domain.errors import Refused, UnknownModel
@@ -87,7 +87,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
     """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
     plan = _plan(entries, {})
     if plan.new:  # what only repeats, or is wrong in itself, waits for no turn to write
-        with turn_to_write(len(plan.new)), one_trip(), transaction.atomic():
+        with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
             plan = _admitted(entries, plan)
             bulk_rows.write(plan.statements)
     _log(entries, plan.items)
@@ -97,7 +97,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
     """The same, and the key of the batch with what became of its jobs."""
     plan = _plan(entries, {})
-    with turn_to_write(len(plan.new)), one_trip(), transaction.atomic():
+    with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
         plan = _admitted(entries, plan)
         bulk_rows.write(plan.statements)
         first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
@@ -119,7 +119,7 @@ def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]
     plan = _plan(again, {})
-    with turn_to_write(len(plan.new)), transaction.atomic():
+    with write_lock(len(plan.new)), transaction.atomic():
         plan = _admitted(again, plan)
         bulk_rows.write(plan.statements)
         tried = dict(zip(open_places, plan.items, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundation.ttl_cache import Rationed
+from foundation.ttl_cache import AdaptiveTtlValue
 
 
 class Reading:
@@ -10,7 +10,7 @@ class Reading:
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.times = 0.0, seconds, 0
-        self.answer = Rationed[int](lambda: self.now)
+        self.answer = AdaptiveTtlValue[int](lambda: self.now)
 
     def ask(self) -> int:
         def read() -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_host.handlers import RunContext
 from gpu_host.handlers.errors import failure_of
-from gpu_host.llm_servers.declared import Cotenant
+from gpu_host.llm_servers.declared import LlmServerConfig
 from gpu_host.llm_servers.server import LlmServer as Cotenanted
 from gpu_host.local.orders import error_of
 from gpus.errors import GpuError, ServerLost
@@ -43,7 +43,7 @@ def test_nor_on_a_server_that_its_own_worker_runs(kind: str, does: Behaviour) ->
     with LlmServer(does) as server:
         url = server.url + ("/v1" if kind == "openai" else "")
         limit = 0.3 if does.hang_after else 30.0
-        handler = Cotenanted(Cotenant("m", kind, url, 1.0, max_run_seconds=limit))
+        handler = Cotenanted(LlmServerConfig("m", kind, url, 1.0, max_run_seconds=limit))
         with pytest.raises(Exception) as raised:
             handler.run({**CHAT, "stream": True}, RunContext())
     error = error_of(failure_of(raised.value))

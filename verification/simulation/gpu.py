@@ -1,4 +1,4 @@
-"""GPU servers under virtual time: the node's real desk (who may run, fences, cancels); runs only last.
+"""GPU servers under virtual time: the node's real admission (who may run, fences, cancels); runs only last.
 
 Each server keeps the record that judges the dispatcher: what ran when, and who came to a full machine.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from gpu_host.node.admission import CANCELLED_ANSWER, Desk, Refused
+from gpu_host.node.admission import CANCELLED_ANSWER, Admission, Refused
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
 from gpu_host.node.runs import Run, RunLog, RunOrder, Tally
@@ -80,7 +80,7 @@ class GpuServer:
     def start(self) -> None:
         self.up = True
         self.machine = Process(self.name)
-        self._desk = Desk(
+        self._admission = Admission(
             NodeConfig(handler="simulated:run", slots=self.slots, direct_queue=0),
             tally=Tally(),
             log=RunLog(1),
@@ -88,10 +88,10 @@ class GpuServer:
         self._done: dict[str, Event] = {}
 
     def die(self) -> None:
-        """Everything that runs is gone, and so is what the desk knew."""
+        """Everything that runs is gone, and so is what the admission remembered."""
         self.up = False
         self._scheduler.kill(self.machine)
-        self._desk.abandon()
+        self._admission.abandon()
         for one in self.ran:
             if one.ended is None:
                 one.ended, one.outcome = self._scheduler.now, "restarted"
@@ -133,9 +133,9 @@ class GpuServer:
         )
         is_late = int(headers["X-Fence"]) < self._fences.get(order.slot, 0) or order.attempt_id in self._late
         self._fences[order.slot] = max(int(headers["X-Fence"]), self._fences.get(order.slot, 0))
-        desk = self._desk
+        admission = self._admission
         try:
-            run, is_new = desk.admit(order)
+            run, is_new = admission.admit(order)
         except Refused as refused:
             if refused.status == 503 and not is_late:
                 self._judge(order)
@@ -154,7 +154,7 @@ class GpuServer:
         if not self.is_async:
             if run.id in self._done:  # else it was cancelled before it came
                 self._done[run.id].wait()
-            return self._state(desk, run)
+            return self._state(admission, run)
         return _json({"status": "processing", "job_id": run.id})
 
     def _judge(self, order: RunOrder) -> None:
@@ -170,7 +170,7 @@ class GpuServer:
     def _begin(self, run: Run) -> None:
         ran = Ran(run.order.job_id, run.order.attempt_id, self._scheduler.now)
         self.ran.append(ran)
-        desk, done = self._desk, Event(self._scheduler)
+        admission, done = self._admission, Event(self._scheduler)
         self._done[run.id] = done
         payload = run.order.payload
 
@@ -184,7 +184,7 @@ class GpuServer:
             else:
                 ran.outcome, answer = self._outcome(run)
             ran.ended = self._scheduler.now
-            desk.end(run, ran.outcome, answer)
+            admission.end(run, ran.outcome, answer)
             done.set()
             if self._push is not None and ran.outcome == "success" and run.order.attempt_id:
                 self._push(run.order.job_id, run.order.attempt_id, json.loads(answer))
@@ -198,17 +198,17 @@ class GpuServer:
         result = {"attempt": run.order.attempt_id, "server": self.name}
         return "success", json.dumps({"status": "success", "result": result}).encode()
 
-    def _state(self, desk: Desk, run: Run) -> Answer:
+    def _state(self, admission: Admission, run: Run) -> Answer:
         if not run.ended:
             return _json({"status": "processing", "job_id": run.id})
         return LOST if run.outcome == "restarted" else Answer(200, run.answer)
 
     def _status(self, run_id: str) -> Answer:
-        run = self._desk.find(run_id)
-        return self._state(self._desk, run) if run else _json({"error": {"code": "unknown_run"}}, 404)
+        run = self._admission.find(run_id)
+        return self._state(self._admission, run) if run else _json({"error": {"code": "unknown_run"}}, 404)
 
     def _cancel(self, job_id: str, attempt_id: str) -> Answer:
-        runs = self._desk.cancel(job_id, attempt_id)
+        runs = self._admission.cancel(job_id, attempt_id)
         for run in runs:
             if not run.ended and run.id in self._done:
                 self._done[run.id].wait(0.5)
@@ -219,7 +219,7 @@ class GpuServer:
         return _json({"status": "cancelled", "running": False})
 
     def _health(self) -> Answer:
-        said = self._desk.health()
+        said = self._admission.health()
         if self.plain:
             said = {name: said[name] for name in ("status", "active_jobs", "max_concurrent", "direct_queue")}
         return _json(said)

@@ -50,7 +50,9 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
     began = time.perf_counter()
     plan = make_plan(seed, size)
     names = {planned.name for planned in plan}
-    with statements.over(lambda: connection):  # one thread, one connection: nobody needs to look for it
+    with statements.use_connection(
+        lambda: connection
+    ):  # one thread, one connection: nobody needs to look for it
         world = World(
             seed,
             client,

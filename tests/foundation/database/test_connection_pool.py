@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from foundation.database import connection_pool, statements
-from foundation.database.connection_pool import Lender
+from foundation.database.connection_pool import ConnectionPool
 from gpus.models import Pool
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 @pytest.fixture
 def lender():
-    lender = Lender(2)
+    lender = ConnectionPool(2)
     yield lender
     lender.close()
 
@@ -102,7 +102,7 @@ def test_one_that_broke_is_not_lent_again(lender) -> None:
 
 
 def test_one_that_lay_idle_is_looked_at(lender, monkeypatch) -> None:
-    monkeypatch.setattr(connection_pool, "LOOK_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER_SECONDS", -1.0)
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
     with lender.connection():
         named()

@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from foundation.database import bulk_rows
-from foundation.database.pipeline import one_trip
+from foundation.database.pipeline import one_round_trip
 from jobs.models import Event, Job
 from tests.builders import make_job
 
@@ -31,7 +31,7 @@ def job() -> Job:
 
 def insert(job: Job, *numbers: int, then: Callable[[], object] = lambda: None) -> None:
     """One statement for each."""
-    with one_trip(), transaction.atomic():
+    with one_round_trip(), transaction.atomic():
         for number in numbers:
             bulk_rows.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
         then()

@@ -249,8 +249,8 @@ def test_rows_come_with_those_that_they_point_to() -> None:
 
 def test_who_lent_before_lends_again_after_an_inner_block() -> None:
     own, outer, inner = statements.this_database(), object(), object()
-    with statements.over(lambda: outer):
-        with statements.over(lambda: inner):
+    with statements.use_connection(lambda: outer):
+        with statements.use_connection(lambda: inner):
             assert statements.this_database() is inner
         assert statements.this_database() is outer
     assert statements.this_database() is own

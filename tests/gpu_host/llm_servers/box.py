@@ -59,7 +59,7 @@ class Box:
             environment={FILE_VARIABLE: str(file), "TEST_FOLDER": str(self.folder)},
             output_root=self.folder / "output",
             knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=30.0, sample_seconds=0.0),
-            hear=lambda order, kind, value: self.told.append((kind, value)),
+            on_event=lambda order, kind, value: self.told.append((kind, value)),
             happened=lambda event, **fields: self.events.append((event, fields)),
         )
         self.gpu.start()

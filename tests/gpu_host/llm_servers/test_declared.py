@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_host.handlers.errors import ContractError
-from gpu_host.llm_servers.declared import Cotenant, read_file
+from gpu_host.llm_servers.declared import LlmServerConfig, read_file
 from gpu_host.llm_servers.units import UnitProcesses
 from gpu_host.local.memory import RamGauge
 
@@ -18,7 +18,7 @@ def test_a_server_is_a_table(tmp_path: Path) -> None:
     file = tmp_path / "llms.toml"
     file.write_text(f'[llama]\n{GOOD}command = ["serve", "llama"]\nslots = 8\n')
     (one,) = read_file(file)
-    assert one == Cotenant(
+    assert one == LlmServerConfig(
         "llama", "openai", "http://127.0.0.1:8001/v1", 100, command=("serve", "llama"), slots=8
     )
 

@@ -66,10 +66,10 @@ def test_a_unit_is_stopped_before_its_process_ends(box: Box, unit: Unit, do: str
         box.run("llama", CHAT)
         assert unit.said.read_text() == "start llama.service\n"
         if do == "replace":
-            gpu._shelf.tainted = "it is"
+            gpu._loaded.tainted = "it is"
             box.run("a")
         else:
-            gpu.rest() if do == "drain" else gpu.stop()
+            gpu.release_memory() if do == "drain" else gpu.stop()
         assert unit.said.read_text().splitlines()[:2] == ["start llama.service", "stop llama.service"]
 
 
@@ -80,11 +80,11 @@ def test_a_unit_that_outlived_its_process_is_stopped_all_the_same(box: Box, unit
         box.run("llama", CHAT)
         end_by_itself(gpu)
         assert unit.said.read_text() == "start llama.service\n", "it goes on"
-        gpu.rest() if do == "off" else gpu.stop()
+        gpu.release_memory() if do == "off" else gpu.stop()
         assert unit.said.read_text().splitlines() == ["start llama.service", "stop llama.service"]
         assert gpu.session is None
         spawned = gpu.spawned
-        gpu.rest()
+        gpu.release_memory()
         assert gpu.spawned == spawned, "once is enough"
         box.run("llama", CHAT)
 
@@ -94,9 +94,9 @@ def test_who_can_not_be_reached_any_more_is_not_tried_for_ever(box: Box, unit: U
     gpu = box.open(command="", unit="llama.service")
     end_by_itself(gpu)
     (tmp_path / "llms.toml").write_text("no file of servers any more")
-    assert gpu.rest()
+    assert gpu.release_memory()
     assert gpu.spawned == 2
-    assert gpu.rest()
+    assert gpu.release_memory()
     assert gpu.spawned == 2
     assert [event for event, _ in box.events][-1] == "not_unloaded"
 
@@ -110,7 +110,7 @@ def test_without_such_servers_a_process_that_ended_is_left_alone(tmp_path: Path)
     )
     gpu.start()
     end_by_itself(gpu)
-    assert gpu.rest()
+    assert gpu.release_memory()
     assert gpu.spawned == 1
 
 
@@ -163,7 +163,7 @@ def test_an_ollama_server_that_runs_anyway_leaves_its_room_to_another_model(box:
             assert held_by(ollama.pid) < 150, "it was told to unload the model"
             box.run("llama", CHAT)
             assert gpu.warm() == ["llama"]
-            gpu.rest()
+            gpu.release_memory()
             assert held_by(ollama.pid) < 150
         finally:
             ollama.terminate()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpu_host.handlers import Cancelled, RunContext
-from gpu_host.handlers.errors import LetDown, failure_of
-from gpu_host.llm_servers.declared import Cotenant
+from gpu_host.handlers.errors import UpstreamError, failure_of
+from gpu_host.llm_servers.declared import LlmServerConfig
 from gpu_host.llm_servers.server import LlmServer as Cotenanted
 from gpu_host.local.orders import error_of
 from gpus.errors import (
@@ -140,10 +140,10 @@ def test_what_its_server_did_wrong_is_not_the_models_fault_alone(
     with LlmServer(does) as server:
         url = server.url + ("/v1" if protocol == "openai" else "")
         limit = 0.3 if error is RunTimedOut else 30.0
-        handler = Cotenanted(Cotenant("m", protocol, url, 1.0, max_run_seconds=limit))
+        handler = Cotenanted(LlmServerConfig("m", protocol, url, 1.0, max_run_seconds=limit))
         if does is None:
             server.__exit__()
-        with pytest.raises(LetDown) as raised:
+        with pytest.raises(UpstreamError) as raised:
             handler.run(CHAT, RunContext())
     priced = error_of(failure_of(raised.value))
     assert type(priced) is error
@@ -157,7 +157,7 @@ def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_
     serve = f"{sys.executable} -m tests.gpu_host.llm_servers.fake_llm {port} 1 {log}"
     command = ("sh", "-c", f"[ -e {hangs} ] && exec sleep 600; exec {serve}")
     url = f"http://127.0.0.1:{port}/v1"
-    handler = Cotenanted(Cotenant("llama", "openai", url, 1.0, command=command, start_seconds=60.0))
+    handler = Cotenanted(LlmServerConfig("llama", "openai", url, 1.0, command=command, start_seconds=60.0))
     threads, said = ThreadPoolExecutor(2), list[str]()
     starts, waits = RunContext(tell=lambda kind, value: said.append(kind)), RunContext()
     handler.load()

@@ -39,7 +39,7 @@ class Bench:
                 cancel_seconds=0.3,
                 least_leak_mb=60,
             ),
-            hear=lambda order, kind, value: self.heard.append((order.attempt, kind, value)),
+            on_event=lambda order, kind, value: self.heard.append((order.attempt, kind, value)),
             output=self.lines.append,
             happened=lambda event, **fields: self.events.append((event, fields)),
         )

@@ -42,7 +42,7 @@ def main(folder: str, user: str, limits: str) -> None:
         output_root=folder_for_runs(own, confinement),
         confinement=confinement,
         knobs=Knobs(cancel_seconds=0.5),
-        hear=lambda order, kind, value: heard.append([order.attempt, kind, value]),
+        on_event=lambda order, kind, value: heard.append([order.attempt, kind, value]),
         output=lines.append,
     )
     for line in sys.stdin:

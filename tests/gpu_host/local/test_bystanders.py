@@ -52,8 +52,8 @@ def test_a_suspect_runs_alone_until_it_ended_by_itself(bench: Bench):
     )
     eventually(here.exists)
     waits = bench.begin(bench.order("deaf", {"here": str(beside), "until": str(gate)}))
-    eventually(lambda: len(bench.gpu._line.waiting) == 1)
-    assert bench.gpu._line.next_step(waits.order) is None
+    eventually(lambda: len(bench.gpu._queue.waiting) == 1)
+    assert bench.gpu._queue.next_step(waits.order) is None
     assert not beside.exists()
     gate.touch()
     assert alone.end() == waits.end()
@@ -68,11 +68,11 @@ def test_a_suspect_waits_until_it_is_alone_and_nobody_passes_it(bench: Bench):
     suspect = bench.begin(
         dataclasses.replace(again(bystander, 1), payload={"here": str(bench.path()), "until": str(gate)})
     )
-    eventually(lambda: len(bench.gpu._line.waiting) == 1)
-    assert bench.gpu._line.next_step(suspect.order) is None
+    eventually(lambda: len(bench.gpu._queue.waiting) == 1)
+    assert bench.gpu._queue.next_step(suspect.order) is None
     late = bench.begin(bench.order("deaf", {"here": str(bench.path()), "until": str(gate)}))
-    eventually(lambda: len(bench.gpu._line.waiting) == 2)
-    assert bench.gpu._line.next_step(late.order) is None
+    eventually(lambda: len(bench.gpu._queue.waiting) == 2)
+    assert bench.gpu._queue.next_step(late.order) is None
     gate.touch()
     assert len({first.end(), suspect.end(), late.end()}) == 1
 

@@ -62,8 +62,8 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
         knobs=Knobs(back_seconds=0.2, back_mb=100, library_mb=500, sample_seconds=0.0),
         happened=card.happened,
     )
-    card.gpu, card.real = gpu, gpu._holder.ask
-    monkeypatch.setattr(gpu._holder, "ask", card.ask)
+    card.gpu, card.real = gpu, gpu._owner.ask
+    monkeypatch.setattr(gpu._owner, "ask", card.ask)
     yield card
     gpu.stop()
 

@@ -49,10 +49,10 @@ def test_an_operator_names_what_else_is_theirs():
 def test_a_model_process_has_none_of_it_and_what_is_given_to_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     for name in (*SECRETS, "HF_HOME"):
         monkeypatch.setenv(name, "s")
     seen = bench.wild("environment")
     assert not set(seen) & set(SECRETS)
     assert {"HF_HOME", "TEST_FOLDER", "PATH"} <= set(seen)
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.output_limiter import MAX_LOG_CHARS, MAX_PARTIAL_BYTES, PER_SECOND, Faucet
+from gpu_host.local.output_limiter import MAX_LOG_CHARS, MAX_PARTIAL_BYTES, PER_SECOND, OutputLimiter
 
 
 def line(text: str = "x", **fields: object) -> dict[str, object]:
@@ -12,31 +12,31 @@ def line(text: str = "x", **fields: object) -> dict[str, object]:
 
 
 def test_progress_is_told_ten_times_a_second_and_its_end_always():
-    faucet = Faucet()
+    faucet = OutputLimiter()
     told = [
-        faucet.let("progress", value, now)
+        faucet.admit("progress", value, now)
         for value, now in ((0.1, 5.0), (0.2, 5.05), (0.3, 5.2), (1.0, 5.21))
     ]
     assert [len(one) for one in told] == [1, 0, 1, 1]
 
 
 def test_a_flood_is_cut_and_counted():
-    faucet = Faucet()
-    told = [one for number in range(PER_SECOND + 7) for one in faucet.let("partial", number, 5.5)]
+    faucet = OutputLimiter()
+    told = [one for number in range(PER_SECOND + 7) for one in faucet.admit("partial", number, 5.5)]
     assert told == [("partial", number) for number in range(PER_SECOND)]
-    assert faucet.let("log", line("later"), 6.0) == [
+    assert faucet.admit("log", line("later"), 6.0) == [
         ("log", line("… 7 more left out")),
         ("log", line("later")),
     ]
 
 
 def test_what_is_too_large_is_cut_or_left_out():
-    faucet = Faucet()
-    ((_, long),) = faucet.let("log", line("x" * 10_000, blob="y" * 10_000), 1.0)
+    faucet = OutputLimiter()
+    ((_, long),) = faucet.admit("log", line("x" * 10_000, blob="y" * 10_000), 1.0)
     assert long == {"text": "x" * MAX_LOG_CHARS, "fields": {"left_out": ["blob"]}}
-    assert faucet.let("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
+    assert faucet.admit("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
 
 
 def test_what_is_no_json_is_the_handlers_mistake():
     with pytest.raises(TypeError):
-        Faucet().let("partial", {1, 2}, 1.0)
+        OutputLimiter().admit("partial", {1, 2}, 1.0)

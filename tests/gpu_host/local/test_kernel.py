@@ -23,7 +23,7 @@ class Card:
     def __init__(self, gpu: LocalGpu) -> None:
         self.answers: list[str] = [""]
         self.asked = 0
-        self._ask = gpu._holder.ask
+        self._ask = gpu._owner.ask
 
     def ask(self, frame: Any, said: str, seconds: float) -> Any:
         if frame["do"] != "probe":
@@ -45,14 +45,14 @@ def gpu(tmp_path: Path) -> Iterator[LocalGpu]:
 @pytest.fixture
 def card(gpu: LocalGpu, monkeypatch: pytest.MonkeyPatch) -> Card:
     card = Card(gpu)
-    monkeypatch.setattr(gpu._holder, "ask", card.ask)
+    monkeypatch.setattr(gpu._owner, "ask", card.ask)
     return card
 
 
 def test_each_new_process_is_asked_before_its_memory_is_measured(gpu: LocalGpu, card: Card, monkeypatch):
     asked_then: list[int] = []
-    begin = gpu._shelf.begin
-    monkeypatch.setattr(gpu._shelf, "begin", lambda: (asked_then.append(card.asked), begin()))
+    begin = gpu._loaded.begin
+    monkeypatch.setattr(gpu._loaded, "begin", lambda: (asked_then.append(card.asked), begin()))
     gpu.start()
     gpu.stop()
     gpu.start()
@@ -78,7 +78,7 @@ def test_a_gpu_that_fails_in_a_new_process_too_is_sick_until_one_computes(
     assert gpu.session is None
     with pytest.raises(GpuBusy, match="719"):
         gpu.run(bench.order("a"), Abort())
-    gpu.rest()
+    gpu.release_memory()
     assert gpu.probe() is None, "switched off: nothing is spawned"
     gpu.tick()
     card.answers = [""]

@@ -158,7 +158,7 @@ def test_a_run_that_hangs_past_its_limit_is_killed_and_counts_as_a_death(bench: 
 
 
 def test_two_runs_that_are_killed_at_once_each_have_their_own_verdict(bench: Bench):
-    bench.gpu.rest()
+    bench.gpu.release_memory()
     going = [bench.begin(bench.order("deaf", limit_seconds=0.5)) for _ in range(2)]
     for one in going:
         with pytest.raises(RunTimedOut):
@@ -173,7 +173,7 @@ def test_two_runs_that_are_killed_at_once_each_have_their_own_verdict(bench: Ben
 
 def test_a_verdict_is_of_one_process_only(bench: Bench):
     bench.wild("echo")
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     bench.gpu.end_process(Verdicts(others=BadInput("of no process")))
     with pytest.raises(ProcessDied):
         bench.wild("crashes")

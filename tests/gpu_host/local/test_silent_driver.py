@@ -14,9 +14,9 @@ from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.knobs import Knobs
 from gpu_host.local.nvml import Nvml
 from gpu_host.local.orders import Order, Stopped
-from gpu_host.local.safe_callbacks import nudge
+from gpu_host.local.safe_callbacks import notify_waiters
 from gpu_host.local.vram import VramGauge
-from gpu_host.local.watchdog import READ_SECONDS, Doctor
+from gpu_host.local.watchdog import READ_SECONDS, Watchdog
 from gpus.errors import GpuBusy, Interrupted
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Going
@@ -40,14 +40,14 @@ class Box:
             output_root=folder / "output",
             knobs=Knobs(cancel_seconds=5.0, back_seconds=1.0),
         )
-        self.doctor = Doctor(self.gpu, lambda: self.nvml.read("GPU-a"), clock=lambda: self.now)
+        self.doctor = Watchdog(self.gpu, lambda: self.nvml.read("GPU-a"), clock=lambda: self.now)
 
     def run(self, model: str, payload: Any = None) -> Any:
         return self.gpu.run(order(model, payload), Abort())
 
     def look(self) -> None:
         self.now += READ_SECONDS + 1
-        self.doctor.look()
+        self.doctor.step()
 
 
 def order(model: str, payload: Any = None) -> Order:
@@ -82,12 +82,12 @@ def test_a_cancel_reaches_a_run_while_the_driver_hangs(box: Box, tmp_path: Path)
 
 def test_whoever_tells_of_cancels_does_not_wait_for_the_lock():
     lock = threading.Condition()
-    woken = threading.Thread(target=lambda: nudge(lock), daemon=True)
+    woken = threading.Thread(target=lambda: notify_waiters(lock), daemon=True)
     with lock:
         woken.start()
         woken.join(SOON)
         assert not woken.is_alive()
-        other = threading.Timer(0.2, lambda: nudge(lock))
+        other = threading.Timer(0.2, lambda: notify_waiters(lock))
         other.start()
         assert lock.wait(SOON), "who waits hears of it where the lock is free"
 

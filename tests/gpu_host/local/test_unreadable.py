@@ -33,9 +33,9 @@ class Moody:
 
 @pytest.fixture
 def moody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Moody:
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     gauge = Moody()
-    monkeypatch.setattr(bench.gpu._shelf, "_gauge", gauge)
+    monkeypatch.setattr(bench.gpu._loaded, "_gauge", gauge)
     return gauge
 
 
@@ -82,7 +82,7 @@ def test_a_reader_that_breaks_ends_its_process_and_the_run(bench: Bench, monkeyp
     here = bench.path()
     going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
     eventually(here.exists)
-    process: Any = bench.gpu._holder.process
+    process: Any = bench.gpu._owner.process
 
     def broken(frame: Any) -> None:
         raise KeyError("kind")
@@ -103,7 +103,7 @@ def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
         gauge=RamGauge(),
         environment={},
         output_root=tmp_path,
-        hear=full,
+        on_event=full,
         output=full,
         happened=full,
     )
@@ -131,7 +131,7 @@ def test_others_are_told_without_the_lock(bench: Bench, tmp_path):
         thread.start()
         thread.join()
 
-    gpu = LocalGpu([MODELS], gauge=RamGauge(), environment={}, output_root=tmp_path, hear=look)
+    gpu = LocalGpu([MODELS], gauge=RamGauge(), environment={}, output_root=tmp_path, on_event=look)
     try:
         gpu.run(bench.order("wild", {"do": "tells"}), Abort())
         assert free == [True] * 4

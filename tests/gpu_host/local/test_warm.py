@@ -15,7 +15,7 @@ from tests.gpu_host.node.caller import eventually
 
 @pytest.fixture(autouse=True)
 def empty(bench: Bench) -> None:
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     bench.events.clear()
 
 
@@ -40,7 +40,7 @@ def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     eventually(lambda: len(bench.gpu.running()) == 2)
     third = bench.begin(bench.order("c"))
     behind = bench.begin(bench.order("a"))
-    eventually(lambda: len(bench.gpu._line.waiting) == 2)
+    eventually(lambda: len(bench.gpu._queue.waiting) == 2)
     assert "c" not in bench.gpu.warm()
     gate.touch()
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
@@ -55,10 +55,10 @@ def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
     ]
     eventually(lambda: len(bench.gpu.running()) == 3)
     waiting = bench.begin(bench.order("c"))
-    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c"])
+    eventually(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c"])
     behind = bench.begin(bench.order("twice", {"here": str(late), "until": str(gate)}))
-    eventually(lambda: [order.model for order in bench.gpu._line.waiting] == ["c", "twice"])
-    assert bench.gpu._line.next_step(behind.order) is None
+    eventually(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c", "twice"])
+    assert bench.gpu._queue.next_step(behind.order) is None
     assert not late.exists()
     gate.touch()
     for going in (*holding, waiting, behind):
@@ -91,7 +91,7 @@ def test_a_gpu_that_fails_while_memory_goes_back_ends_no_thread(bench: Bench):
     bench.gpu.tick()
     assert bench.gpu.warm() == []
     assert bench.gpu.session == session
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
 
 
 def test_a_context_that_outlives_its_run_does_not_hold_the_model(bench: Bench):
@@ -126,7 +126,7 @@ def test_what_could_begin_at_once_is_told_and_a_process_that_died_has_nothing(be
 
 def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.run("a")
-    shelf = bench.gpu._shelf
+    shelf = bench.gpu._loaded
     bench.gpu.tick()
     assert bench.gpu.warm() == ["a"]
     now = shelf.warm["a"].last_used
@@ -137,7 +137,7 @@ def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):
 
 def test_rest_gives_all_memory_back_and_the_next_run_comes_back(bench: Bench):
     bench.run("a")
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     assert bench.gpu.session is None
     assert bench.run("a")["model"] == "a"
 
@@ -148,7 +148,7 @@ def test_a_load_that_runs_out_of_memory_is_tried_without_the_idle_models(bench: 
     assert bench.gpu.warm() == ["understated"]
     gate = bench.path()
     bench.run("a")
-    assert bench.gpu.rest()
+    assert bench.gpu.release_memory()
     busy = bench.begin(bench.order("a", {"until": str(gate)}))
     eventually(lambda: len(bench.gpu.running()) == 1)
     with pytest.raises(OutOfMemory, match="too little"):

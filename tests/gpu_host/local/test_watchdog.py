@@ -10,7 +10,7 @@ import pytest
 from gpu_host.handlers.declared import Declared
 from gpu_host.local.nvml import GpuReading
 from gpu_host.local.orders import Order, Run, Stopped
-from gpu_host.local.watchdog import Doctor, Seen, hung, see, why_sick
+from gpu_host.local.watchdog import Activity, Watchdog, hung, observe, why_sick
 from gpus.errors import RunTimedOut
 
 MODELS = {"m": Declared("m", quiet_seconds=60.0), "patient": Declared("patient")}
@@ -26,26 +26,26 @@ def run(model: str = "m", *, last_sign: float = 0.0) -> Run:
 
 
 def test_a_gpu_is_idle_since_it_began_to_be():
-    seen = see(Seen(), 0.0, 10.0)
-    assert seen == see(seen, 2.0, 15.0) == Seen(10.0)
-    assert see(seen, 50.0, 20.0) == Seen()
-    assert see(seen, None, 20.0) == Seen()
+    seen = observe(Activity(), 0.0, 10.0)
+    assert seen == observe(seen, 2.0, 15.0) == Activity(10.0)
+    assert observe(seen, 50.0, 20.0) == Activity()
+    assert observe(seen, None, 20.0) == Activity()
 
 
 def test_silence_on_an_idle_gpu_is_a_hang():
     ours = run()
-    assert hung([ours], MODELS, Seen(0.0), 60.0) == [ours]
-    assert hung([ours], MODELS, Seen(0.0), 59.0) == []
+    assert hung([ours], MODELS, Activity(0.0), 60.0) == [ours]
+    assert hung([ours], MODELS, Activity(0.0), 59.0) == []
 
 
 @pytest.mark.parametrize(
     ("runs", "seen"),
     [
-        ([run()], Seen()),
-        ([run()], Seen(30.0)),
-        ([run(last_sign=30.0)], Seen(0.0)),
-        ([run("patient")], Seen(0.0)),
-        ([run("unknown")], Seen(0.0)),
+        ([run()], Activity()),
+        ([run()], Activity(30.0)),
+        ([run(last_sign=30.0)], Activity(0.0)),
+        ([run("patient")], Activity(0.0)),
+        ([run("unknown")], Activity(0.0)),
     ],
     ids=["a busy GPU", "busy a while ago", "a sign of life", "no quiet_seconds", "another process' model"],
 )
@@ -92,7 +92,7 @@ class Ward:
         self.patient, self.now = Patient(), 1000.0
         gpu: Any = self.patient
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.doctor = Doctor(
+        self.doctor = Watchdog(
             gpu,
             read,
             cpu=lambda: self.cpu,
@@ -102,7 +102,7 @@ class Ward:
 
     def look(self, after: float = 0.0) -> None:
         self.now += after
-        self.doctor.look()
+        self.doctor.step()
 
 
 def test_a_hung_run_is_killed_and_counts_as_a_death():

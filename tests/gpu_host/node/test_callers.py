@@ -140,7 +140,7 @@ def test_so_many_slots_are_remembered(start: Start, monkeypatch: pytest.MonkeyPa
     caller = start(slots=4)
     for slot in range(5):
         caller.dispatch({"seconds": 0}, X_Slot=f"box/{slot}", X_Fence="1")
-    assert set(caller.node.desk._fences) == {"box/2", "box/3", "box/4"}
+    assert set(caller.node.admission._fences) == {"box/2", "box/3", "box/4"}
 
 
 # -- connections ---------------------------------------------------------------------------------------------

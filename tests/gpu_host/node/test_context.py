@@ -41,8 +41,8 @@ def test_the_files_of_a_run_that_goes_on_stay(start, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(server, "_OLD_FILES_SECONDS", 0.05)
     node = start(mode="async")
     node.dispatch({"fault": "hang"})
-    (run_id,) = node.node.desk.running()
-    folder = node.node.desk.find(run_id).context.output_dir
+    (run_id,) = node.node.admission.running()
+    folder = node.node.admission.find(run_id).context.output_dir
     ended = folder.with_name("another")
     ended.mkdir()
     for path in (folder, ended):

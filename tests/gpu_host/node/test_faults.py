@@ -163,7 +163,7 @@ def test_an_order_is_checked_before_it_stands():
     plan = FaultPlan()
     with pytest.raises(BadOrder):
         plan.order({"fault": "99"})
-    assert plan.standing() == []
+    assert plan.active() == []
 
 
 def _health_if_up(node):

@@ -70,7 +70,7 @@ def test_a_push_is_tried_again(start, receiver):
 def test_a_push_ends(start, receiver, statuses, requests, delivered):
     node = start()
     node.dispatch({"seconds": 0}, Idempotency_Key="a", X_Callback_Url=receiver.url)
-    run = node.node.desk._by_attempt["a"]
+    run = node.node.admission._by_attempt["a"]
     receiver.statuses = statuses
     assert push.push(run, threading.Event()) is delivered
     assert len(receiver.requests) == requests

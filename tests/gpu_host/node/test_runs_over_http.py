@@ -112,13 +112,13 @@ def test_several_models_share_the_slots_of_one_port(start):
 
 def test_a_repeated_attempt_gets_the_run_it_has(start, gate, monkeypatch):
     node = start(handler=f"{CUSTOM}:held", slots=4)
-    admit, admitted = node.node.desk.admit, []
+    admit, admitted = node.node.admission.admit, []
 
     def noted(order):
         admitted.append(admit(order))
         return admitted[-1]
 
-    monkeypatch.setattr(node.node.desk, "admit", noted)
+    monkeypatch.setattr(node.node.admission, "admit", noted)
     first = node.later(node.dispatch, 1, Idempotency_Key="a", X_Job_Id="j")
     eventually(lambda: node.health()["active_jobs"] == 1)
     during = node.later(node.dispatch, 2, Idempotency_Key="a", X_Job_Id="j")

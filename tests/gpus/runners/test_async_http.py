@@ -39,7 +39,7 @@ class TestAsyncHttpRunner(NodeContract):
         return request
 
     def wait_until_waiting(self, bench: Bench) -> None:
-        eventually(lambda: bench.node.faults.standing() == [])
+        eventually(lambda: bench.node.faults.active() == [])
 
     def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
         bench.runner.poll(request, self.remote_id, abort=abort)

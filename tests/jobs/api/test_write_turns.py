@@ -35,7 +35,7 @@ def in_a_thread(
     has_it = threading.Event()
 
     def write() -> None:
-        with write_turns.turn_to_write(rows):
+        with write_turns.write_lock(rows):
             has_it.set()
             then()
 
@@ -45,7 +45,7 @@ def in_a_thread(
 
 
 def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
-    with write_turns.turn_to_write(1):
+    with write_turns.write_lock(1):
         thread, has_it = in_a_thread()
         assert not has_it.wait(0.1)
     assert has_it.wait(10)
@@ -54,7 +54,7 @@ def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace
 
 def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> None:
     order: list[str] = []
-    with write_turns.turn_to_write(1):
+    with write_turns.write_lock(1):
         long, _ = in_a_thread(1_000, lambda: order.append("long"))
         wait_for(lambda: len(write_turns._turns._changed._waiters) == 1)  # type: ignore[attr-defined]
         short, _ = in_a_thread(1, lambda: order.append("short"))
@@ -66,25 +66,25 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
 
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
-    with write_turns.turn_to_write(1):
+    with write_turns.write_lock(1):
         assert not write_turns._turns.taken
 
 
 def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
-    with write_turns.turn_to_write(1):
+    with write_turns.write_lock(1):
         assert not write_turns._turns.taken
 
 
 def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
-    with pytest.raises(KeyError), write_turns.turn_to_write(1):
+    with pytest.raises(KeyError), write_turns.write_lock(1):
         raise KeyError
 
 
 def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) -> None:
     """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
-    with write_turns.turn_to_write(1):
+    with write_turns.write_lock(1):
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
@@ -95,7 +95,7 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
     database.vendor = "postgresql"
     with ExitStack() as writers:
         for _ in range(3):
-            writers.enter_context(write_turns.turn_to_write(1))
+            writers.enter_context(write_turns.write_lock(1))
 
 
 @pytest.mark.django_db(transaction=True)
