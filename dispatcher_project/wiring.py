@@ -12,7 +12,7 @@ from gpus.registry.layouts import Layouts, read_index_states
 from jobs import wakes
 from jobs.events.announce import announce
 from jobs.ports import Ports, after_seconds
-from jobs.reports.database_clock import database_time, last_told_time
+from jobs.reports.database_clock import database_time, last_database_time
 
 
 def production_ports() -> Ports:
@@ -21,7 +21,7 @@ def production_ports() -> Ports:
         SystemClock(),
         time_of(settings.REDIS_URL),
         database_time,
-        last_told_time,
+        last_database_time,
         tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
     )
     clock.keep_asking(after_seconds)

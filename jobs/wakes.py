@@ -1,9 +1,9 @@
-"""The one door through which Celery messages leave: wakes, hints that callbacks are due, ticks of sweeps.
+"""Publishes all Celery messages: wakes, hints that callbacks are due, ticks of sweeps.
 
 All of them are hints: lost ones are repaired by a sweep within seconds, doubled ones find nothing to do. So
 nothing here raises and nothing waits long: a publish ends within `PUBLISH_POLICY` × the time-outs of
-`publish_options` (three seconds), and after one that failed the door stays shut for a moment, so that a
-submit doesn't feel a dead broker. No message has an expiry: Celery judges that by the receiver's wall clock,
+`publish_options` (three seconds), and after a failure nothing is published for a moment, so that a submit
+is not slowed by a dead broker. No message has an expiry: Celery judges that by the receiver's wall clock,
 and queues that nobody reads are bounded in length (`dispatcher_project.celery_transport.broker`).
 """
 
@@ -57,7 +57,7 @@ def wake_sweep(name: str) -> bool:
     return _door().publish([(SWEEP, [name], SWEEPS_QUEUE)]) == 1
 
 
-class Door:
+class HintPublisher:
     """Publishes through producers of its own, whose time-outs are shorter than a consumer's.
 
     app: the Celery app; its `hint_transport_options` are for these connections.
@@ -104,14 +104,14 @@ class Door:
 
 
 _lock = threading.Lock()
-_the_door: Door | None = None
+_the_door: HintPublisher | None = None
 
 
-def _door() -> Door:
+def _door() -> HintPublisher:
     global _the_door
     if _the_door is None:
         with _lock:
             if _the_door is None:
                 # named in settings, because the app is made by the floor above
-                _the_door = Door(import_string(settings.CELERY_APP))
+                _the_door = HintPublisher(import_string(settings.CELERY_APP))
     return _the_door

@@ -12,7 +12,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 from gpus.models import ModelConfig, Server
 from jobs.domain.states import JobState, is_final
 from jobs.models import Tenant
-from jobs.operations.bulk import Deed
+from jobs.operations.bulk import BulkAction
 from jobs.reports.job_filter import JobFilter
 
 _ANY = ("", "any")
@@ -28,9 +28,9 @@ class BulkForm(forms.Form):
     deed = forms.ChoiceField(
         label="Do what",
         choices=[
-            (Deed.RETRY.value, "Retry dead letters"),
-            (Deed.DISMISS.value, "Dismiss dead letters"),
-            (Deed.CANCEL.value, "Cancel jobs"),
+            (BulkAction.RETRY.value, "Retry dead letters"),
+            (BulkAction.DISMISS.value, "Dismiss dead letters"),
+            (BulkAction.CANCEL.value, "Cancel jobs"),
         ],
         widget=UnfoldAdminSelectWidget,
     )
@@ -82,8 +82,8 @@ class BulkForm(forms.Form):
         return JobFilter(**given)
 
     @property
-    def deed_chosen(self) -> Deed:
-        return Deed(self.cleaned_data["deed"])
+    def deed_chosen(self) -> BulkAction:
+        return BulkAction(self.cleaned_data["deed"])
 
 
 _SAME_IN_LISTS = {
@@ -94,7 +94,7 @@ _SAME_IN_LISTS = {
 }
 
 
-def query_of_list(filters: Mapping[str, str], deed: Deed) -> str | None:
+def query_of_list(filters: Mapping[str, str], deed: BulkAction) -> str | None:
     """The page's query for what a list of jobs shows; None where the list is narrowed in a way that the page
     does not know (its search, a pool, when jobs ended)."""
     query = {"deed": deed.value}

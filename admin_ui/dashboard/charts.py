@@ -12,7 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from admin_ui.parts.formatting import seconds
-from jobs.reports.history import Line
+from jobs.reports.history import ModelHistory
 from jobs.reports.rollups import Counts, Sums, percentile
 
 HEIGHT = 100.0
@@ -24,7 +24,7 @@ _OUTCOMES = tuple(_FILLS)
 Value = Callable[[Sums], float | None]
 
 
-def ended_chart(line: Line, begin: datetime) -> SafeString:
+def ended_chart(line: ModelHistory, begin: datetime) -> SafeString:
     """Bars: what ended in each bucket; failed ones are hatched and stand on top."""
     top = max((_ended(bucket) for bucket in line.buckets), default=0) or 1
     bars = []
@@ -44,7 +44,7 @@ def ended_chart(line: Line, begin: datetime) -> SafeString:
     return _svg(line, format_html("{}{}", drawn, _hints(line, begin, _ended_words)), _summary(line))
 
 
-def time_chart(line: Line, begin: datetime, what: str) -> SafeString:
+def time_chart(line: ModelHistory, begin: datetime, what: str) -> SafeString:
     """Two curves: the median and the 95th percentile. what: ``wait`` or ``run``."""
     curves = [
         (name, [percentile(_counts(bucket, what), share) for bucket in line.buckets])
@@ -67,7 +67,7 @@ def time_chart(line: Line, begin: datetime, what: str) -> SafeString:
 _SHARES = (("p50", 0.5), ("p95", 0.95))
 
 
-def highest(line: Line, what: str) -> float:
+def highest(line: ModelHistory, what: str) -> float:
     """The top of a chart's scale: jobs in a bucket, or seconds of the highest 95th percentile."""
     if what == "ended":
         return max((_ended(bucket) for bucket in line.buckets), default=0)
@@ -75,7 +75,7 @@ def highest(line: Line, what: str) -> float:
     return max((value for value in found if value is not None), default=0.0)
 
 
-def _svg(line: Line, drawn: SafeString, said: str) -> SafeString:
+def _svg(line: ModelHistory, drawn: SafeString, said: str) -> SafeString:
     return format_html(
         '<svg class="drawing" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
         "{}</svg>",
@@ -86,7 +86,7 @@ def _svg(line: Line, drawn: SafeString, said: str) -> SafeString:
     )
 
 
-def _hints(line: Line, begin: datetime, words: Callable[[Sums], str]) -> SafeString:
+def _hints(line: ModelHistory, begin: datetime, words: Callable[[Sums], str]) -> SafeString:
     """What the pointer finds in each bucket that has something to say."""
     step = timedelta(seconds=line.window.bucket_seconds)
     look = "%H:%M" if line.window.seconds <= 86_400 else "%d %b %H:%M"
@@ -128,7 +128,7 @@ def _ended_words(sums: Sums) -> str:
     return ", ".join(f"{getattr(sums, outcome)} {outcome}" for outcome in _OUTCOMES if getattr(sums, outcome))
 
 
-def _summary(line: Line) -> str:
+def _summary(line: ModelHistory) -> str:
     most = highest(line, "ended")
     return f"{_ended_words(line.total) or 'nothing'} ended; most at once: {most}"
 

@@ -40,7 +40,7 @@ def switch_server(request: HttpRequest, name: str) -> HttpResponse:
         return _refuse(f"A server is on, draining or off, not {wanted[:20]!r}.")
     real = ports.production_ports()
     done = controls.switch_server(name, DesiredState(wanted), by=actor(request), leases=real.leases)
-    return _told_of_server(name, done, f"{name}: {wanted}.")
+    return _message_of_server(name, done, f"{name}: {wanted}.")
 
 
 @require_POST
@@ -55,7 +55,7 @@ def set_slots(request: HttpRequest, name: str) -> HttpResponse:
         done = controls.set_slots(name, int(wanted), by=actor(request), leases=real.leases)
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
-    return _told_of_server(name, done, f"{name}: {wanted} slot{'' if wanted == '1' else 's'}.")
+    return _message_of_server(name, done, f"{name}: {wanted} slot{'' if wanted == '1' else 's'}.")
 
 
 @require_POST
@@ -75,7 +75,7 @@ def free_slot(request: HttpRequest, name: str, index: int) -> HttpResponse:
 @require_POST
 def pause(request: HttpRequest) -> HttpResponse:
     """kind: system, model or tenant. name: the model's, or the tenant's id. reason: why, for the others."""
-    kind, whom, label = _whom(request)
+    kind, whom, label = _target(request)
     reason = request.POST.get("reason", "").strip()
     by, real = actor(request), ports.production_ports()
     try:
@@ -91,7 +91,7 @@ def pause(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def resume(request: HttpRequest) -> HttpResponse:
-    kind, whom, label = _whom(request)
+    kind, whom, label = _target(request)
     by, real = actor(request), ports.production_ports()
     if isinstance(whom, Tenant):
         done = resume_tenant(whom, by=by, ports=real)
@@ -101,7 +101,7 @@ def resume(request: HttpRequest) -> HttpResponse:
     return _say(f"{label}: {'goes on' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
 
 
-def _whom(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
+def _target(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
     """The kind, the model's name or the tenant, and what people call it."""
     wanted, name = request.POST.get("kind", ""), request.POST.get("name", "")
     if wanted not in Pause.Kind.values:
@@ -118,7 +118,7 @@ def _whom(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
     return kind, tenant, tenant.name
 
 
-def _told_of_server(name: str, done: Registered | None, text: str) -> HttpResponse:
+def _message_of_server(name: str, done: Registered | None, text: str) -> HttpResponse:
     if done is None:
         return _refuse(f"There is no server {name}.")
     ports.production_ports().send_wakes(done.wakes)

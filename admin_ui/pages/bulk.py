@@ -20,20 +20,20 @@ from admin_ui.actions.job_actions import JobActions
 from admin_ui.actions.operations import actor
 from admin_ui.parts.read_only import HistoryAdmin
 from jobs import ports
-from jobs.operations.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 
 STEP = 100
 """Jobs per request."""
 
-_ACTS: dict[Deed, Callable[..., BulkOutcome]] = {
-    Deed.RETRY: retry_jobs,
-    Deed.DISMISS: dismiss_jobs,
-    Deed.CANCEL: cancel_jobs,
+_ACTS: dict[BulkAction, Callable[..., BulkOutcome]] = {
+    BulkAction.RETRY: retry_jobs,
+    BulkAction.DISMISS: dismiss_jobs,
+    BulkAction.CANCEL: cancel_jobs,
 }
 BULK_WORDS = {
-    Deed.RETRY: ("Retry", "retried", "dead letters"),
-    Deed.DISMISS: ("Dismiss", "dismissed", "dead letters"),
-    Deed.CANCEL: ("Cancel", "cancelled or asked to stop", "jobs"),
+    BulkAction.RETRY: ("Retry", "retried", "dead letters"),
+    BulkAction.DISMISS: ("Dismiss", "dismissed", "dead letters"),
+    BulkAction.CANCEL: ("Cancel", "cancelled or asked to stop", "jobs"),
 }
 
 
@@ -75,7 +75,7 @@ class BulkPage(JobActions, HistoryAdmin):
     def bulk(self, request: HttpRequest) -> HttpResponse:
         """By GET only, and it only counts: the filter is the query, so that a link can hold one."""
         self._require_operate(request)
-        form = BulkForm(request.GET or None, initial={"deed": Deed.RETRY.value})
+        form = BulkForm(request.GET or None, initial={"deed": BulkAction.RETRY.value})
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
             "title": "Work on many jobs",
@@ -112,6 +112,6 @@ class BulkPage(JobActions, HistoryAdmin):
             raise PermissionDenied
 
 
-def _words(deed: Deed) -> dict[str, str]:
+def _words(deed: BulkAction) -> dict[str, str]:
     verb, past, what = BULK_WORDS[deed]
     return {"verb": verb, "past": past, "what": what}

@@ -19,7 +19,7 @@ from admin_ui.actions.confirm_actions import asks_first
 from admin_ui.actions.operations import actor
 from admin_ui.parts.client_forms import KeyForm, TenantForm
 from admin_ui.parts.formatting import badge
-from admin_ui.parts.live import tell_rules_after_commit
+from admin_ui.parts.live import sync_rules_after_commit
 from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
 from jobs.callbacks.tenant_secret import renew_secret
@@ -130,7 +130,7 @@ class TenantPages(OperatorAdmin):
         super().save_model(request, obj, form, change)
         if not change:
             _show_secret(request, f"webhook secret of {obj}", renew_secret(obj))
-        tell_rules_after_commit(request, obj)
+        sync_rules_after_commit(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # its jobs are history

@@ -19,7 +19,7 @@ from admin_ui.parts.filters import ErrorCodeFilter, FingerprintFilter, ModelFilt
 from admin_ui.parts.formatting import span
 from admin_ui.parts.typed_decorators import column
 from jobs.models import DEAD_LETTER, Job
-from jobs.operations.bulk import Deed
+from jobs.operations.bulk import BulkAction
 from jobs.reports.failures import dead_letter_groups
 from jobs.reports.job_filter import JobFilter
 
@@ -48,7 +48,7 @@ class DeadLetterPages(JobRows):
     ordering = ("-finished_at",)
     sortable_by = ("finished_at",)
     actions = ("retry_jobs", "dismiss_jobs")
-    bulk_deeds = (Deed.RETRY, Deed.DISMISS)
+    bulk_deeds = (BulkAction.RETRY, BulkAction.DISMISS)
     list_before_template = "admin_ui/dead_letters/top.html"
 
     @column("since submit")

@@ -20,7 +20,7 @@ from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import Job, JobTag, Tenant
-from jobs.operations.bulk import Deed
+from jobs.operations.bulk import BulkAction
 
 
 class JobRows(JobActions, IndexedSearch, HistoryAdmin):
@@ -29,7 +29,7 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
     search_fields = ("id",)
     sortable_by = ("created",)
     list_before_template = "admin_ui/job/list_top.html"
-    bulk_deeds: tuple[Deed, ...] = ()
+    bulk_deeds: tuple[BulkAction, ...] = ()
     heavy = ("payload", "result", "metadata", "error_message")
 
     @column("state")
@@ -80,7 +80,7 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
 @admin.register(Job)
 class JobPages(JobRows, JobDetail, BulkPage):
     actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one")
-    bulk_deeds = (Deed.CANCEL,)
+    bulk_deeds = (BulkAction.CANCEL,)
     list_display = (
         "id",
         "state_label",

@@ -31,7 +31,7 @@ def sign_in(request: HttpRequest) -> HttpResponseBase:
         return admin.site.login(request)
     address = network_of(request.META.get("REMOTE_ADDR") or "")
     try:
-        with limits.at_once.one_of(address):
+        with limits.at_once.enter(address):
             return _try(request, address, account)
     except Refused as refused:
         limits.note_refusal(refused)

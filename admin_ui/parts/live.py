@@ -14,7 +14,7 @@ from gpus.models import Pool
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports
 from jobs.models import Tenant
-from jobs.operations.tenant_limits import tell_rules
+from jobs.operations.tenant_limits import sync_rules
 
 
 def mirror_after_commit(request: HttpRequest) -> None:
@@ -22,9 +22,9 @@ def mirror_after_commit(request: HttpRequest) -> None:
     _after_commit(request, _mirror_all)
 
 
-def tell_rules_after_commit(request: HttpRequest, tenant: Tenant) -> None:
+def sync_rules_after_commit(request: HttpRequest, tenant: Tenant) -> None:
     """Its weight, its highest band and its limit."""
-    _after_commit(request, lambda: _tell_rules(tenant))
+    _after_commit(request, lambda: _sync_rules(tenant))
 
 
 def _mirror_all() -> None:
@@ -33,9 +33,9 @@ def _mirror_all() -> None:
         real.send_wakes(mirror_registry(real.leases(fleet), fleet=fleet))
 
 
-def _tell_rules(tenant: Tenant) -> None:
+def _sync_rules(tenant: Tenant) -> None:
     real = ports.production_ports()
-    wakes, mirrored = tell_rules(tenant.pk, real.leases)
+    wakes, mirrored = sync_rules(tenant.pk, real.leases)
     real.send_wakes(wakes)
     if not mirrored:
         raise LeasingUnavailable("not every fleet took it")

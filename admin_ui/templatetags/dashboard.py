@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from admin_ui.dashboard import charts, words
 from gpus.reports.fleet import CellState
 from jobs.reports.fleet import FleetSnapshot, LiveAttempt
-from jobs.reports.history import Line, Window
+from jobs.reports.history import ModelHistory, Window
 
 register = template.Library()
 register.filter("age", words.age)
@@ -52,17 +52,17 @@ def short_id(job_id: str) -> str:
 
 
 @register.simple_tag
-def ended_chart(line: Line, begin: datetime) -> SafeString:
+def ended_chart(line: ModelHistory, begin: datetime) -> SafeString:
     return charts.ended_chart(line, begin)
 
 
 @register.simple_tag
-def time_chart(line: Line, begin: datetime, what: str) -> SafeString:
+def time_chart(line: ModelHistory, begin: datetime, what: str) -> SafeString:
     return charts.time_chart(line, begin, what)
 
 
 @register.simple_tag
-def highest(line: Line, what: str) -> float:
+def highest(line: ModelHistory, what: str) -> float:
     return charts.highest(line, what)
 
 
@@ -83,10 +83,10 @@ def patterns() -> SafeString:
 
 
 @register.simple_tag
-def wait_of(line: Line, share: float) -> float | None:
+def wait_of(line: ModelHistory, share: float) -> float | None:
     return line.wait(share)
 
 
 @register.simple_tag
-def run_of(line: Line, share: float) -> float | None:
+def run_of(line: ModelHistory, share: float) -> float | None:
     return line.run(share)

@@ -49,7 +49,7 @@ COULD_NOT_START = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PinnedOptions:
     """gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: of the server;
     empty: made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as
     its models run at once. servers: LLM servers that may run here, see `gpu_host.llm_servers.declared`.
@@ -70,7 +70,7 @@ class Wishes:
     model_user: str = ""
 
 
-def run_pinned_worker(wishes: Wishes) -> int:
+def run_pinned_worker(options: PinnedOptions) -> int:
     """Blocks until it was told to stop; returns its exit status."""
     from dispatcher_project.celery_transport.run import run_gpu_worker
     from jobs.ports import production_ports
@@ -81,15 +81,15 @@ def run_pinned_worker(wishes: Wishes) -> int:
     server = host = ""
     hide_process()
     try:
-        confinement = confinement_of(wishes)
-        device, nvml = find_device(wishes.gpu)
-        server = wishes.name or f"{_plain(socket.gethostname())}-{device.label}"
+        confinement = confinement_of(options)
+        device, nvml = find_device(options.gpu)
+        server = options.name or f"{_plain(socket.gethostname())}-{device.label}"
         output_root = make_own_folder(f"dispatcher-runs-{server}")
-        gpu = make_gpu(device, nvml, wishes, folder_for_runs(output_root, confinement), confinement)
+        gpu = make_gpu(device, nvml, options, folder_for_runs(output_root, confinement), confinement)
         models = gpu.start()
         host = process_host(server)
-        slots = wishes.slots or max(model.at_once for model in models.values())
-        home = _register(wishes, server=server, host=host, slots=slots, models=models, ports=ports)
+        slots = options.slots or max(model.at_once for model in models.values())
+        home = _register(options, server=server, host=host, slots=slots, models=models, ports=ports)
         watch = PinnedWatch(
             gpu, server=server, host=host, fleet=home.fleet, device=device, nvml=nvml, ports=ports
         )
@@ -100,11 +100,11 @@ def run_pinned_worker(wishes: Wishes) -> int:
                 host=host,
                 concurrency=slots,
                 name=server,
-                ready_file=wishes.ready_file,
+                ready_file=options.ready_file,
                 runners=lambda spec: LocalRunner(gpu),
                 warm=gpu.ready,
                 hand_over=False,
-                health_port=wishes.health_port,
+                health_port=options.health_port,
             )
         finally:
             watch.stop()
@@ -136,9 +136,9 @@ def find_device(said: str) -> tuple[Device, Nvml | None]:
     return choose_device(said, nvml.uuids()), nvml
 
 
-def confinement_of(wishes: Wishes) -> Confinement:
+def confinement_of(options: PinnedOptions) -> Confinement:
     """Raises NoSuchUser."""
-    limits, name = settings.DISPATCHER, wishes.model_user or settings.DISPATCHER.model_user
+    limits, name = settings.DISPATCHER, options.model_user or settings.DISPATCHER.model_user
     user = find_user(name) if name else None
     if user is None and os.geteuid() == 0:
         log.warning("models_run_as_root", instead="--model-user, or DISPATCHER_MODEL_USER")
@@ -153,13 +153,17 @@ def confinement_of(wishes: Wishes) -> Confinement:
 
 
 def make_gpu(
-    device: Device, nvml: Nvml | None, wishes: Wishes, output_root: Path, confinement: Confinement = DEFAULT
+    device: Device,
+    nvml: Nvml | None,
+    options: PinnedOptions,
+    output_root: Path,
+    confinement: Confinement = DEFAULT,
 ) -> LocalGpu:
-    paths, environment, units = list(wishes.models), device.environment(), list[str]()
-    if wishes.servers is not None:
-        units = [one.unit for one in read_file(wishes.servers) if one.unit]
+    paths, environment, units = list(options.models), device.environment(), list[str]()
+    if options.servers is not None:
+        units = [one.unit for one in read_file(options.servers) if one.unit]
         paths.append(cotenants.MODULE)
-        environment = {**environment, cotenants.FILE_VARIABLE: str(wishes.servers.resolve())}
+        environment = {**environment, cotenants.FILE_VARIABLE: str(options.servers.resolve())}
     ours = UnitProcesses(units)
     gauge: Gauge = machine_gauge(ours) if nvml is None else VramGauge(nvml, device.uuid, ours)
     return LocalGpu(
@@ -169,7 +173,7 @@ def make_gpu(
         is_gpu=device.is_gpu,
         output_root=output_root,
         confinement=confinement,
-        knobs=Knobs(budget_mb=wishes.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
+        knobs=Knobs(budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
         on_event=_hear,
         output=lambda line: log.info("model_output", line=line),
         happened=log.info,
@@ -177,16 +181,22 @@ def make_gpu(
 
 
 def _register(
-    wishes: Wishes, *, server: str, host: str, slots: int, models: Mapping[str, Declared], ports: Ports
+    options: PinnedOptions,
+    *,
+    server: str,
+    host: str,
+    slots: int,
+    models: Mapping[str, Declared],
+    ports: Ports,
 ) -> Pool:
     found = register_pinned(
         server=server,
         host=host,
         slots=slots,
         models={name: _fields(model) for name, model in models.items()},
-        pool=wishes.pool or _pool_for(models, wishes),
-        fleet=wishes.fleet,
-        machine=wishes.machine or _plain(socket.gethostname(), 64),
+        pool=options.pool or _pool_for(models, options),
+        fleet=options.fleet,
+        machine=options.machine or _plain(socket.gethostname(), 64),
         by=f"worker:{server}",
         leases=ports.leases,
         at=ports.clock.now(),
@@ -202,15 +212,15 @@ def _fields(model: Declared) -> dict[str, Any]:
     return {} if model.max_run_seconds is None else {"max_run_seconds": model.max_run_seconds}
 
 
-def _pool_for(models: Mapping[str, Declared], wishes: Wishes) -> str:
+def _pool_for(models: Mapping[str, Declared], options: PinnedOptions) -> str:
     """One model is its own pool; several of one module (or file of servers) share one that is named after it,
     on every machine."""
     if len(models) == 1:
         return next(iter(models))
-    if not wishes.models:
-        assert wishes.servers is not None
-        return _plain(wishes.servers.stem)
-    module = wishes.models[0].rpartition("=")[2].partition(":")[0]
+    if not options.models:
+        assert options.servers is not None
+        return _plain(options.servers.stem)
+    module = options.models[0].rpartition("=")[2].partition(":")[0]
     return _plain(module)
 
 

@@ -16,7 +16,7 @@ from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
 from jobs.domain.errors import NotDeadLetter
 from jobs.models import Job
-from jobs.operations.bulk import BulkOutcome, Deed, JobFilter, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkAction, BulkOutcome, JobFilter, count, dismiss_jobs, retry_jobs
 from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
 from jobs.reports.failures import DeadLetterGroup
 
@@ -58,14 +58,17 @@ def _moment(text: str) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def how_many(chosen_ones: JobFilter, deed: Deed) -> int:
+def how_many(chosen_ones: JobFilter, deed: BulkAction) -> int:
     return count(chosen_ones, deed)
 
 
-def work_through(chosen_ones: JobFilter, deed: Deed, total: int) -> BulkOutcome:
+def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOutcome:
     """Step by step until none that matched is left. What fails anew meanwhile is not taken again: at most
     `total` are done."""
-    ports, act = wiring.production_ports(), {Deed.RETRY: retry_jobs, Deed.DISMISS: dismiss_jobs}[deed]
+    ports, act = (
+        wiring.production_ports(),
+        {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed],
+    )
     progress = Progress(sys.stderr, total, deed.value.replace("_", " "))
     done = refused = 0
     remaining = total
@@ -81,9 +84,11 @@ def work_through(chosen_ones: JobFilter, deed: Deed, total: int) -> BulkOutcome:
     return BulkOutcome(done, remaining, refused)
 
 
-def each(job_ids: Sequence[str], deed: Deed) -> list[dict[str, Any]]:
+def each(job_ids: Sequence[str], deed: BulkAction) -> list[dict[str, Any]]:
     """One after the other, by id."""
-    act: Callable[..., None] = {Deed.RETRY: retry_dead_letter, Deed.DISMISS: dismiss_dead_letter}[deed]
+    act: Callable[..., None] = {BulkAction.RETRY: retry_dead_letter, BulkAction.DISMISS: dismiss_dead_letter}[
+        deed
+    ]
     told = []
     for job_id in job_ids:
         try:

@@ -15,7 +15,7 @@ from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from jobs.reports.history import WINDOWS, history
 from jobs.reports.index_layouts import IndexReport, index_report
 from jobs.reports.jobs import named
-from jobs.reports.queue_report import ModelLine, QueueSnapshot, queue_snapshot
+from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import sweep_ages
 
@@ -89,7 +89,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _queue(line: ModelLine) -> dict[str, Any]:
+def _queue(line: ModelQueue) -> dict[str, Any]:
     return {
         "model": line.model,
         "waiting": line.waiting,

@@ -1,7 +1,7 @@
 """A small connection pool for the many threads of a worker, each of which reads for a moment now and then.
 
 With a connection of its own, a thread would keep it while it waits for a GPU, or pay 15 ms for a new one
-after each wait. The pool keeps as many connections as are in use at once, up to a bound. """
+after each wait. The pool keeps as many connections as are in use at once, up to a bound."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The registry as the lease layer is told it: less what is paused.
+"""Writes the registry to the lease layer (the index in Redis), less what is paused.
 
 A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
 has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. A model
 that is too large for a server is not on it, as long as the same process drives that server. A model whose
 runner is not installed is on pinned servers only, which need none. All of it
-is told again from the rows whenever an index is made anew, so a pause outlives Redis.
+is written again from the rows whenever an index is made anew, so a pause outlives Redis.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpus.protocol import DesiredState, ServerSpec, slot_name
 from gpus.registry import queries
 from gpus.runners.registry import find_runner
 
-Told = TypeVar("Told")
+Written = TypeVar("Written")
 
 LeasesOf = Callable[[str], Leases]
 """The lease layer of a fleet, by the fleet's name."""
@@ -49,7 +49,7 @@ def read_paused() -> Paused:
     )
 
 
-def told_spec(server: Server, paused: Paused, models: Iterable[str] | None = None) -> ServerSpec:
+def index_spec(server: Server, paused: Paused, models: Iterable[str] | None = None) -> ServerSpec:
     """models: those it has, where the caller knows; else its placements are read."""
     spec = server.spec(models)
     is_blind = server.host is not None and server.healthy is False
@@ -64,9 +64,9 @@ def told_spec(server: Server, paused: Paused, models: Iterable[str] | None = Non
 def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
     """Tells the lease layer all pools, servers and pauses of its fleet. Raises LeasingUnavailable."""
     pools = partial(_pools_of, fleet=fleet)
-    _tell_pools(leases, pools)
-    wakes = _tell_tenants(leases, pools)
-    return (*wakes, *_tell_servers(leases, partial(_servers_of, fleet=fleet)))
+    _write_pools(leases, pools)
+    wakes = _write_tenants(leases, pools)
+    return (*wakes, *_write_servers(leases, partial(_servers_of, fleet=fleet)))
 
 
 def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[tuple[Wakes, ...], bool]:
@@ -75,9 +75,9 @@ def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[
     try:
         store = leases(pool.fleet)
         rows = partial(_pool_named, name=pool.name)
-        _tell_pools(store, rows)
-        tenants = _tell_tenants(store, rows)
-        servers = _tell_servers(store, partial(_server_named, name=server.name)) if server else ()
+        _write_pools(store, rows)
+        tenants = _write_tenants(store, rows)
+        servers = _write_servers(store, partial(_server_named, name=server.name)) if server else ()
         return (*tenants, *servers), True
     except LeasingUnavailable:
         return (), False
@@ -94,12 +94,12 @@ def mirror_pause(
         try:
             store = leases(fleet)
             if kind is Pause.Kind.TENANT:
-                told = _tell_tenants(store, partial(_pools_of, fleet=fleet))
+                written = _write_tenants(store, partial(_pools_of, fleet=fleet))
             elif kind is Pause.Kind.MODEL:
-                told = _tell_servers(store, partial(_servers_with, fleet=fleet, model=name))
+                written = _write_servers(store, partial(_servers_with, fleet=fleet, model=name))
             else:
-                told = _tell_servers(store, partial(_servers_of, fleet=fleet))
-            wakes += store.fill() if is_over else told
+                written = _write_servers(store, partial(_servers_of, fleet=fleet))
+            wakes += store.fill() if is_over else written
         except LeasingUnavailable:
             mirrored = False
     return tuple(wakes), mirrored
@@ -112,7 +112,7 @@ def mirror_machine(machine: str, leases: LeasesOf) -> tuple[tuple[Wakes, ...], b
     rows = Server.objects.filter(machine=machine).order_by()
     for fleet in sorted(set(rows.values_list("pool__fleet", flat=True))):
         try:
-            wakes += _tell_servers(leases(fleet), partial(_servers_of_machine, fleet=fleet, machine=machine))
+            wakes += _write_servers(leases(fleet), partial(_servers_of_machine, fleet=fleet, machine=machine))
         except LeasingUnavailable:
             mirrored = False
     return tuple(wakes), mirrored
@@ -159,28 +159,28 @@ _suspects_on = statements.ReadAmong(
 )
 
 
-def _tell_pools(leases: Leases, pools: Callable[[], list[Pool]]) -> None:
-    _tell(lambda: {pool.name: pool.spec for pool in pools()}, leases.configure_pool)
+def _write_pools(leases: Leases, pools: Callable[[], list[Pool]]) -> None:
+    _write_until_current(lambda: {pool.name: pool.spec for pool in pools()}, leases.configure_pool)
 
 
-def _tell_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wakes, ...]:
+def _write_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wakes, ...]:
     def read() -> dict[str, tuple[str, tuple[str, ...]]]:
         tenants = read_paused().tenants
         return {pool.name: (pool.name, tenants) for pool in pools()}
 
-    return _tell(read, lambda told: leases.set_paused_tenants(*told))
+    return _write_until_current(read, lambda written: leases.set_paused_tenants(*written))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _IndexedServer:
     """suspects: its slots in quarantine, each with an attempt that may still be there."""
 
     spec: ServerSpec
     suspects: tuple[tuple[str, str], ...]
 
 
-def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[Wakes, ...]:
-    def read() -> dict[str, _Told]:
+def _write_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[Wakes, ...]:
+    def read() -> dict[str, _IndexedServer]:
         paused, rows = read_paused(), servers()
         models: dict[str, list[str]] = {one.name: [] for one in rows}
         suspects: dict[str, list[tuple[str, str]]] = {one.name: [] for one in rows}
@@ -191,34 +191,34 @@ def _tell_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple[
         for server, slot, attempt_id in _suspects_on(list(models)):
             suspects[server].append((slot_name(server, slot), attempt_id))
         return {
-            one.name: _Told(told_spec(one, paused, models[one.name]), tuple(suspects[one.name]))
+            one.name: _IndexedServer(index_spec(one, paused, models[one.name]), tuple(suspects[one.name]))
             for one in rows
         }
 
-    told: set[str] = set()
+    written: set[str] = set()
 
-    def tell(one: _Told) -> tuple[Wakes, ...]:
-        told.add(one.spec.name)
+    def write(one: _IndexedServer) -> tuple[Wakes, ...]:
+        written.add(one.spec.name)
         for slot, attempt_id in one.suspects:  # first: where Redis does not know the server, it would be free
             leases.quarantine(slot, attempt_id, pool=one.spec.pool)
         return leases.configure_server(one.spec)
 
-    wakes = _tell(read, tell)
-    # one that was removed meanwhile must not stay behind as told
-    for gone in told - set(_still_there(sorted(told))):
+    wakes = _write_until_current(read, write)
+    # one that was removed meanwhile must not stay behind as written
+    for gone in written - set(_still_there(sorted(written))):
         leases.forget_server(gone)
     return wakes
 
 
-def _tell(
-    read: Callable[[], dict[str, Told]], tell: Callable[[Told], tuple[Wakes, ...] | None]
+def _write_until_current(
+    read: Callable[[], dict[str, Written]], write: Callable[[Written], tuple[Wakes, ...] | None]
 ) -> tuple[Wakes, ...]:
-    """Until the rows say what was told: between the reading and the telling somebody else may have changed
-    them and told it, and the older state must not stand in the lease layer after the newer one."""
-    told: dict[str, Told] = {}
+    """Write and read again until the rows are what was written: another process may change and write them
+    between our read and our write, and the older state must not overwrite the newer one."""
+    written: dict[str, Written] = {}
     wakes: list[Wakes] = []
-    while news := {name: now for name, now in read().items() if told.get(name) != now}:
+    while news := {name: now for name, now in read().items() if written.get(name) != now}:
         for one in news.values():
-            wakes += tell(one) or ()
-        told |= news
+            wakes += write(one) or ()
+        written |= news
     return tuple(wakes)

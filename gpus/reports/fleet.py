@@ -114,7 +114,7 @@ class Fleet:
     away: tuple[str, ...] = ()
 
 
-def look_at(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet:
+def read_fleet(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet:
     """servers: with pool and placements fetched. A question to Redis for each few of them, two to the
     database for all."""
     views: dict[str, SlotView] = {}

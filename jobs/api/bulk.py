@@ -15,15 +15,15 @@ from gpus.api.base import actor, read_body
 from jobs.api.bulk_schemas import bulk_body
 from jobs.api.dead_letters import OperatorView
 from jobs.api.job_filters import body_filter
-from jobs.operations.bulk import BulkOutcome, Deed, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 
-_SERVICES = {Deed.CANCEL: cancel_jobs, Deed.RETRY: retry_jobs, Deed.DISMISS: dismiss_jobs}
+_SERVICES = {BulkAction.CANCEL: cancel_jobs, BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}
 _REFUSALS = (403,)
 _AGAIN = "Up to a thousand per call: ask again while something remains."
 
 
 class BulkView(OperatorView):
-    def carry_out(self, request: Request, deed: Deed) -> Response:
+    def carry_out(self, request: Request, deed: BulkAction) -> Response:
         asked = read_body(request.data, _validator())
         chosen, dry_run = body_filter(asked["filter"], "/filter"), asked.get("dry_run", False)
         if dry_run:
@@ -44,7 +44,7 @@ class CancelJobs(BulkView):
         description=f"Those that wait are cancelled, those that run are being stopped. {_AGAIN}",
     )
     def post(self, request: Request) -> Response:
-        return self.carry_out(request, Deed.CANCEL)
+        return self.carry_out(request, BulkAction.CANCEL)
 
 
 class RetryJobs(BulkView):
@@ -58,7 +58,7 @@ class RetryJobs(BulkView):
         description=f"Dead letters only; those that failed longest ago first. {_AGAIN}",
     )
     def post(self, request: Request) -> Response:
-        return self.carry_out(request, Deed.RETRY)
+        return self.carry_out(request, BulkAction.RETRY)
 
 
 class DismissDeadLetters(BulkView):
@@ -72,7 +72,7 @@ class DismissDeadLetters(BulkView):
         description=_AGAIN,
     )
     def post(self, request: Request) -> Response:
-        return self.carry_out(request, Deed.DISMISS)
+        return self.carry_out(request, BulkAction.DISMISS)
 
 
 @lru_cache(maxsize=1)

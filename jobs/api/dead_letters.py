@@ -21,7 +21,7 @@ from jobs.api.job_filters import PARAMETERS as FILTERS
 from jobs.api.job_filters import body_filter, query_filter
 from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import JOB_ID, flag_parameter
-from jobs.operations.bulk import Deed, count, retry_jobs
+from jobs.operations.bulk import BulkAction, count, retry_jobs
 from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
 from jobs.reports.failures import GROUPS, dead_letter_groups
 from jobs.reports.job_filter import JobFilter
@@ -80,7 +80,7 @@ class RetryDeadLetters(OperatorView):
     def post(self, request: Request) -> Response:
         chosen, dry_run = _asked_for(request)
         if dry_run:
-            return Response({"retried": 0, "remaining": count(chosen, Deed.RETRY), "dry_run": True})
+            return Response({"retried": 0, "remaining": count(chosen, BulkAction.RETRY), "dry_run": True})
         done = retry_jobs(chosen, by=actor(request), ports=self.ports)
         return Response({"retried": done.done, "remaining": done.remaining, "dry_run": False})
 

@@ -37,7 +37,7 @@ from jobs.api.parameters import (
 from jobs.domain.scopes import Scope
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
-from jobs.events.news import done_event, read_news
+from jobs.events.news import done_event, read_new_events
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from jobs.reports.jobs import list_jobs, may_see_details, may_see_payloads
 
@@ -154,7 +154,7 @@ class JobEvents(JobView):
         if offered(request.META):
             follow = Follow(job_id, after, with_output, in_full, reader.name)
             return HttpResponse(headers={FOLLOW_HEADER: follow.as_header()})
-        news = read_news({job_id: after}).get(job_id)
+        news = read_new_events({job_id: after}).get(job_id)
         chunks = (
             [event.as_sse(with_output=with_output, in_full=in_full) for event in news.events] if news else []
         )

@@ -114,7 +114,7 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
             # a replay by hand that came meanwhile has taken the row out of this try's hands
             mine = {"pk": taken.id, "next_at": taken.held_until, "state": Callback.State.PENDING}
             statements.change(Callback, change | {"sending_until": None}, **mine)
-        _tell_circuits(sent, now)
+        _update_circuits(sent, now)
     for (taken, outcome), (end, _) in zip(sent, ends, strict=True):
         log = _log.bind(callback_id=taken.id, job_id=taken.job_id)
         log.info("callback_tried", outcome=end, error=outcome.error)
@@ -187,7 +187,7 @@ def _end(taken: Taken, outcome: Outcome, now: datetime) -> tuple[str, dict[str, 
     return FAILED, {"next_at": again_at}
 
 
-def _tell_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> None:
+def _update_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> None:
     silent: dict[Queue, list[tuple[datetime, str]]] = defaultdict(list)
     for taken, outcome in sent:
         if is_silent(outcome):

@@ -137,9 +137,9 @@ class DeliveryWorker:
         self._take(nudged)
         if self._clock.monotonic() >= self._look_at:
             close_old_connections()
-            self._look()
+            self._look_for_due()
         elif ended and self._is_more:
-            self._look()
+            self._look_for_due()
 
     def _take_nudges(self) -> list[str]:
         with self._changed:
@@ -148,7 +148,7 @@ class DeliveryWorker:
                 del self._nudged[one]
         return nudged
 
-    def _look(self) -> None:
+    def _look_for_due(self) -> None:
         self._look_at = self._clock.monotonic() + LOOK_SECONDS
         ids, self._is_more = self._pick.ids(self._shares, self._clock.now())
         self._take(ids)

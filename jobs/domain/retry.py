@@ -36,8 +36,8 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What this round of the job has used up so far.
+class AttemptHistory:
+    """What this round of the job has used up so far: tries, deaths, failures.
 
     seconds_left: until the job's deadline; None without one.
     faults_here: earlier GPU faults of this round on the same server.
@@ -83,7 +83,7 @@ class Ending:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Where the job goes and what it has used up now. delay_seconds: until it stands in line again.
-    same_failures, failure: as in `Standing`, with this attempt."""
+    same_failures, failure: as in `AttemptHistory`, with this attempt."""
 
     job: JobState
     attempt: AttemptState
@@ -100,7 +100,11 @@ class Decision:
 
 
 def decide_end(
-    ending: Ending, standing: Standing, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
+    ending: Ending,
+    history: AttemptHistory,
+    policy: RetryPolicy,
+    *,
+    chance: Callable[[], float] = random.random,
 ) -> Decision:
     """chance: 0..1, for the jitter. A success that arrives wins even over a requested cancel."""
     error = ending.error
@@ -108,20 +112,20 @@ def decide_end(
         return Decision(
             JobState.COMPLETED,
             AttemptState.COMPLETED,
-            tries=standing.tries,
-            free_connects=standing.free_connects,
-            deaths=standing.deaths,
+            tries=history.tries,
+            free_connects=history.free_connects,
+            deaths=history.deaths,
         )
-    deaths = standing.deaths + ending.process_died
-    free_connects = standing.free_connects
+    deaths = history.deaths + ending.process_died
+    free_connects = history.free_connects
     counted = error.counts
     if error.code == "connect":
         free_connects += 1
         counted = free_connects > policy.free_connects
     if error.code == "gpu_fault":
-        counted = standing.faults_here > 0
-    tries = standing.tries + counted
-    same_failures, failure = _same_failures(error, standing, counted=counted)
+        counted = history.faults_here > 0
+    tries = history.tries + counted
+    same_failures, failure = _same_failures(error, history, counted=counted)
 
     def end(
         job: JobState, *, code: str = error.code, message: str = error.message, delay: float = 0.0
@@ -142,10 +146,10 @@ def decide_end(
             error_message=message,
         )
 
-    if standing.cancel_requested and ending.suspect and not ending.unreachable:
+    if history.cancel_requested and ending.suspect and not ending.unreachable:
         return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
-    if standing.cancel_requested or error.code == CANCELLED:
-        by_operator = standing.cancelled_by_operator
+    if history.cancel_requested or error.code == CANCELLED:
+        by_operator = history.cancelled_by_operator
         return end(
             JobState.CANCELLED,
             code=CANCELLED_BY_OPERATOR if by_operator else CANCELLED,
@@ -175,10 +179,10 @@ def decide_end(
     delay = 0.0
     if counted or error.code in _PAUSES_AT_NO_COST:
         delay = retry_delay_seconds(max(tries, free_connects, 1) - 1, policy, chance=chance)
-    elif 0 < policy.free_attempts < standing.attempts - tries:
-        beyond = standing.attempts - tries - policy.free_attempts
+    elif 0 < policy.free_attempts < history.attempts - tries:
+        beyond = history.attempts - tries - policy.free_attempts
         delay = retry_delay_seconds(beyond - 1, policy, chance=chance)
-    if standing.seconds_left is not None and standing.seconds_left <= delay:
+    if history.seconds_left is not None and history.seconds_left <= delay:
         return end(
             JobState.FAILED, code=DEADLINE_EXCEEDED, message=f"No time left for a retry: {error.message}"
         )
@@ -189,15 +193,15 @@ def cancel_message(*, by_operator: bool) -> str:
     return "Cancelled by an operator." if by_operator else "Cancelled on request."
 
 
-def _same_failures(error: GpuError, standing: Standing, *, counted: bool) -> tuple[int, str]:
+def _same_failures(error: GpuError, history: AttemptHistory, *, counted: bool) -> tuple[int, str]:
     """How many equal failures in a row there are with this one, and their fingerprint. An end that costs
     nothing (busy, interrupted) neither adds to them nor breaks the row."""
     if not counted:
-        return standing.same_failures, standing.failure
+        return history.same_failures, history.failure
     if not error.repeats:
         return 0, ""
     failure = fingerprint_of(error.code, error.message)
-    return (standing.same_failures + 1 if failure == standing.failure else 1), failure
+    return (history.same_failures + 1 if failure == history.failure else 1), failure
 
 
 def verdict_of(ending: Ending) -> Verdict:

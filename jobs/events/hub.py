@@ -20,8 +20,8 @@ import structlog
 from django.db import close_old_connections, connections
 
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
-from jobs.events.news import JobNews, read_news
-from jobs.events.subscription import hearing_client
+from jobs.events.news import NewEvents, read_new_events
+from jobs.events.subscription import subscriber_client
 
 log = structlog.get_logger()
 
@@ -40,9 +40,9 @@ class Watch:
     cursor: int
     read_on: Callable[[list[str]], None]
     passed_over: bool = False
-    given: asyncio.Queue[JobNews | None] = field(default_factory=lambda: asyncio.Queue(1))
+    given: asyncio.Queue[NewEvents | None] = field(default_factory=lambda: asyncio.Queue(1))
 
-    async def news(self) -> JobNews | None:
+    async def events(self) -> NewEvents | None:
         """None: the job is gone."""
         news = await self.given.get()
         if self.passed_over:
@@ -63,7 +63,7 @@ class EventHub:
         self,
         redis_url: str,
         *,
-        read: Callable[[Mapping[str, int]], dict[str, JobNews]] = read_news,
+        read: Callable[[Mapping[str, int]], dict[str, NewEvents]] = read_new_events,
         poll_seconds: float = 1.5,
         check_seconds: float = 10.0,
     ) -> None:
@@ -80,7 +80,7 @@ class EventHub:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="event-hub")
 
     @property
-    def hears(self) -> bool:
+    def is_subscribed(self) -> bool:
         """Whether announcements arrive; else the jobs are polled."""
         return self._hears
 
@@ -119,7 +119,7 @@ class EventHub:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self.watch(job_id) as watch:
                 while True:
-                    news = await watch.news()
+                    news = await watch.events()
                     if news is None or news.is_over:
                         return True
         return False
@@ -151,7 +151,7 @@ class EventHub:
         for turn in count():
             try:
                 async with (
-                    hearing_client(self._redis_url, turn) as client,
+                    subscriber_client(self._redis_url, turn) as client,
                     client.pubsub(ignore_subscribe_messages=True) as pubsub,
                 ):
                     await pubsub.subscribe(channel())
@@ -216,14 +216,14 @@ class EventHub:
                     if found is not None and found.has_more:
                         self._mark([job_id])
 
-    def _read_and_let_go(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
+    def _read_and_let_go(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         close_old_connections()
         try:
             return self._read(cursors)
         finally:
             close_old_connections()
 
-    def _hand_out(self, job_id: str, asked_after: int, news: JobNews | None) -> None:
+    def _hand_out(self, job_id: str, asked_after: int, news: NewEvents | None) -> None:
         for watch in self._watches.get(job_id, ()):
             if watch.cursor < asked_after:
                 continue  # it came while this was read, and is dirty again: it must not miss events

@@ -38,7 +38,7 @@ class SeenEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class JobNews:
+class NewEvents:
     """after: the events are those with a higher number. last_seq: the highest there is. has_more: they do not
     reach to it, another read has the rest."""
 
@@ -62,7 +62,7 @@ def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapp
     return {**data, "output": None, "output_hidden": True}
 
 
-def read_news(cursors: Mapping[str, int]) -> dict[str, JobNews]:
+def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
     """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read,
     the first of each job, and one at least of each."""
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
@@ -94,9 +94,9 @@ def done_event(job_id: str, status: str) -> bytes:
     return f"event: done\ndata: {data}\n\n".encode()
 
 
-def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> JobNews:
+def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent]) -> NewEvents:
     has_more = bool(events) and events[-1].seq < last
-    return JobNews(job_id, state, last, after, tuple(events), has_more)
+    return NewEvents(job_id, state, last, after, tuple(events), has_more)
 
 
 def _after_gap(job_id: str, seen: int, most: int) -> list[SeenEvent]:

@@ -40,7 +40,7 @@ async def stream_events(
     try:
         async with hub.watch(follow.job_id, follow.after) as watch:
             while True:
-                comes = asyncio.ensure_future(watch.news())
+                comes = asyncio.ensure_future(watch.events())
                 await asyncio.wait(
                     {comes, leaves},
                     timeout=min(KEEP_ALIVE_SECONDS, max(check_at - now(), 0.0)),

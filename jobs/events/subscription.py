@@ -15,7 +15,7 @@ from gpus.leasing.connect import addresses, credentials
 _OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5}
 
 
-def hearing_client(url: str, turn: int = 0) -> Redis:
+def subscriber_client(url: str, turn: int = 0) -> Redis:
     """turn: counts up with each try, so that a cluster node that is gone is not asked for ever. Any node
     will do: PUBLISH reaches all of them. Raises ValueError for a URL it can't read."""
     parts = urlsplit(url)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from foundation.plurals import counted
 from jobs.domain.states import JobState, is_final
-from jobs.explain.limits import held_back, refused_at_the_door
+from jobs.explain.limits import held_back, refused_at_submit
 from jobs.explain.passing import passed_over
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Snapshot
@@ -29,7 +29,7 @@ def explain(now: Snapshot) -> list[Reason]:
     """Never empty."""
     if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
-    found = [*refused_at_the_door(now), *_later(now), *_index(now)]
+    found = [*refused_at_submit(now), *_later(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
         return [
             Reason(
@@ -202,7 +202,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
             {"waited_seconds": round(now.waited_seconds, 1)},
         )
     if free:
-        if _nobody_listens(now):
+        if _no_worker(now):
             yield Reason(
                 "no_worker",
                 "A slot is free, but no worker takes jobs from this queue.",
@@ -228,7 +228,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
         yield from _behind(now)
 
 
-def _nobody_listens(now: Snapshot) -> bool:
+def _no_worker(now: Snapshot) -> bool:
     """A slot and a ticket for it were there all this time, and no worker asked. Between two tries a job has
     no ticket, and nobody asks where nothing is in line."""
     line = now.outlook

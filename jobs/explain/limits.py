@@ -38,7 +38,7 @@ DOOR = {
 """Code and change, by the code of what a submit would be refused with."""
 
 
-def refused_at_the_door(now: Snapshot) -> Iterator[Reason]:
+def refused_at_submit(now: Snapshot) -> Iterator[Reason]:
     """What a submit would be refused with: of a job that is only thought of."""
     for refused in now.refusals:
         code, change = DOOR[refused.code]

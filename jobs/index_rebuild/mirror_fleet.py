@@ -20,13 +20,13 @@ _tenants_from = statements.Read(
 
 def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = True) -> None:
     """Tells all pools, servers and (if asked) the rules of tenants."""
-    wakes = _tell_tenants(leases) if tenants else ()
+    wakes = _write_tenants(leases) if tenants else ()
     wakes += mirror_registry(leases, fleet=fleet)
     if wakes:
         ports.send_wakes(wakes)
 
 
-def _tell_tenants(leases: Leases) -> tuple[Wakes, ...]:
+def _write_tenants(leases: Leases) -> tuple[Wakes, ...]:
     """Page by page, each until the rows say what was told: between the reading and the telling somebody
     may have changed one and told it."""
     wakes: list[Wakes] = []

@@ -30,7 +30,7 @@ from jobs.execution.unproven_slots import keep_shut
 from jobs.index_rebuild import fleet_time
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.index_rebuild.recent_usage import recent_shares
-from jobs.index_rebuild.unknown_runs import askable, quarantine_strangers
+from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
 from jobs.index_rebuild.waiting_jobs import START, waiting_tickets
 from jobs.limits.gpu_quotas import exhausted, park_exhausted
 from jobs.models import Attempt, Job
@@ -95,7 +95,7 @@ class Rebuild:
             mirror_fleet(self.fleet, self.leases, self.ports)
             park_exhausted(self.fleet, self.leases, exhausted(self.ports.clock.now()))
             self.listening_since = monotonic
-            self.none_held = not _somebody_may_hold(self.fleet)
+            self.none_held = not _may_be_held(self.fleet)
             if not self.none_held:
                 return Progress.LISTENING
         elif monotonic - self.listening_since < announced_seconds(len(fleet_queries.fleets())):
@@ -164,7 +164,7 @@ class Rebuild:
         for server in self._slowly(servers):
             for slot in range(server.slots):
                 keep_shut(server, slot)
-        if _somebody_may_hold(self.fleet):
+        if _may_be_held(self.fleet):
             self._ask(askable(servers))
         open_rows = _open_rows(fleet=self.fleet)
         for server_name, slot, attempt_id in self._slowly(open_rows):
@@ -179,7 +179,7 @@ class Rebuild:
             if clock.monotonic() >= until:
                 log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)
                 break
-            quarantine_strangers(servers[first : first + few], self.leases, self.ports)
+            quarantine_unknown_runs(servers[first : first + few], self.leases, self.ports)
             self._may_go_on()
 
     def _push(self, pool: str) -> int:
@@ -229,7 +229,7 @@ _any_held = statements.Read(
 )
 
 
-def _somebody_may_hold(fleet: str) -> bool:
+def _may_be_held(fleet: str) -> bool:
     """Whether a lease may exist that the database does not know as ended: a claim needs a QUEUED job."""
     return bool(_any_held(fleet=fleet))
 

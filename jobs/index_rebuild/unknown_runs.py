@@ -39,7 +39,7 @@ def askable(servers: Sequence[Server]) -> list[Server]:
     return found
 
 
-def quarantine_strangers(servers: Sequence[Server], leases: Leases, ports: Ports) -> None:
+def quarantine_unknown_runs(servers: Sequence[Server], leases: Leases, ports: Ports) -> None:
     """Asks these servers, as many at once as the ports say, and writes a quarantine for each such run. Once
     the index knows the leases of the database and of the keepers."""
     asked = [(server, "") for server in servers]

@@ -55,16 +55,16 @@ class _Limit:
     def lock(self) -> int:
         return int.from_bytes(blake2b(self.name.encode(), digest_size=8).digest(), "big", signed=True)
 
-    def places(self) -> int:
+    def free_places(self) -> int:
         # only the state is read: so the index alone has all that the count needs
         rows = Job.objects.filter(state__in=_STATES, **self.rows).order_by().values("state")
         return self.most - rows[: self.most].count()
 
 
-class Room:
-    """The room of one transaction, counted when the first of its jobs asks, and then by its own jobs. asking:
-    tenant and model of each job that may ask. patience_seconds: how long it waits for its turn at most, and
-    then raises OperationalError; None: as long as it takes."""
+class QueueLimits:
+    """The queue limits of one transaction: free places are counted once, at its first job, and then taken by
+    its own jobs. asking: tenant and model of each job of the transaction. patience_seconds: the longest wait
+    for a limit's lock, after which OperationalError is raised; None: no bound."""
 
     def __init__(
         self, now: datetime, asking: Iterable[tuple[int, str]], *, patience_seconds: float | None = None
@@ -74,14 +74,15 @@ class Room:
         self._left: dict[str, int] | None = None
 
     def refusal(self, tenant_id: int, model: str) -> Refused | None:
-        """None: there is room, and this job has taken it."""
+        """Return why this job may not be queued; None: it may, and it has taken a place."""
         if self._left is None:
             self._limits = {limit.name: limit for limit in self._of_all()}
             rough = [limit for limit in self._limits.values() if limit.is_rough]
             exact = [limit for limit in self._limits.values() if not limit.is_rough]
             self._left = _places(exact, self._patience_seconds)
             self._left |= {
-                limit.name: approximate_counts.take(limit.name, limit.asking, limit.places) for limit in rough
+                limit.name: approximate_counts.take(limit.name, limit.asking, limit.free_places)
+                for limit in rough
             }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
@@ -125,12 +126,12 @@ def _places(limits: Iterable[_Limit], patience_seconds: float | None) -> dict[st
         if takes_turns and limit.asking > FEW:
             near.append(limit)
             continue
-        found[limit.name] = limit.places()
+        found[limit.name] = limit.free_places()
         if takes_turns and found[limit.name] < _far():
             near.append(limit)
     if near:
         _take_turn(near, patience_seconds)
-        found |= {limit.name: limit.places() for limit in near}
+        found |= {limit.name: limit.free_places() for limit in near}
     return found
 
 

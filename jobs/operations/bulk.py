@@ -25,14 +25,14 @@ from jobs.ports import Ports
 from jobs.reports.job_filter import JobFilter
 from jobs.transitions import WAITING, Ended
 
-__all__ = ["BulkOutcome", "Deed", "JobFilter", "cancel_jobs", "count", "dismiss_jobs", "retry_jobs"]
+__all__ = ["BulkAction", "BulkOutcome", "JobFilter", "cancel_jobs", "count", "dismiss_jobs", "retry_jobs"]
 
 AT_MOST = 1_000
 """A request takes seconds, not minutes; whoever means more asks again."""
 _BATCH = 100
 
 
-class Deed(StrEnum):
+class BulkAction(StrEnum):
     CANCEL = "cancel_jobs"
     RETRY = "retry_jobs"
     DISMISS = "dismiss_jobs"
@@ -48,7 +48,7 @@ class BulkOutcome:
     refused: int
 
 
-def count(chosen: JobFilter, deed: Deed | None = None) -> int:
+def count(chosen: JobFilter, deed: BulkAction | None = None) -> int:
     """How many the deed would be done to; without one, how many match. Does nothing."""
     return (chosen.rows() if deed is None else _candidates(chosen, deed)).count()
 
@@ -71,13 +71,13 @@ def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_M
         ports.announce(asked)
         return len(ended)
 
-    return _in_batches(chosen, Deed.CANCEL, cancel, by, at_most)
+    return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most)
 
 
 def retry_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
     """Dead letters only. Those that failed longest ago come first, so that one which fails again at once does
     not stand in the way of the others."""
-    return _in_batches(chosen, Deed.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most)
+    return _in_batches(chosen, BulkAction.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most)
 
 
 def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
@@ -87,11 +87,11 @@ def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_
         with transaction.atomic():
             return transitions.dismiss(job_ids, ports.clock.now())
 
-    return _in_batches(chosen, Deed.DISMISS, dismiss, by, at_most)
+    return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most)
 
 
-def _candidates(chosen: JobFilter, deed: Deed) -> QuerySet[Job]:
-    if deed is not Deed.CANCEL:
+def _candidates(chosen: JobFilter, deed: BulkAction) -> QuerySet[Job]:
+    if deed is not BulkAction.CANCEL:
         return chosen.dead_letters().order_by("finished_at", "id")
     unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
     asked = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
@@ -101,7 +101,7 @@ def _candidates(chosen: JobFilter, deed: Deed) -> QuerySet[Job]:
 
 
 def _in_batches(
-    chosen: JobFilter, deed: Deed, act: Callable[[Sequence[str]], int], by: str, at_most: int
+    chosen: JobFilter, deed: BulkAction, act: Callable[[Sequence[str]], int], by: str, at_most: int
 ) -> BulkOutcome:
     candidates = _candidates(chosen, deed)
     job_ids = list(candidates.values_list("id", flat=True)[:at_most])

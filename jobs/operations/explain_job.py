@@ -23,7 +23,7 @@ from jobs.explain.interval import starts_in
 from jobs.explain.reasons import Reason
 from jobs.explain.snapshot import Index, Later, Servers, Snapshot
 from jobs.limits.gpu_quotas import quota_of, quota_refusal
-from jobs.limits.queue_limits import Room
+from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.rate_limits import rate_refusal
 from jobs.models import Attempt, Event, Job
 from jobs.ports import Ports
@@ -95,7 +95,7 @@ def estimate_job(
     asked = (
         rate_refusal(tenant_id, ports),
         quota_refusal(tenant_id, now),
-        Room(now, [(tenant_id, model)]).refusal(tenant_id, model),
+        QueueLimits(now, [(tenant_id, model)]).refusal(tenant_id, model),
     )
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model

@@ -56,7 +56,7 @@ def begin_switch(fleet: str, layout: int) -> bool:
     return bool(begun)
 
 
-def go_on(fleet: str, ports: Ports) -> Progress:
+def continue_switch(fleet: str, ports: Ports) -> Progress:
     """One step. Raises LeasingUnavailable; the next one goes on where this one was."""
     state = read_index_states().get(fleet, IndexState())
     if state.next_layout is None:

@@ -23,8 +23,8 @@ class PasswordsBusy(Refused):
     status = 503
 
 
-class Turns:
-    """Of each process. at_once threads hash, at most `waiting` wait for them; read with each turn."""
+class HashingSlots:
+    """Limits the password hashes of a process: `passwords_at_once` threads hash, `passwords_waiting` wait."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -32,7 +32,7 @@ class Turns:
         self._waiting = 0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def slot(self) -> Iterator[None]:
         """Raises PasswordsBusy."""
         most = settings.DISPATCHER
         with self._changed:
@@ -56,13 +56,14 @@ class Turns:
                 self._changed.notify()
 
 
-_turns = Turns()
+_turns = HashingSlots()
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's default, in turns. Checking a password hashes it, too; so does an unknown account's."""
+    """Django's default, with `HashingSlots`. Checking a password hashes it, too; so does an unknown
+    account's."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> Any:
         """Raises PasswordsBusy."""
-        with _turns.turn():
+        with _turns.slot():
             return super().encode(password, salt, iterations)

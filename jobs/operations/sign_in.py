@@ -55,7 +55,7 @@ class SignInTooMany(Refused):
     status = 429
 
 
-class AtOnce:
+class SignInsInFlight:
     """Sign-ins under way, by address; of each process."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class AtOnce:
         self._under_way: Counter[str] = Counter()
 
     @contextmanager
-    def one_of(self, address: str) -> Iterator[None]:
+    def enter(self, address: str) -> Iterator[None]:
         """Raises SignInTooMany."""
         with self._lock:
             if self._under_way[address] >= AT_ONCE_PER_ADDRESS:
@@ -80,7 +80,7 @@ class AtOnce:
                 self._under_way += Counter()  # addresses without one are forgotten
 
 
-at_once = AtOnce()
+at_once = SignInsInFlight()
 
 
 def account_digest(account: str) -> str:

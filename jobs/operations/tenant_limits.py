@@ -67,7 +67,7 @@ def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) 
         if changes:
             tenant.save(update_fields=list(changes))
             record(by, "change_tenant", f"tenant:{name}", values=changes)
-    return RulesChanged(tenant, bool(changes), *tell_rules(tenant.pk, ports.leases))
+    return RulesChanged(tenant, bool(changes), *sync_rules(tenant.pk, ports.leases))
 
 
 def check_rules(tenant: Tenant) -> None:
@@ -81,7 +81,7 @@ def check_rules(tenant: Tenant) -> None:
         raise ValidationError({"weight": str(error)}) from None
 
 
-def tell_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
+def sync_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
     """Every fleet, until the row says what was told; the wakes, and whether all took it."""
     wakes: list[Wakes] = []
     told: TenantSpec | None = None

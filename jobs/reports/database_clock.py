@@ -23,14 +23,14 @@ def database_time() -> float | None:
         return float(cursor.fetchone()[0])
 
 
-def last_told_time() -> float | None:
+def last_database_time() -> float | None:
     """The latest time that a sweep wrote, seconds since the epoch: by the clock that its process goes by. A
     living sweeper writes every five seconds. None: none ever ran."""
     with _own_connection() as own, use_connection(lambda: own):
-        return read_last_told_time()
+        return read_last_database_time()
 
 
-def read_last_told_time() -> float | None:
+def read_last_database_time() -> float | None:
     """The same over the connection of this thread."""
     at = _last_run.first()
     return None if at is None else float(at.timestamp())

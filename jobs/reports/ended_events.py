@@ -1,4 +1,4 @@
-"""What came to an end, read from the event log: every end of an attempt or a job is one event."""
+"""Ends of attempts and jobs, read from the event log: every end is one event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db.models.functions import Coalesce
 
 from jobs.domain.states import FINAL_JOB_STATES, JOB_MOVES, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.reports.rollups import Closing
+from jobs.reports.rollups import EndedEvent
 
 CURSOR = "rollups.cursor"
 """No sweep, but a line in their table: how far `rollups` has come in the event log."""
@@ -25,8 +25,8 @@ _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Story:
-    """A job and what is known of its rounds. retried: (event number, time) of each retry by an operator."""
+class _JobRounds:
+    """A job and its rounds. retried: (event number, time) of each retry by an operator."""
 
     model: str
     tenant_id: int
@@ -34,16 +34,18 @@ class _Story:
     retried: Sequence[tuple[int, datetime]]
     attempts: Sequence[tuple[int, int, datetime, float | None, str]]
 
-    def closing(self, seq: int, kind: str, at: datetime, data: dict[str, Any]) -> Closing:
+    def end_of(self, seq: int, kind: str, at: datetime, data: dict[str, Any]) -> EndedEvent:
         number = data.get("attempt")
         mine = next((attempt for attempt in self.attempts if attempt[0] == number), None)
         held, ended = (mine[3], mine[4] or "completed") if mine else (None, None)
         if kind not in _FINAL:
-            return Closing(at, self.model, self.tenant_id, gpu_seconds=held or 0.0, attempt=ended, then=kind)
+            return EndedEvent(
+                at, self.model, self.tenant_id, gpu_seconds=held or 0.0, attempt=ended, then=kind
+            )
         place = bisect_left(self.retried, seq, key=lambda one: one[0])
         accepted = self.retried[place - 1][1] if place else self.created_at
         begun = min((start for _, round_, start, *_ in self.attempts if round_ == place + 1), default=None)
-        return Closing(
+        return EndedEvent(
             at,
             self.model,
             self.tenant_id,
@@ -56,25 +58,25 @@ class _Story:
         )
 
 
-def closings(after: int, until: int, limit: int) -> tuple[list[Closing], int]:
-    """Of the events numbered after < id <= until, at most `limit`, in their order; and the last number that
-    was read. A job that retention took meanwhile is left out. Four queries.
+def ended_between(after: int, until: int, limit: int) -> tuple[list[EndedEvent], int]:
+    """Return at most `limit` ends among the events numbered after < id <= until, in order, and the last
+    number that was read. A job that retention removed meanwhile is left out. Four queries.
 
     A round begins when it is accepted: by the submit (of a job for later: when its time comes), or by the
     operator who retried the dead letter."""
     rows = Event.objects.filter(id__gt=after, id__lte=until, type__in=CLOSE).order_by("id")
     events = list(rows.values_list("id", "job_id", "seq", "type", "at", "data")[:limit])
     last = events[-1][0] if len(events) == limit else until
-    stories = _stories({job_id for _, job_id, *_ in events})
+    stories = _rounds_of({job_id for _, job_id, *_ in events})
     found = [
-        stories[job_id].closing(seq, kind, at, data)
+        stories[job_id].end_of(seq, kind, at, data)
         for _, job_id, seq, kind, at, data in events
         if job_id in stories
     ]
     return found, last
 
 
-def _stories(ids: set[str]) -> dict[str, _Story]:
+def _rounds_of(ids: set[str]) -> dict[str, _JobRounds]:
     jobs = list(
         Job.objects.filter(id__in=ids).values_list(
             "id", "model", "tenant_id", Coalesce("run_at", "created_at"), "round"
@@ -92,6 +94,6 @@ def _stories(ids: set[str]) -> dict[str, _Story]:
         for job_id, seq, at in rows.values_list("job_id", "seq", "at"):
             retried[job_id].append((seq, at))
     return {
-        job_id: _Story(model, tenant, created, retried[job_id], attempts[job_id])
+        job_id: _JobRounds(model, tenant, created, retried[job_id], attempts[job_id])
         for job_id, model, tenant, created, _ in jobs
     }

@@ -11,7 +11,7 @@ from jobs.models import Event
 
 
 @dataclass(slots=True)
-class Decided:
+class EventHorizon:
     """SQLite writes one transaction at a time, so what is committed is all there is. PostgreSQL gives numbers
     before it commits: a number is decided once every transaction has ended that was under way when the
     number was first seen (an event is never the first that its transaction writes, so its transaction has
@@ -24,8 +24,8 @@ class Decided:
     event_id: int = 0
     _seen: tuple[int, int] | None = field(default=None)
 
-    def look(self) -> int:
-        """Returns event_id."""
+    def advance(self) -> int:
+        """Advance the horizon and return `event_id`."""
         last = Event.objects.aggregate(last=Max("id"))["last"] or 0
         if connection.vendor != "postgresql":
             self.event_id = last

@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry.index_sync import LeasesOf
-from gpus.reports.fleet import Cell, CellState, ServerRow, look_at
+from gpus.reports.fleet import Cell, CellState, ServerRow, read_fleet
 from jobs.models import Attempt
 
 SERVERS_PER_PAGE = 100
@@ -58,7 +58,7 @@ def fleet_snapshot(
     chosen = list(
         servers.select_related("pool").prefetch_related("placements")[first : first + SERVERS_PER_PAGE]
     )
-    found = look_at(chosen, leases, now)
+    found = read_fleet(chosen, leases, now)
     attempts = _attempts([server.name for server in chosen])
     rows = tuple(
         replace(row, cells=tuple(_known(cell, attempts.get(cell.slot), now) for cell in row.cells))

@@ -39,7 +39,7 @@ WINDOWS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ModelHistory:
     """What ended, bucket by bucket, the oldest first; `window.buckets` of them, the last one still open."""
 
     window: Window
@@ -74,11 +74,11 @@ class History:
     def models(self) -> list[str]:
         return sorted(self._by_model)
 
-    def line(self, model: str) -> Line:
+    def line(self, model: str) -> ModelHistory:
         """Flat where the model has no history."""
         return _line(self.window, [self._by_model.get(model, [])])
 
-    def all_models(self) -> Line:
+    def all_models(self) -> ModelHistory:
         return _line(self.window, self._by_model.values())
 
     def gpu_seconds_by_tenant(self, models: Iterable[str]) -> dict[int, float]:
@@ -158,10 +158,10 @@ def shares(gpu_seconds: Mapping[int, float]) -> list[Share]:
     return sorted(found, key=lambda share: (-share.gpu_seconds, share.tenant))
 
 
-def _line(window: Window, models: Iterable[Sequence[Sums]]) -> Line:
+def _line(window: Window, models: Iterable[Sequence[Sums]]) -> ModelHistory:
     buckets, total = [Sums() for _ in range(window.buckets)], Sums()
     for one in models:
         for bucket, sums in zip(buckets, one, strict=False):
             bucket.add(sums)
             total.add(sums)
-    return Line(window, buckets, total)
+    return ModelHistory(window, buckets, total)

@@ -22,7 +22,7 @@ from gpus.registry import queries as registry
 from gpus.registry.index_sync import LeasesOf
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
-from jobs.reports.history import History, Line, Share, shares
+from jobs.reports.history import History, ModelHistory, Share, shares
 
 MOST_COUNTED = 5000
 """More jobs that are neither in line nor run are not counted out."""
@@ -32,7 +32,7 @@ _NOT_WORKING = frozenset({"off", "quarantined"})
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLine:
+class ModelQueue:
     """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run
     as many jobs as they may. scheduled: for later; cancelling: until their GPU is proven free.
     oldest_seconds: since the job at the head of the line was accepted, or its time came. drain_seconds: until
@@ -50,7 +50,7 @@ class ModelLine:
     oldest_seconds: float | None
     drain_seconds: float | None
     pause: Pause | None
-    past: Line
+    past: ModelHistory
     shares: tuple[Share, ...]
     circuit: CircuitState = CircuitState.CLOSED
 
@@ -64,7 +64,7 @@ class QueueSnapshot:
     """away: pools whose Redis does not answer. slots: count by state, over all pools. more: states of which
     there are more jobs than were counted."""
 
-    lines: tuple[ModelLine, ...]
+    lines: tuple[ModelQueue, ...]
     system_pause: Pause | None
     tenant_pauses: tuple[Pause, ...]
     slots: Mapping[str, int]
@@ -116,7 +116,7 @@ def queue_snapshot(
         depth = depths.get(pool)
         waits_since = oldest.get(model)
         lines.append(
-            ModelLine(
+            ModelQueue(
                 model=model,
                 pool=pool,
                 waiting=depth.waiting.get(model, 0) if depth else None,

@@ -28,7 +28,7 @@ Counts = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class EndedEvent:
     """What an event of a job's log brought to an end at `at`: the job (outcome: its final state), an attempt
     (gpu_seconds), or both. wait_seconds, run_seconds: of the job, None where it never ran. attempt: how it
     ended, ``completed`` or its error's code, None if none did; then: what the event made of the job."""
@@ -60,27 +60,27 @@ class Sums:
         self.failed += other.failed
         self.cancelled += other.cancelled
         self.gpu_seconds += other.gpu_seconds
-        self.waits = added(self.waits, other.waits)
-        self.runs = added(self.runs, other.runs)
+        self.waits = sum_of_buckets(self.waits, other.waits)
+        self.runs = sum_of_buckets(self.runs, other.runs)
 
 
 Key = tuple[datetime, str, int]
 """Where the span begins, model, tenant."""
 
 
-def sum_up(closings: Iterable[Closing], span_seconds: int = MINUTE) -> dict[Key, Sums]:
+def sum_up(ended: Iterable[EndedEvent], span_seconds: int = MINUTE) -> dict[Key, Sums]:
     found: dict[Key, Sums] = {}
-    for closing in closings:
+    for one_end in ended:
         one = Sums(
-            completed=int(closing.outcome == "completed"),
-            failed=int(closing.outcome == "failed"),
-            cancelled=int(closing.outcome == "cancelled"),
-            gpu_seconds=closing.gpu_seconds,
-            waits=counted(closing.wait_seconds),
-            runs=counted(closing.run_seconds),
+            completed=int(one_end.outcome == "completed"),
+            failed=int(one_end.outcome == "failed"),
+            cancelled=int(one_end.outcome == "cancelled"),
+            gpu_seconds=one_end.gpu_seconds,
+            waits=counted(one_end.wait_seconds),
+            runs=counted(one_end.run_seconds),
         )
         found.setdefault(
-            (span_begin(closing.at, span_seconds), closing.model, closing.tenant_id), Sums()
+            (span_begin(one_end.at, span_seconds), one_end.model, one_end.tenant_id), Sums()
         ).add(one)
     return found
 
@@ -101,7 +101,7 @@ def counted(seconds: float | None) -> list[int]:
     return counts
 
 
-def added(one: Counts, other: Counts) -> list[int]:
+def sum_of_buckets(one: Counts, other: Counts) -> list[int]:
     if not one or not other:
         return list(one or other)
     return [a + b for a, b in zip(one, other, strict=True)]

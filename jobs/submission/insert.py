@@ -20,7 +20,7 @@ from jobs.domain.errors import Refused, UnknownModel
 from jobs.domain.states import JobState
 from jobs.limits.gpu_quotas import quota_refusal
 from jobs.limits.queue_deadline import queue_deadline
-from jobs.limits.queue_limits import Room
+from jobs.limits.queue_limits import QueueLimits
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
 from jobs.submission.deadlines import after, later_start
@@ -39,7 +39,9 @@ class Gate:
     quota: why no new job is let in at all; None: the tenant has quota left.
     """
 
-    def __init__(self, tenant_id: int, now: datetime, room: Room, capacity: Capacity | None = None) -> None:
+    def __init__(
+        self, tenant_id: int, now: datetime, room: QueueLimits, capacity: Capacity | None = None
+    ) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
         self._room = room

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from django.db import IntegrityError
 
 from jobs.domain.errors import IdempotencyConflict, Refused
-from jobs.limits.queue_limits import Room
+from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import IdempotencyKey, Tenant
 from jobs.ports import Ports
@@ -64,7 +64,7 @@ def submit_batch(
             checked = [checked_unless_known(request, known, may, now) for request in requests]
             capacity = capacity or _capacity(checked, known, tenant_id, ports)
             asking = [(tenant_id, one.model) for one in checked if isinstance(one, SubmitRequest)]
-            gate = Gate(tenant_id, now, Room(now, asking), capacity)
+            gate = Gate(tenant_id, now, QueueLimits(now, asking), capacity)
             entries = [Entry(request, gate, known) for request in checked]
             earlier = None
             if idempotency_key is not None:

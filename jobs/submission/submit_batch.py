@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError
 
-from jobs.limits.queue_limits import Room
+from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.tenant_limits import limits_of
 from jobs.ports import Ports
 from jobs.submission.checks import Allowed, checked_unless_known
@@ -76,7 +76,7 @@ def _entries(submits: Sequence[Submit], now: datetime) -> list[Entry]:
         for one, request in zip(submits, checked, strict=True)
         if isinstance(request, SubmitRequest)
     ]
-    room = Room(now, asking, patience_seconds=TURN_SECONDS)
+    room = QueueLimits(now, asking, patience_seconds=TURN_SECONDS)
     gates = {tenant_id: Gate(tenant_id, now, room) for tenant_id in by_tenant}
     return [
         Entry(request, gates[one.tenant_id], known[one.tenant_id], one.asked_by)

@@ -35,7 +35,7 @@ def sweep(ports: Ports) -> SweepCount:
     moved: list[Job | Ended] = []
     count = SweepCount()
     for rows in in_batches(due):
-        count += move_rows("due_retries", sorted(rows), lambda row: _go_on(row, now), moved)
+        count += move_rows("due_retries", sorted(rows), lambda row: _queue(row, now), moved)
     after_commit.after_ends([one for one in moved if isinstance(one, Ended)], ports)
     queued = [one for one in moved if isinstance(one, Job)]
     if queued:
@@ -47,7 +47,7 @@ def sweep(ports: Ports) -> SweepCount:
     return count
 
 
-def _go_on(row: tuple[str, object, bool], now: datetime) -> Job | Ended | None:
+def _queue(row: tuple[str, object, bool], now: datetime) -> Job | Ended | None:
     """Inside a transaction."""
     job_id, cancel_requested_at, by_operator = row
     if cancel_requested_at is None:

@@ -79,7 +79,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
             "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
         )
         return False
-    if attempt is not None and _goes_on_elsewhere(attempt, ports):
+    if attempt is not None and _is_renewed_elsewhere(attempt, ports):
         leases.keep(ref)
         return False
     log.info(
@@ -103,7 +103,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     return _resolve_holder(expired, attempt, sign, leases, ports)
 
 
-def _goes_on_elsewhere(attempt: Attempt, ports: Ports) -> bool:
+def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
     """Whether its worker lives, and renews it in the index of the layout that was in use when it began. A
     database whose clock is set ahead takes all that live for silent, until they say it again."""
     if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_elsewhere(
@@ -130,7 +130,7 @@ def _resolve_holder(
 
 
 def _settle(expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports) -> bool:
-    suspect = _was_let_go(expired.ref, leases)
+    suspect = _was_given_back_as_suspect(expired.ref, leases)
     loss = _loss(expired, sign, NOT_HELD if sign.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
     if not suspect:
         loss = replace(loss, evidence="its worker had released the slot")
@@ -142,11 +142,11 @@ def _settle(expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: 
     elif attempt.state in LIVE_ATTEMPT_STATES:
         ended = lose_attempt(loss, ports)
     ports.send_wakes(leases.settled([expired.ref]))
-    _tell(ended, expired.ref, ports)
+    _follow_up(ended, expired.ref, ports)
     return True
 
 
-def _was_let_go(ref: LeaseRef, leases: Leases) -> bool:
+def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
     """Whether the worker gave the slot back as suspect: then the GPU had not answered."""
     views = leases.slots(split_slot(ref.slot)[0])
     return any(
@@ -207,11 +207,11 @@ def _verdict_on_final(attempt: Attempt, expired: ExpiredLease, ports: Ports) -> 
 def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Leases, ports: Ports) -> bool:
     """False: its holder renewed it meanwhile, and will find that its attempt is over."""
     resolved = leases.resolve_expired(ref, verdict)
-    _tell(ended, ref, ports)
+    _follow_up(ended, ref, ports)
     return resolved
 
 
-def _tell(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
+def _follow_up(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
     """A job that stands QUEUED without this run having ended it lost its ticket to the lease: push it."""
     if ended.won:
         after_commit.after_end(ended, ports)

@@ -1,5 +1,5 @@
-"""A sweeper whose layout is in use ticks by itself while processes of another layout live: their sweepers
-take some of beat's ticks and do nothing with the index, and their webs can't push tickets."""
+"""Runs the sweeps of a process whose key layout is in use while processes of another layout live: their
+sweepers consume some of beat's ticks and do nothing with the index, and their webs can't push tickets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ RECONCILE_EVERY = 5
 """Steps, each a second long: so soon a job is in line that such a web has accepted."""
 
 
-class InCompany:
+class LayoutOverlapSweeper:
     def __init__(self) -> None:
         self._steps = 0
-        self._at_work = threading.Lock()
+        self._sweeping = threading.Lock()
 
     def step(self) -> None:
         """Returns at once; while the last one goes on it does nothing."""
         self._steps += 1
-        if self._at_work.acquire(blocking=False):
+        if self._sweeping.acquire(blocking=False):
             threading.Thread(target=self._sweep, name="sweeps-in-company", daemon=True).start()
 
     @property
-    def is_at_work(self) -> bool:
-        return self._at_work.locked()
+    def is_sweeping(self) -> bool:
+        return self._sweeping.locked()
 
     def _sweep(self) -> None:
         try:
@@ -35,4 +35,4 @@ class InCompany:
                 run_sweep("reconcile")
         finally:
             connection.close()
-            self._at_work.release()
+            self._sweeping.release()

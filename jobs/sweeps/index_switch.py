@@ -48,7 +48,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _go_on(fleet: str, ports: Ports) -> SweepCount:
-    progress = index_switch.go_on(fleet, ports)
+    progress = index_switch.continue_switch(fleet, ports)
     notes = tuple(f"{fleet}: the switch waits for {one}" for one in progress.waits_for)
     return SweepCount(1, int(progress.done), notes=notes)
 

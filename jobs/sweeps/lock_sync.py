@@ -88,11 +88,11 @@ def _compare(answer: _Answer, ports: Ports) -> SweepCount:
         record_health(server, health, answer.asked_at)  # last: a restart is seen once
     if is_busy:
         return count
-    count += SweepCount(repaired=_keep_for_strangers(server, health, views, leases, ports))
+    count += SweepCount(repaired=_keep_for_unknown_runs(server, health, views, leases, ports))
     return count + SweepCount(notes=_drift(server, health, views))
 
 
-def _keep_for_strangers(
+def _keep_for_unknown_runs(
     server: Server, health: Health, views: Sequence[SlotView], leases: Leases, ports: Ports
 ) -> int:
     """Asks again: a run that the server names both times, and that held no slot in between, is none that just

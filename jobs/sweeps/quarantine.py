@@ -62,7 +62,7 @@ class _Group:
                 row.since,
                 row.until,
                 row.follower_attempt_id,
-                _was_refused_here(row, self.server) and _is_told_by_one_origin(row, self.server),
+                _was_refused_here(row, self.server) and _is_confirmed_by_one_origin(row, self.server),
             )
             for row in self.rows.values()
         ]
@@ -215,7 +215,7 @@ def _was_refused_here(row: QuarantinedSlot, server: Server) -> bool:
     return row.refused_url is not None and row.refused_url == health_url(server, row.model)
 
 
-def _is_told_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
+def _is_confirmed_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
     """Whether what restarts at the row's origin is what may still run there; not if its model is gone from
     the server, or what followed it ran at another origin."""
     urls = health_urls(server)

@@ -16,9 +16,9 @@ from django.db import transaction
 from jobs.models import Rollup, SweepRun, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
-from jobs.reports.ended_events import CURSOR, closings
-from jobs.reports.event_horizon import Decided
-from jobs.reports.rollups import BEGINNING, EVER, KEPT_SECONDS, Closing, Key, Sums, sum_up
+from jobs.reports.ended_events import CURSOR, ended_between
+from jobs.reports.event_horizon import EventHorizon
+from jobs.reports.rollups import BEGINNING, EVER, KEPT_SECONDS, EndedEvent, Key, Sums, sum_up
 from jobs.sweeps.base import SweepCount
 
 PERIOD_SECONDS = 5.0
@@ -26,12 +26,12 @@ BATCH = 1000
 """Events of one step."""
 MAX_STEPS = 50
 
-_decided = Decided()
+_decided = EventHorizon()
 
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: ends. repaired: rollups written or removed."""
-    count = _sum_up_what_ended(_decided.look())
+    count = _sum_up_what_ended(_decided.advance())
     now = ports.clock.now()
     for span, seconds in KEPT_SECONDS.items():
         old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=seconds))
@@ -45,7 +45,7 @@ def _sum_up_what_ended(decided: int) -> SweepCount:
         before = summed_up_to()
         if before >= decided:
             break
-        ended, last = closings(before, decided, BATCH)
+        ended, last = ended_between(before, decided, BATCH)
         # a tenant is never deleted while it has jobs, but retention may have taken the jobs since
         known = set(
             Tenant.objects.filter(pk__in={one.tenant_id for one in ended}).values_list("pk", flat=True)
@@ -61,7 +61,7 @@ def _sum_up_what_ended(decided: int) -> SweepCount:
     return SweepCount(looked, written)
 
 
-def _attempt_ends(ended: Iterable[Closing]) -> Mapping[counters.Key, int]:
+def _attempt_ends(ended: Iterable[EndedEvent]) -> Mapping[counters.Key, int]:
     return Counter(
         (counters.Name.ATTEMPT_ENDS, one.model, f"{one.attempt}/{one.then}") for one in ended if one.attempt
     )

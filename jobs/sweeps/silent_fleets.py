@@ -50,12 +50,12 @@ class _SilentFleets:
             answer = getattr(self._ports.leases(fleet), name)(*args, **kwargs)
         except LeasingUnavailable as error:
             if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
-                self._fall_silent(fleet, began, error)
+                self._mark_silent(fleet, began, error)
             raise
         self._answered_at[fleet] = self._ports.clock.monotonic()
         return answer
 
-    def _fall_silent(self, fleet: str, since: float, error: LeasingUnavailable) -> None:
+    def _mark_silent(self, fleet: str, since: float, error: LeasingUnavailable) -> None:
         """Its node may hold others, too: those that did not answer meanwhile are asked at the same time."""
         with self._lock:
             unheard = {other for other, at in self._answered_at.items() if at < since}
@@ -63,31 +63,31 @@ class _SilentFleets:
             self._silent |= found
         log.warning("fleet_silent", fleet=fleet, error=str(error))
         for other in found:
-            self._ask_after(ASK_AGAIN_SECONDS if other == fleet else 0.0, other)
+            self._probe_after(ASK_AGAIN_SECONDS if other == fleet else 0.0, other)
 
-    def _ask_after(self, seconds: float, fleet: str) -> None:
+    def _probe_after(self, seconds: float, fleet: str) -> None:
         try:
-            self._ports.after(seconds, self._asking(fleet))
+            self._ports.after(seconds, self._probe_of(fleet))
         except RuntimeError as error:  # no thread can be started: the next sweep's call asks
             log.warning("silent_fleet_not_asked", fleet=fleet, error=str(error))
-            self._hear(fleet)
+            self._mark_answering(fleet)
 
-    def _asking(self, fleet: str) -> Callable[[], None]:
+    def _probe_of(self, fleet: str) -> Callable[[], None]:
         def ask() -> None:
             began = self._ports.clock.monotonic()
             try:
                 self._ports.leases(fleet).generation()
             except Exception as error:  # whatever it is: a fleet must not stay silent
                 if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
-                    self._ask_after(ASK_AGAIN_SECONDS, fleet)
+                    self._probe_after(ASK_AGAIN_SECONDS, fleet)
                     return
                 log.info("fleet_refuses", fleet=fleet, error=str(error))
             self._answered_at[fleet] = self._ports.clock.monotonic()
-            self._hear(fleet)
+            self._mark_answering(fleet)
 
         return ask
 
-    def _hear(self, fleet: str) -> None:
+    def _mark_answering(self, fleet: str) -> None:
         with self._lock:
             self._silent.discard(fleet)
         log.info("fleet_asked_again", fleet=fleet)

@@ -13,7 +13,7 @@ from foundation.database import statements
 from foundation.database.statements import value
 from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeaseLost
 from gpus.protocol import LeaseRef, split_slot
-from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.models import Attempt, Event, Job
 from jobs.transitions.quarantine import quarantine_slot
@@ -136,7 +136,7 @@ def end_attempt(end: End) -> Ended:
         return Ended(won=False, job=job)
     if end.cancelled_by_operator is not None:
         note_cancel(job, end.at, by_operator=end.cancelled_by_operator)
-    decision = decide_end(end.ending, _standing(job, attempt, end.at), end.policy)
+    decision = decide_end(end.ending, _history(job, attempt, end.at), end.policy)
     attempt.state = decision.attempt
     attempt.error_code = end.ending.error.code if end.ending.error else ""
     attempt.error_message = _detail(end.ending.error) if end.ending.error else ""
@@ -258,12 +258,12 @@ def _quarantine(end: End, *, model: str) -> None:
     )
 
 
-def _standing(job: Job, attempt: Attempt, at: datetime) -> Standing:
+def _history(job: Job, attempt: Attempt, at: datetime) -> AttemptHistory:
     faults = 0
     if attempt.error_code or job.attempts_made > 1:
         write_out()
         faults = _faults.first(job_id=job.id, round=job.round, server=attempt.server)["faults"]
-    return Standing(
+    return AttemptHistory(
         tries=job.tries,
         free_connects=job.free_connects,
         deaths=job.deaths,

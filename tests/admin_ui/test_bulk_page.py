@@ -13,7 +13,7 @@ from admin_ui.actions.bulk_form import query_of_list
 from admin_ui.pages import bulk
 from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
-from jobs.operations.bulk import Deed
+from jobs.operations.bulk import BulkAction
 
 from .rows import fill
 
@@ -150,12 +150,12 @@ def test_a_lists_filter_becomes_the_pages(db: None) -> None:
         "created_at_from_1": "12:00:00",
         "o": "1",
     }
-    assert query_of_list(filters, Deed.RETRY) == (
+    assert query_of_list(filters, BulkAction.RETRY) == (
         "deed=retry_jobs&model=flux&error_code=timeout&tenant=acme&created_after=2030-01-01T12%3A00%3A00"
     )
-    assert query_of_list({"pool": "flux"}, Deed.RETRY) is None
-    assert query_of_list({"q": "night"}, Deed.RETRY) is None
-    assert query_of_list({"tenant__id__exact": "abc"}, Deed.RETRY) is None
+    assert query_of_list({"pool": "flux"}, BulkAction.RETRY) is None
+    assert query_of_list({"q": "night"}, BulkAction.RETRY) is None
+    assert query_of_list({"tenant__id__exact": "abc"}, BulkAction.RETRY) is None
 
 
 def test_a_list_with_a_filter_that_makes_no_sense_is_no_error(operator: Client) -> None:

@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from foundation.client_network import network_of
 from jobs.models import SignInFailure
 from jobs.operations import passwords, sign_in
-from jobs.operations.passwords import BoundedHasher, PasswordsBusy, Turns
+from jobs.operations.passwords import BoundedHasher, HashingSlots, PasswordsBusy
 from jobs.reports import counters
 from tests.jobs.web import running_web
 
@@ -174,12 +174,12 @@ def test_an_operator_unlocks_an_address(ada: User) -> None:
 
 def test_only_so_many_passwords_are_hashed_at_once_and_only_so_many_wait(settings: Any) -> None:
     set_limits(settings, passwords_at_once=2, passwords_waiting=3)
-    turns, go, running, most, lock = Turns(), threading.Event(), 0, 0, threading.Lock()
+    turns, go, running, most, lock = HashingSlots(), threading.Event(), 0, 0, threading.Lock()
 
     def hash_one() -> str:
         nonlocal running, most
         try:
-            with turns.turn():
+            with turns.slot():
                 with lock:
                     running += 1
                     most = max(most, running)
@@ -206,7 +206,7 @@ def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
 ) -> None:
     settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
     set_limits(settings, passwords_at_once=1, passwords_waiting=0)
-    with passwords._turns.turn():
+    with passwords._turns.slot():
         busy = post("ada", "correct horse", Accept="text/html")
         boss = Client()
         boss.force_login(ada)

@@ -13,7 +13,7 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
-from jobs.reports.rollups import Closing
+from jobs.reports.rollups import EndedEvent
 from jobs.transitions import End
 from tests.builders import START, make_job, make_running, make_tenant
 
@@ -30,7 +30,7 @@ class Lives:
     """closed: every end that was played, in order."""
 
     random: Random = field(default_factory=lambda: Random(11))
-    closed: list[Closing] = field(default_factory=list)
+    closed: list[EndedEvent] = field(default_factory=list)
 
     def play(self, jobs: int, *, begin: datetime = START, minutes: float = 20.0) -> None:
         for _ in range(jobs):
@@ -92,11 +92,11 @@ class Lives:
         if job.finished_at is None:
             then = "requeued" if job.state == JobState.QUEUED else job.state
             self.closed.append(
-                Closing(at, job.model, job.tenant_id, gpu_seconds=seconds, attempt=attempt, then=then)
+                EndedEvent(at, job.model, job.tenant_id, gpu_seconds=seconds, attempt=attempt, then=then)
             )
             return
         wait = (begun - accepted).total_seconds() if begun else None
         run = (at - begun).total_seconds() if begun else None
         self.closed.append(
-            Closing(at, job.model, job.tenant_id, job.state, seconds, wait, run, attempt, job.state)
+            EndedEvent(at, job.model, job.tenant_id, job.state, seconds, wait, run, attempt, job.state)
         )

@@ -14,7 +14,7 @@ from gpu_host.llm_servers.server import LlmServer as Cotenanted
 from gpu_host.local.orders import error_of
 from gpus.errors import GpuError, ServerLost
 from jobs.domain.errors import LOST_AT_MOST_ONCE
-from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import JobState
 from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask
 from tests.gpus.runners.llm_server import Behaviour, LlmServer
@@ -24,7 +24,7 @@ TROUBLES = (Behaviour(cut_after=2), Behaviour(no_last_word=True), Behaviour(stat
 
 
 def assert_not_run_again(error: GpuError) -> None:
-    decision = decide_end(Ending(error, suspect=error.suspect), Standing(), ONCE)
+    decision = decide_end(Ending(error, suspect=error.suspect), AttemptHistory(), ONCE)
     assert (decision.job, decision.error_code) == (JobState.FAILED, LOST_AT_MOST_ONCE)
 
 

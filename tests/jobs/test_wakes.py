@@ -24,17 +24,17 @@ DEAD = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wakes.Door]:
+def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wakes.HintPublisher]:
     """A door to another broker, in the place of the process's own."""
     from celery import Celery
 
     from dispatcher_project.celery_transport.broker import Amqp
 
-    def open_door(url: str) -> wakes.Door:
+    def open_door(url: str) -> wakes.HintPublisher:
         register_transports()
         app = Celery("test", amqp=Amqp, set_as_current=False)
         app.conf.update(celery_settings(url))
-        door = wakes.Door(app)
+        door = wakes.HintPublisher(app)
         monkeypatch.setattr(wakes, "_the_door", door)
         return door
 

@@ -1,4 +1,4 @@
-"""What is wrong with the world right now. The nemesis writes it, the links read it."""
+"""The faults that are active in the simulated world. The nemesis sets them, the links read them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Weather:
+class ActiveFaults:
     """Chances are per step, 0..1. Sets name GPU servers, or processes that are cut off."""
 
     chance: random.Random
@@ -35,7 +35,7 @@ class Weather:
     def is_database_down(self, process: str) -> bool:
         return self.database_down or process in self.cut_from_database
 
-    def keeps_from_sweeping(self, process: str) -> bool:
+    def blocks_sweeps(self, process: str) -> bool:
         """Whether anything is wrong that a sweep of this process, or its tick, must go through."""
         return bool(
             self.is_database_down(process)
@@ -48,7 +48,7 @@ class Weather:
             > 0.0
         )
 
-    def clear_up(self) -> None:
+    def clear(self) -> None:
         self.database_down = self.redis_refuses = self.redis_silent = self.broker_down = False
         self.commit_fails = self.commit_reply_lost = self.redis_reply_lost = self.redis_call_doubled = 0.0
         self.wake_lost = self.wake_doubled = self.http_reply_lost = 0.0

@@ -12,7 +12,7 @@ from jobs.callbacks.delivery_worker import DeliveryWorker
 from jobs.callbacks.sending import Message
 from jobs.callbacks.shares import Limits
 from jobs.ports import Ports
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.receivers import Receivers
 from verification.simulation.scheduler import Event, Process, Scheduler
 
@@ -85,13 +85,17 @@ class CallbackWakes:
     """The messages that name due callbacks. Only the broker loses them."""
 
     def __init__(
-        self, scheduler: Scheduler, weather: Weather, chance: random.Random, role: Callable[[], CallbacksRole]
+        self,
+        scheduler: Scheduler,
+        active_faults: ActiveFaults,
+        chance: random.Random,
+        role: Callable[[], CallbacksRole],
     ) -> None:
-        self._scheduler, self._weather, self._chance, self._role = scheduler, weather, chance, role
+        self._scheduler, self._faults, self._chance, self._role = scheduler, active_faults, chance, role
         self._broker = Process("callback wakes")
 
     def send(self, callback_ids: Sequence[str]) -> None:
-        if not self._weather.broker_down and self._chance.random() >= self._weather.wake_lost:
+        if not self._faults.broker_down and self._chance.random() >= self._faults.wake_lost:
             self._scheduler.spawn(self._broker, partial(self._deliver, callback_ids))
 
     def _deliver(self, callback_ids: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 
 connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
@@ -88,8 +88,8 @@ class _Severed(Exception):
 class DatabaseLink:
     """Stands between Django's connection and SQLite while a world runs."""
 
-    def __init__(self, scheduler: Scheduler, weather: Weather) -> None:
-        self._scheduler, self._weather = scheduler, weather
+    def __init__(self, scheduler: Scheduler, active_faults: ActiveFaults) -> None:
+        self._scheduler, self._faults = scheduler, active_faults
         self._commit: Callable[[], None] = connection._commit
         self.offset_seconds = 0.0
         """Of its wall clock."""
@@ -114,7 +114,7 @@ class DatabaseLink:
         """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
         process = self._scheduler.current()
         self._scheduler.point("database time")
-        if process is not None and self._weather.is_database_down(process.name):
+        if process is not None and self._faults.is_database_down(process.name):
             raise OperationalError("the database is down")
         return START.timestamp() + self._scheduler.now + self.offset_seconds
 
@@ -134,21 +134,21 @@ class DatabaseLink:
         if (over := (process.name, connection.in_atomic_block)) in self._severed:
             self._severed.discard(over)
             raise OperationalError("server closed the connection unexpectedly") from _Severed()
-        if self._weather.is_database_down(process.name):
+        if self._faults.is_database_down(process.name):
             raise OperationalError("the database is down")
         return execute(sql, params, many, context)
 
     def _commit_or_lose(self) -> None:
         """No step of its own: a crash comes right before it or right after."""
         process = self._scheduler.current()
-        if process is not None and self._weather.is_database_down(process.name):
+        if process is not None and self._faults.is_database_down(process.name):
             raise OperationalError("the database is down")
         if process is not None and not process.alive:
             raise OperationalError("its process is dead")
-        if process is not None and self._weather.happens(self._weather.commit_fails):
+        if process is not None and self._faults.happens(self._faults.commit_fails):
             self._scheduler.note(process.name, "COMMIT failed")
-            raise OperationalError("disk I/O error" if self._weather.happens(0.5) else "COMMIT failed")
+            raise OperationalError("disk I/O error" if self._faults.happens(0.5) else "COMMIT failed")
         self._commit()
-        if process is not None and self._weather.happens(self._weather.commit_reply_lost):
+        if process is not None and self._faults.happens(self._faults.commit_reply_lost):
             self._scheduler.note(process.name, "COMMIT's reply lost")
             raise OperationalError("the connection broke in COMMIT") from _Severed()

@@ -11,14 +11,16 @@ from django.conf import settings
 from foundation.ids import made_at
 from gpus.errors import ConnectFailed, ConnectRefused, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.gpu import LOST, Answer, GpuServer, server_of
 from verification.simulation.scheduler import START, Event, Process, Scheduler
 
 
 class GpuLink:
-    def __init__(self, scheduler: Scheduler, weather: Weather, servers: Mapping[str, GpuServer]) -> None:
-        self._scheduler, self._weather, self._servers = scheduler, weather, servers
+    def __init__(
+        self, scheduler: Scheduler, active_faults: ActiveFaults, servers: Mapping[str, GpuServer]
+    ) -> None:
+        self._scheduler, self._faults, self._servers = scheduler, active_faults, servers
 
     def request(
         self,
@@ -49,7 +51,7 @@ class GpuLink:
         if abort is not None:
             abort.set_reader(ended.set)
         try:
-            if name in self._weather.unreachable:
+            if name in self._faults.unreachable:
                 if ended.wait(min(connect_timeout_seconds, deadline_seconds)):
                     raise Interrupted("Interrupted before anything was sent.")
                 raise ConnectFailed("Connecting took too long.")
@@ -84,14 +86,14 @@ class GpuLink:
         waits = [True]
 
         def serve() -> None:
-            while server.name in self._weather.hung:
+            while server.name in self._faults.hung:
                 self._scheduler.sleep(0.5)
             if not waits:
                 return
             answer = work() if server.up else LOST
-            if server.name in self._weather.unreachable:
+            if server.name in self._faults.unreachable:
                 return  # silence
-            if self._weather.happens(self._weather.http_reply_lost):
+            if self._faults.happens(self._faults.http_reply_lost):
                 self._scheduler.note(server.name, "reply lost")
                 answer = LOST
             answers.append(answer)

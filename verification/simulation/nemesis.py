@@ -99,7 +99,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
 
     def __init__(self, world: World, plan: list[Planned]) -> None:
         super().__init__(world, random.Random(f"{world.seed} faults"))
-        self._weather = world.weather
+        self._faults = world.active_faults
         self._disturbing = 0
         for planned in plan:
             world.scheduler.spawn(world.outside, partial(self._play, planned))
@@ -193,17 +193,17 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         process = self._somebody()
         name = process.name
         self._world.scheduler.trouble(process)
-        self._weather.cut_from_redis.add(name)
+        self._faults.cut_from_redis.add(name)
         self._sleep(2.0, 3.0 * LEASE_SECONDS)
-        self._weather.cut_from_redis.discard(name)
+        self._faults.cut_from_redis.discard(name)
 
     def cut_from_database(self) -> None:
         process = self._somebody()
         name = process.name
         self._world.scheduler.trouble(process)
-        self._weather.cut_from_database.add(name)
+        self._faults.cut_from_database.add(name)
         self._sleep(2.0, 2.0 * LEASE_SECONDS)
-        self._weather.cut_from_database.discard(name)
+        self._faults.cut_from_database.discard(name)
 
     def second_sweeper(self) -> None:
         world = self._world
@@ -225,16 +225,16 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._world.redis.flush()
 
     def redis_restarted_empty(self) -> None:
-        self._weather.redis_refuses = True
+        self._faults.redis_refuses = True
         self._sleep(0.1, 5.0)
         self._world.redis.restart(empty=True)
-        self._weather.redis_refuses = False
+        self._faults.redis_refuses = False
 
     def redis_restarted(self) -> None:
-        self._weather.redis_refuses = True
+        self._faults.redis_refuses = True
         self._sleep(0.1, 5.0)
         self._world.redis.restart(empty=False)
-        self._weather.redis_refuses = False
+        self._faults.redis_refuses = False
 
     def redis_fails_over(self) -> None:
         """Its last seconds are lost."""
@@ -243,24 +243,24 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._world.redis.fail_over()
 
     def redis_refuses(self) -> None:
-        self._weather.redis_refuses = True
+        self._faults.redis_refuses = True
         self._sleep(0.5, 20.0)
-        self._weather.redis_refuses = False
+        self._faults.redis_refuses = False
 
     def redis_silent(self) -> None:
-        self._weather.redis_silent = True
+        self._faults.redis_silent = True
         self._sleep(0.5, 30.0)
-        self._weather.redis_silent = False
+        self._faults.redis_silent = False
 
     def redis_replies_lost(self) -> None:
-        self._weather.redis_reply_lost = 0.1
+        self._faults.redis_reply_lost = 0.1
         self._sleep(2.0, 20.0)
-        self._weather.redis_reply_lost = 0.0
+        self._faults.redis_reply_lost = 0.0
 
     def redis_calls_doubled(self) -> None:
-        self._weather.redis_call_doubled = 0.3
+        self._faults.redis_call_doubled = 0.3
         self._sleep(5.0, 30.0)
-        self._weather.redis_call_doubled = 0.0
+        self._faults.redis_call_doubled = 0.0
 
     # -- GPU servers -----------------------------------------------------------------------------------
 
@@ -274,48 +274,48 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
 
     def gpu_hangs(self) -> None:
         name = self._server()
-        self._weather.hung.add(name)
+        self._faults.hung.add(name)
         self._sleep(1.0, 25.0)
-        self._weather.hung.discard(name)
+        self._faults.hung.discard(name)
 
     def gpu_unreachable(self) -> None:
         name = self._server()
-        self._weather.unreachable.add(name)
+        self._faults.unreachable.add(name)
         self._sleep(1.0, 25.0)
-        self._weather.unreachable.discard(name)
+        self._faults.unreachable.discard(name)
 
     def gpu_replies_lost(self) -> None:
-        self._weather.http_reply_lost = 0.2
+        self._faults.http_reply_lost = 0.2
         self._sleep(1.0, 15.0)
-        self._weather.http_reply_lost = 0.0
+        self._faults.http_reply_lost = 0.0
 
     # -- database and broker ---------------------------------------------------------------------------
 
     def database_down(self) -> None:
-        self._weather.database_down = True
+        self._faults.database_down = True
         self._sleep(0.5, 20.0)
-        self._weather.database_down = False
+        self._faults.database_down = False
 
     def commit_replies_lost(self) -> None:
-        self._weather.commit_reply_lost = 0.3
+        self._faults.commit_reply_lost = 0.3
         self._sleep(1.0, 15.0)
-        self._weather.commit_reply_lost = 0.0
+        self._faults.commit_reply_lost = 0.0
 
     def commits_fail(self) -> None:
         """The database answers, and takes nothing."""
-        self._weather.commit_fails = self._chance.choice([0.3, 1.0])
+        self._faults.commit_fails = self._chance.choice([0.3, 1.0])
         self._sleep(1.0, 10.0)
-        self._weather.commit_fails = 0.0
+        self._faults.commit_fails = 0.0
 
     def broker_down(self) -> None:
-        self._weather.broker_down = True
+        self._faults.broker_down = True
         self._sleep(1.0, 20.0)
-        self._weather.broker_down = False
+        self._faults.broker_down = False
 
     def wakes_lost_and_doubled(self) -> None:
-        self._weather.wake_lost, self._weather.wake_doubled = 0.3, 0.3
+        self._faults.wake_lost, self._faults.wake_doubled = 0.3, 0.3
         self._sleep(5.0, 30.0)
-        self._weather.wake_lost = self._weather.wake_doubled = 0.0
+        self._faults.wake_lost = self._faults.wake_doubled = 0.0
 
 
 FAULTS: dict[str, Callable[[Nemesis], None]] = {

@@ -183,7 +183,7 @@ class Promptness:
         world = self._world
         of_live = {one[0] for one in live}
         for fleet in world.fleets:
-            if fleet in world.weather.silent_fleets or not world.versions.is_whole(fleet):
+            if fleet in world.active_faults.silent_fleets or not world.versions.is_whole(fleet):
                 continue
             try:
                 views = self._ports.leases(fleet).slots_of(world.servers_of(fleet))
@@ -234,7 +234,7 @@ class Promptness:
             died_at = self._died_at(worker)
             if died_at is None or is_unreadable(secrets.get(server, "")):
                 continue
-            if world.fleet_of(server) in world.weather.silent_fleets:
+            if world.fleet_of(server) in world.active_faults.silent_fleets:
                 continue
             yield (
                 ("dead", attempt_id),
@@ -248,7 +248,7 @@ class Promptness:
     def _cancels(self, live: list[_Live]) -> Iterator[_Suspicion]:
         workers = {one[1]: one[2] for one in live}
         forgotten = self._with_forgotten_ends(live)
-        for job_id, state in () if self._world.weather.silent_fleets else _asked():
+        for job_id, state in () if self._world.active_faults.silent_fleets else _asked():
             if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
                 continue  # first its lease must run out
             server = _last_server.first(job=job_id) if state in _AT_A_GPU else None
@@ -281,15 +281,15 @@ class Promptness:
     def _can_prove(self, name: str) -> bool:
         """Whether the server says what it runs, and stops it when it is asked to."""
         world, server = self._world, self._world.servers[name]
-        weather = world.weather
+        active_faults = world.active_faults
         return not (
             name in world.removed  # then no row of the quarantine says what the slot waits for
             or server.plain
             or server.deaf
             or not server.up
-            or name in weather.hung
-            or name in weather.unreachable
-            or weather.http_reply_lost
-            or world.fleet_of(name) in weather.silent_fleets
+            or name in active_faults.hung
+            or name in active_faults.unreachable
+            or active_faults.http_reply_lost
+            or world.fleet_of(name) in active_faults.silent_fleets
             or any(name == one and is_unreadable(headers) for one, headers in _servers())
         )

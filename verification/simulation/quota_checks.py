@@ -1,4 +1,4 @@
-"""Whether those who wait for their tenant's quota are told so, with true figures, and nobody else is."""
+"""Checks that `explain` names the quota, with true figures, for jobs that wait for it, and for no others."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Books:
         return tenant in self.limits and self.used[tenant] >= self.limits[tenant]
 
 
-class Told:
-    """Asked between steps: at every third look about a job of each tenant that is held back, and of another
-    one by turns. broken: where laws are noted."""
+class QuotaChecks:
+    """Called between steps: every third time it explains a job of each tenant that is held back, and of one
+    more tenant in rotation. broken: collects the broken laws."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
         self._world, self._broken, self._looks = world, broken, 0
         self._ports = world.true_ports()
 
-    def look(self, books: Books) -> None:
+    def check(self, books: Books) -> None:
         self._looks += 1
         if self._looks % ASKED_EVERY:
             return

@@ -20,7 +20,7 @@ from jobs.domain.states import JobState
 from jobs.limits.gpu_usage import day_of
 from jobs.models import Attempt, Job, Tenant
 from verification.simulation.operators import rule_tenant
-from verification.simulation.quota_checks import Books, Told
+from verification.simulation.quota_checks import Books, QuotaChecks
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import World
@@ -65,7 +65,7 @@ class Quotas:
         """By pool, the tenants that Redis was told to hold back."""
         self._given: set[str] = set()
         self._wrong_since: dict[tuple[int, bool], float] = {}
-        self._why = Told(world, self.broken)
+        self._why = QuotaChecks(world, self.broken)
         chance = random.Random(f"{world.seed} quotas")
         if chance.random() < SHARE:
             seconds = chance.uniform(0.1, 0.7) * size.jobs
@@ -83,13 +83,13 @@ class Quotas:
             tenants = [tenant for tenant, _ in _limits()]
 
     def look(self) -> None:
-        """What must be so, and in calm weather is wrong for too long, breaks a law."""
+        """What must be so, and in calm times is wrong for too long, breaks a law."""
         limits: dict[int, float] = dict(_limits())
         if not limits and not any(self.told.values()):
             self._wrong_since.clear()
             return
         used = self._used(limits)
-        self._why.look(Books(limits, used, self.told))
+        self._why.check(Books(limits, used, self.told))
         is_calm = self._world.is_calm()
         for tenant in self._world.tenants:
             is_used_up = tenant in limits and used[tenant] >= limits[tenant]

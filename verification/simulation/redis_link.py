@@ -24,7 +24,7 @@ from gpus.leasing.scripts import (
     library_text,
 )
 from gpus.leasing.store import RedisLeases
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 
 TIMEOUT_SECONDS = 2.0
@@ -68,8 +68,8 @@ class RedisServer:
     carried out, its arguments and its answer (in bytes).
     """
 
-    def __init__(self, client: Any, scheduler: Scheduler, weather: Weather) -> None:
-        self.client, self.scheduler, self.weather = client, scheduler, weather
+    def __init__(self, client: Any, scheduler: Scheduler, active_faults: ActiveFaults) -> None:
+        self.client, self.scheduler, self.active_faults = client, scheduler, active_faults
         self.run_id, self.replication, self.term = "run-1", "replication-1", 1
         self.witness: Witness = lambda script, args, answer: None
         self._filled = 0
@@ -175,11 +175,11 @@ class RedisServer:
                 return send()
         answer = send()
         self.witness(name, args, answer)
-        if self.weather.happens(self.weather.redis_call_doubled):
+        if self.active_faults.happens(self.active_faults.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
             answer = send()
             self.witness(name, args, answer)
-        if self.weather.happens(self.weather.redis_reply_lost):
+        if self.active_faults.happens(self.active_faults.redis_reply_lost):
             self.scheduler.note(process.name, "reply lost")
             self.scheduler.sleep(TIMEOUT_SECONDS)
             raise RedisTimeoutError("Timeout reading from socket")
@@ -190,15 +190,15 @@ class RedisServer:
         if process is None:
             return
         self.scheduler.point(f"redis {what}")
-        weather = self.weather
+        active_faults = self.active_faults
         if (
-            weather.redis_silent
-            or process.name in weather.cut_from_redis
-            or (weather.silent_fleets and fleet in weather.silent_fleets)
+            active_faults.redis_silent
+            or process.name in active_faults.cut_from_redis
+            or (active_faults.silent_fleets and fleet in active_faults.silent_fleets)
         ):
             self.scheduler.sleep(TIMEOUT_SECONDS)
             raise RedisTimeoutError("Timeout reading from socket")
-        if self.weather.redis_refuses:
+        if self.active_faults.redis_refuses:
             raise RedisConnectionError("Connection refused")
 
 

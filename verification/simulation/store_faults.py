@@ -31,9 +31,9 @@ class StoreFaults(Operators):
         """Its Redis node of a cluster, while those of other fleets answer."""
         world = self._world
         fleet = self._chance.choice(world.fleets)
-        world.weather.silent_fleets.add(fleet)
+        world.active_faults.silent_fleets.add(fleet)
         self._sleep(40.0, 90.0)
-        world.weather.silent_fleets.discard(fleet)
+        world.active_faults.silent_fleets.discard(fleet)
         world.disturbed_until = max(world.disturbed_until, world.scheduler.now)  # it needs a while
 
     def database_forgets(self) -> None:

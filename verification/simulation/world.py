@@ -33,12 +33,12 @@ from jobs.execution.pushed_results import accept_push
 from jobs.limits import gpu_quotas, redis_breaker, tenant_limits
 from jobs.models import Tenant
 from jobs.ports import Ports
-from jobs.reports.database_clock import read_last_told_time
+from jobs.reports.database_clock import read_last_database_time
 from jobs.submission import enqueue_retries
 from jobs.sweeps import generation, orphans
 from jobs.sweeps import quotas as quotas_sweep
 from verification.simulation import callbacks
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
 from verification.simulation.database import (
     DatabaseLink,
@@ -107,11 +107,11 @@ class World:
         self.models, self.pools = tuple(sorted(self.pool_of)), tuple(sorted(set(self.pool_of.values())))
         self.scheduler = Scheduler(seed)
         self.chance = random.Random(f"{seed} world")
-        self.weather = Weather(random.Random(f"{seed} weather"))
+        self.active_faults = ActiveFaults(random.Random(f"{seed} weather"))
         self._reset()
-        self.redis = RedisServer(client, self.scheduler, self.weather)
+        self.redis = RedisServer(client, self.scheduler, self.active_faults)
         self.versions = Versions(self.redis, differ=layouts_change)
-        self.database = DatabaseLink(self.scheduler, self.weather)
+        self.database = DatabaseLink(self.scheduler, self.active_faults)
         self.outside = Process("outside")
         self.servers = {server.name: server for server in self._fleet()}
         self.workers: list[WorkerRole] = []
@@ -144,7 +144,9 @@ class World:
         )
         self._callback_chance = random.Random(f"{seed} callbacks")
         self.receivers = Receivers(self.scheduler, self._callback_chance, self.tenants)
-        wakes = CallbackWakes(self.scheduler, self.weather, self._callback_chance, lambda: self.callbacks)
+        wakes = CallbackWakes(
+            self.scheduler, self.active_faults, self._callback_chance, lambda: self.callbacks
+        )
         self._wake_callbacks = wakes.send
         self.database.open()
         for _ in range(WORKERS):
@@ -181,7 +183,7 @@ class World:
             VirtualClock(self.scheduler, process),
             self.redis.time,
             self.database.time,
-            read_last_told_time,
+            read_last_database_time,
             tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
         )
         clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread
@@ -206,7 +208,7 @@ class World:
             send_wakes=self._send_wakes,
             wake_callbacks=self._wake_callbacks,
             announce=self._announce,
-            transport=GpuLink(self.scheduler, self.weather, self.servers),
+            transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
             after=partial(self._after, process),
         )
@@ -253,7 +255,7 @@ class World:
 
     def heal(self) -> None:
         """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
-        self.weather.clear_up()
+        self.active_faults.clear()
         self.receivers.heal()
         self.beat_is_up = True
         for server in self.servers.values():
@@ -282,7 +284,7 @@ class World:
             and any(
                 role.process.is_well
                 and role.ports.layouts.leads()
-                and not self.weather.keeps_from_sweeping(role.process.name)
+                and not self.active_faults.blocks_sweeps(role.process.name)
                 for role in self.sweepers
             )
         )
@@ -333,7 +335,7 @@ class World:
         self._asking_again += 1
         asks = [ask for at, ask in self._operations if at >= since]
         self.scheduler.spawn(self.outside, partial(self._operate_again, asks))
-        while self.weather.is_database_down(self.outside.name):
+        while self.active_faults.is_database_down(self.outside.name):
             self.scheduler.sleep(0.5)
         self.on_forgotten()
 
@@ -341,13 +343,13 @@ class World:
 
     def _send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.scheduler.point("broker")
-        if self.weather.broker_down:
+        if self.active_faults.broker_down:
             return 0
         messages = spread(wakes)
         for pool, host in messages:
-            if self.weather.happens(self.weather.wake_lost):
+            if self.active_faults.happens(self.active_faults.wake_lost):
                 continue
-            for _ in range(2 if self.weather.happens(self.weather.wake_doubled) else 1):
+            for _ in range(2 if self.active_faults.happens(self.active_faults.wake_doubled) else 1):
                 self.scheduler.spawn(self.outside, partial(self._deliver, pool, host))
         return len(messages)
 
@@ -356,13 +358,13 @@ class World:
         self.scheduler.sleep(self.chance.random() * 0.02)
         while self.scheduler.now < until:
             takers = [role for role in self.workers if role.process.alive and role.takes_wakes]
-            if takers and not self.weather.broker_down:
+            if takers and not self.active_faults.broker_down:
                 self.chance.choice(takers).work(pool, host)
                 return
             self.scheduler.sleep(0.5)
 
     def _announce(self, job_ids: Sequence[str]) -> None:
-        if not self.weather.happens(self.weather.wake_lost):
+        if not self.active_faults.happens(self.active_faults.wake_lost):
             for role in self.workers:
                 if role.process.alive:
                     role.worker.nudge(job_ids)
@@ -370,7 +372,7 @@ class World:
     def _beat(self) -> None:
         while True:
             self.scheduler.sleep(self.beat_seconds)
-            if self.beat_is_up and not self.weather.broker_down:
+            if self.beat_is_up and not self.active_faults.broker_down:
                 for role in self._ticked():
                     role.tick()
 

@@ -18,10 +18,10 @@ from dispatcher_project.cli.dead_letters import (
 )
 from foundation.plurals import counted
 from jobs import ports as wiring
-from jobs.operations.bulk import Deed, JobFilter
+from jobs.operations.bulk import BulkAction, JobFilter
 from jobs.reports.failures import dead_letter_groups
 
-_DEEDS = {"retry": Deed.RETRY, "dismiss": Deed.DISMISS}
+_DEEDS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
 
 
 class Command(TerminalCommand):
@@ -62,7 +62,7 @@ class Command(TerminalCommand):
                 self.say(self.paint("… older ones with --limit", "dim"))
         return None
 
-    def _do(self, deed: Deed, options: dict[str, Any]) -> int | None:
+    def _do(self, deed: BulkAction, options: dict[str, Any]) -> int | None:
         wanted = chosen(options)
         if options["ids"]:
             if wanted != JobFilter() or options["all"]:
@@ -85,7 +85,7 @@ class Command(TerminalCommand):
             self.say(f"{word}: {outcome.done} done{others}{left}")
         return None
 
-    def _do_each(self, deed: Deed, job_ids: list[str], options: dict[str, Any]) -> int | None:
+    def _do_each(self, deed: BulkAction, job_ids: list[str], options: dict[str, Any]) -> int | None:
         if options["dry_run"]:
             self._tell_count(deed.value.replace("_jobs", ""), len(job_ids))
             return None

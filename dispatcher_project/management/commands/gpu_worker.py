@@ -80,7 +80,7 @@ class Command(BaseCommand):
 
 
 def _pinned(options: dict[str, Any]) -> int:
-    from dispatcher_project.celery_transport.pinned import Wishes, run_pinned_worker
+    from dispatcher_project.celery_transport.pinned import PinnedOptions, run_pinned_worker
 
     if options["gpu"] is None or not (options["models"] or options["servers"]):
         raise CommandError("--gpu goes together with --models or --servers")
@@ -90,7 +90,7 @@ def _pinned(options: dict[str, Any]) -> int:
     if len(pools) > 1:
         raise CommandError("a GPU is in one pool")
     return run_pinned_worker(
-        Wishes(
+        PinnedOptions(
             gpu=options["gpu"],
             models=options["models"] or [],
             servers=options["servers"],

@@ -89,7 +89,7 @@ class Command(TerminalCommand):
         until, told, left = time.monotonic() + wait, "", list(fleets)
         while left:
             try:
-                progress = index_switch.go_on(left[0], ports)
+                progress = index_switch.continue_switch(left[0], ports)
                 waits = ", ".join(progress.waits_for)
             except LeasingUnavailable as error:
                 progress, waits = index_switch.Progress(done=False), str(error)

@@ -8,19 +8,19 @@ from xml.etree import ElementTree
 
 from admin_ui.dashboard import charts
 from admin_ui.dashboard.words import age, rate
-from jobs.reports.history import WINDOWS, Line
-from jobs.reports.rollups import Sums, added, counted
+from jobs.reports.history import WINDOWS, ModelHistory
+from jobs.reports.rollups import Sums, counted, sum_of_buckets
 
 BEGIN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
-def line(**buckets: Sums) -> Line:
+def line(**buckets: Sums) -> ModelHistory:
     """Named by their place: ``at3=…``."""
     all_of_them, total = [Sums() for _ in range(60)], Sums()
     for name, sums in buckets.items():
         all_of_them[int(name.removeprefix("at"))] = sums
         total.add(sums)
-    return Line(WINDOWS["1h"], all_of_them, total)
+    return ModelHistory(WINDOWS["1h"], all_of_them, total)
 
 
 def elements(svg: str, tag: str) -> list[dict[str, str]]:
@@ -48,7 +48,7 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
 
 
 def test_curves_are_broken_where_nothing_ended() -> None:
-    waits = added(counted(1.9), counted(19.0))
+    waits = sum_of_buckets(counted(1.9), counted(19.0))
     drawn = charts.time_chart(
         line(at0=Sums(waits=waits, completed=2), at1=Sums(waits=waits, completed=2), at9=Sums(waits=waits)),
         BEGIN,

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from dispatcher_project.celery_transport import pinned
-from dispatcher_project.celery_transport.pinned import Wishes, _hear, find_device, run_pinned_worker
+from dispatcher_project.celery_transport.pinned import PinnedOptions, _hear, find_device, run_pinned_worker
 from gpu_host.handlers.declared import Declared
 from gpu_host.local.device import NoSuchDevice
 from gpu_host.local.nvml import Nvml, NvmlError
@@ -58,7 +58,9 @@ def test_a_gpu_needs_models_or_servers() -> None:
 def test_a_file_of_servers_that_cannot_be_read_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = run_pinned_worker(Wishes(gpu="none", models=[], name="box", servers=tmp_path / "none.toml"))
+    status = run_pinned_worker(
+        PinnedOptions(gpu="none", models=[], name="box", servers=tmp_path / "none.toml")
+    )
     said = capsys.readouterr().err
     assert status == 2
     assert said.startswith("gpu_worker: ")
@@ -83,8 +85,8 @@ def test_a_worker_says_what_machine_its_server_is_part_of(monkeypatch: pytest.Mo
     monkeypatch.setattr(pinned, "register_pinned", register)
     monkeypatch.setattr(pinned, "_sign_off", lambda *_: None)
     monkeypatch.setattr(pinned.socket, "gethostname", lambda: "-gpu_worker.pool-" + "x" * 60 + ".example")
-    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box"))
-    run_pinned_worker(Wishes(gpu="none", models=["m"], name="box", machine="rack-7"))
+    run_pinned_worker(PinnedOptions(gpu="none", models=["m"], name="box"))
+    run_pinned_worker(PinnedOptions(gpu="none", models=["m"], name="box", machine="rack-7"))
     assert said == ["gpu_worker.pool-" + "x" * 48, "rack-7"]
 
 

@@ -11,7 +11,7 @@ from gpus.health.pinned_servers import beat_of, health_by, register_pinned, sign
 from gpus.leasing.values import Beat
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import DesiredState
-from gpus.registry.index_sync import read_paused, told_spec
+from gpus.registry.index_sync import index_spec, read_paused
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
 from tests.jobs.fake_leases import FakeLeases
@@ -97,7 +97,7 @@ def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
     row = Server.objects.get()
     assert (row.desired, row.healthy) == ("on", False)
     row.host = None
-    assert told_spec(row, read_paused()).desired is DesiredState.ON, (
+    assert index_spec(row, read_paused()).desired is DesiredState.ON, (
         "others may drive a server that does not answer"
     )
 

@@ -12,7 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Beat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
-from gpus.reports.fleet import CellState, Fleet, cell_of, look_at
+from gpus.reports.fleet import CellState, Fleet, cell_of, read_fleet
 from tests.builders import make_model, make_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,7 +114,7 @@ class Seen:
 
 def look(**fleets: Seen) -> Fleet:
     servers = Server.objects.select_related("pool").prefetch_related("placements").order_by("name")
-    return look_at(list(servers), lambda fleet: fleets[fleet], NOW)  # type: ignore[arg-type,return-value]
+    return read_fleet(list(servers), lambda fleet: fleets[fleet], NOW)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.django_db
@@ -200,5 +200,5 @@ def test_a_hundred_servers_cost_a_question_per_fleet_and_two_queries(django_asse
     servers = list(Server.objects.select_related("pool").prefetch_related("placements"))
     layer = Seen()
     with django_assert_num_queries(2):
-        look_at(servers, lambda fleet: layer, NOW)  # type: ignore[arg-type,return-value]
+        read_fleet(servers, lambda fleet: layer, NOW)  # type: ignore[arg-type,return-value]
     assert layer.asked == 1

@@ -12,7 +12,7 @@ from admin_ui.dashboard.words import measured
 from gpus.health.pinned_servers import beat_of, register_pinned
 from gpus.leasing.values import Beat
 from gpus.models import Server
-from gpus.reports.fleet import look_at
+from gpus.reports.fleet import read_fleet
 
 from .conftest import World
 from .test_metrics import scrape
@@ -70,7 +70,7 @@ def test_what_is_old_is_not_told_as_what_is(anonymous: APIClient, world: World, 
 def test_the_fleet_shows_it_beside_the_server(world: World, box: Server, monkeypatch: pytest.MonkeyPatch):
     beat(world, 1.0)
     monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
-    (row,) = look_at([box], lambda fleet: world.leases, timezone.now()).rows
+    (row,) = read_fleet([box], lambda fleet: world.leases, timezone.now()).rows
     assert row.telemetry == TELEMETRY
     assert {cell.warm_models for cell in row.cells} == {("flux",)}
     assert measured(row.telemetry) == [

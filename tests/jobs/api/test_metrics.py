@@ -101,7 +101,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Lives:
     lives.play(40)
 
     class AtOnce:
-        def look(self) -> int:
+        def advance(self) -> int:
             return 10**9
 
     monkeypatch.setattr(rollups, "_decided", AtOnce())

@@ -21,7 +21,7 @@ from gpus.errors import (
 )
 from gpus.runners.transport import ResponseTooLarge
 from jobs.domain.failure_fingerprints import fingerprint_of
-from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end, retry_delay_seconds, verdict_of
+from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end, retry_delay_seconds, verdict_of
 from jobs.domain.states import AttemptState, JobState
 
 POLICY = RetryPolicy(max_retries=2)
@@ -32,18 +32,21 @@ def middle() -> float:
 
 
 def decide(
-    error: GpuError | None, standing: Standing | None = None, policy: RetryPolicy = POLICY, **ending: bool
+    error: GpuError | None,
+    standing: AttemptHistory | None = None,
+    policy: RetryPolicy = POLICY,
+    **ending: bool,
 ):
-    return decide_end(Ending(error, **ending), standing or Standing(), policy, chance=middle)
+    return decide_end(Ending(error, **ending), standing or AttemptHistory(), policy, chance=middle)
 
 
 def test_success_completes_even_when_a_cancel_was_requested():
-    assert decide(None, Standing(cancel_requested=True)).job is JobState.COMPLETED
+    assert decide(None, AttemptHistory(cancel_requested=True)).job is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("tries", [0, 2])
 def test_busy_costs_nothing_and_is_never_capped(tries):
-    decision = decide(GpuBusy(), Standing(tries=tries))
+    decision = decide(GpuBusy(), AttemptHistory(tries=tries))
     assert decision.job is JobState.QUEUED
     assert decision.attempt is AttemptState.REFUSED
     assert (decision.counted, decision.tries) == (False, tries)
@@ -57,26 +60,26 @@ def test_a_job_that_is_refused_for_ever_pauses_longer_each_time(
     error: GpuError, attempts: int, tries: int, delay: float
 ) -> None:
     policy = RetryPolicy(max_retries=2, free_attempts=5)
-    decision = decide(error, Standing(tries=tries, attempts=attempts), policy)
+    decision = decide(error, AttemptHistory(tries=tries, attempts=attempts), policy)
     assert (decision.delay_seconds, decision.counted, decision.tries) == (delay, False, tries)
     assert decision.job is (JobState.RETRYING if delay else JobState.QUEUED)
-    never = decide(error, Standing(tries=tries, attempts=attempts), RetryPolicy(free_attempts=0))
+    never = decide(error, AttemptHistory(tries=tries, attempts=attempts), RetryPolicy(free_attempts=0))
     assert never.job is JobState.QUEUED
 
 
 def test_interrupted_costs_no_try_and_no_crash_count():
-    decision = decide(Interrupted(), Standing(tries=1, deaths=2))
+    decision = decide(Interrupted(), AttemptHistory(tries=1, deaths=2))
     assert decision.job is JobState.QUEUED
     assert (decision.tries, decision.deaths, decision.counted) == (1, 2, False)
 
 
 def test_connect_errors_are_free_three_times_then_cost_a_try():
     for used in range(3):
-        decision = decide(ConnectFailed(), Standing(free_connects=used))
+        decision = decide(ConnectFailed(), AttemptHistory(free_connects=used))
         assert not decision.counted
         assert decision.job is JobState.RETRYING
         assert decision.elsewhere
-    assert decide(ConnectFailed(), Standing(free_connects=3)).counted
+    assert decide(ConnectFailed(), AttemptHistory(free_connects=3)).counted
 
 
 def test_lost_server_costs_one_try_and_goes_elsewhere():
@@ -89,7 +92,7 @@ def test_lost_server_costs_one_try_and_goes_elsewhere():
 
 def test_gpu_fault_is_free_once_per_server():
     assert not decide(GpuFault()).counted
-    assert decide(GpuFault(), Standing(faults_here=1)).counted
+    assert decide(GpuFault(), AttemptHistory(faults_here=1)).counted
 
 
 def test_bad_input_is_final_at_once():
@@ -99,22 +102,22 @@ def test_bad_input_is_final_at_once():
 
 
 def test_budget_of_retries_is_tries_beyond_the_first():
-    assert decide(ServerFailed(), Standing(tries=1)).job is JobState.RETRYING
-    final = decide(ServerFailed(), Standing(tries=2))
+    assert decide(ServerFailed(), AttemptHistory(tries=1)).job is JobState.RETRYING
+    final = decide(ServerFailed(), AttemptHistory(tries=2))
     assert final.job is JobState.FAILED
     assert final.error_code == "server_error"
 
 
 def test_three_dead_processes_are_poison_whatever_the_budget():
     policy = RetryPolicy(max_retries=50)
-    assert decide(ServerLost(), Standing(deaths=1), policy, process_died=True).job is JobState.RETRYING
-    final = decide(ServerLost(), Standing(deaths=2), policy, process_died=True)
+    assert decide(ServerLost(), AttemptHistory(deaths=1), policy, process_died=True).job is JobState.RETRYING
+    final = decide(ServerLost(), AttemptHistory(deaths=2), policy, process_died=True)
     assert (final.job, final.error_code) == (JobState.FAILED, "poison")
 
 
 @pytest.mark.parametrize("error", [ServerFailed(), RunTimedOut(), Interrupted(), ServerLost()])
 def test_failure_with_a_cancel_requested_ends_cancelled_never_retrying(error):
-    decision = decide(error, Standing(cancel_requested=True))
+    decision = decide(error, AttemptHistory(cancel_requested=True))
     assert decision.job is JobState.CANCELLED
     assert decision.attempt is AttemptState.CANCELLED
 
@@ -142,7 +145,7 @@ def test_at_most_once_stays_uncertain_when_only_the_slot_was_proven_free():
 
 
 def test_no_retry_that_could_only_come_after_the_deadline():
-    final = decide(ServerFailed(), Standing(seconds_left=0.5))
+    final = decide(ServerFailed(), AttemptHistory(seconds_left=0.5))
     assert (final.job, final.error_code) == (JobState.FAILED, "deadline_exceeded")
 
 
@@ -169,11 +172,11 @@ def test_what_an_end_says_of_server_and_model(ending: Ending, verdict: Verdict) 
 # -- the same failure again and again ------------------------------------------------------------------------
 
 
-def standing_after(*errors: GpuError, policy: RetryPolicy) -> Standing:
-    standing = Standing()
+def standing_after(*errors: GpuError, policy: RetryPolicy) -> AttemptHistory:
+    standing = AttemptHistory()
     for error in errors:
         decision = decide(error, standing, policy)
-        standing = Standing(
+        standing = AttemptHistory(
             tries=decision.tries, same_failures=decision.same_failures, failure=decision.failure
         )
     return standing
@@ -210,7 +213,7 @@ def test_lost_servers_use_all_retries_however_equal_they_are():
 
 def test_the_last_of_equal_tries_is_another_servers():
     """One sick server alone must not make a dead letter where another server is well."""
-    first = decide(ServerFailed("500"), Standing(), FIFTY)
+    first = decide(ServerFailed("500"), AttemptHistory(), FIFTY)
     assert not first.elsewhere
     second = decide(ServerFailed("500"), standing_after(ServerFailed("500"), policy=FIFTY), FIFTY)
     assert second.elsewhere
@@ -223,7 +226,7 @@ def test_zero_leaves_it_to_the_retries():
 
 
 def test_whose_cancel_it_was_is_told():
-    client = decide(RunCancelled(), Standing(cancel_requested=True))
-    operator = decide(RunCancelled(), Standing(cancel_requested=True, cancelled_by_operator=True))
+    client = decide(RunCancelled(), AttemptHistory(cancel_requested=True))
+    operator = decide(RunCancelled(), AttemptHistory(cancel_requested=True, cancelled_by_operator=True))
     assert (client.job, client.error_code) == (JobState.CANCELLED, "cancelled")
     assert (operator.job, operator.error_code) == (JobState.CANCELLED, "cancelled_by_operator")

@@ -13,7 +13,7 @@ import pytest
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events import hub as hub_module
 from jobs.events.hub import FROM_NOW_ON, EventHub
-from jobs.events.news import JobNews, SeenEvent
+from jobs.events.news import NewEvents, SeenEvent
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -39,12 +39,12 @@ class Story:
         self.most = 1000
         """Events of one job in one read."""
 
-    def read(self, cursors: Mapping[str, int]) -> dict[str, JobNews]:
+    def read(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         self.reads.append(dict(cursors))
         if self.broken:
             raise OSError("database away")
         return {
-            job: JobNews(
+            job: NewEvents(
                 job,
                 "completed" if job in self.over else "running",
                 self.events[job],
@@ -62,7 +62,7 @@ def hub_of(story: Story, **settings: float) -> EventHub:
     return EventHub(NOWHERE, read=story.read, **({"poll_seconds": 0.02} | settings))
 
 
-def seqs(news: JobNews | None) -> list[int]:
+def seqs(news: NewEvents | None) -> list[int]:
     assert news is not None
     return [event.seq for event in news.events]
 
@@ -73,11 +73,11 @@ async def test_each_listener_continues_where_it_was() -> None:
     story.events["a"] = 3
     hub = hub_of(story)
     async with hub.watch("a", 0) as early, hub.watch("a", 2) as late:
-        assert seqs(await early.news()) == [1, 2, 3]
-        assert seqs(await late.news()) == [3]
+        assert seqs(await early.events()) == [1, 2, 3]
+        assert seqs(await late.events()) == [3]
         story.events["a"] = 4
-        assert seqs(await early.news()) == [4]
-        assert seqs(await late.news()) == [4]
+        assert seqs(await early.events()) == [4]
+        assert seqs(await late.events()) == [4]
     await hub.close()
 
 
@@ -88,7 +88,7 @@ async def test_what_is_too_much_for_one_read_comes_with_the_next_and_the_end_com
     story.over.add("a")
     hub = hub_of(story, poll_seconds=60)
     async with asyncio.timeout(20), hub.watch("a", 0) as watch:
-        told = [await watch.news() for _ in range(3)]
+        told = [await watch.events() for _ in range(3)]
     assert [seqs(news) for news in told] == [[1, 2, 3], [4, 5, 6], [7]]
     assert [news.is_over for news in told if news] == [False, False, True]
     assert [read["a"] for read in story.reads] == [0, 3, 6]
@@ -103,13 +103,13 @@ async def test_one_that_is_slow_keeps_one_read_in_memory_and_misses_nothing() ->
     async with asyncio.timeout(20), hub.watch("a", 0) as slow, hub.watch("a", 0) as quick:
         for last in range(1, 6):
             story.events["a"] = last
-            assert seqs(await quick.news()) == [last]
+            assert seqs(await quick.events()) == [last]
         story.over.add("a")
         assert slow.given.qsize() == 1
-        assert seqs(await slow.news()) == [1]
-        assert seqs(await slow.news()) == [2, 3, 4, 5]
+        assert seqs(await slow.events()) == [1]
+        assert seqs(await slow.events()) == [2, 3, 4, 5]
         del story.events["a"]
-        assert await slow.news() is None
+        assert await slow.events() is None
     await hub.close()
 
 
@@ -141,7 +141,7 @@ async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> N
     loop = asyncio.get_running_loop()
     held = story.read
 
-    def slow(cursors: Mapping[str, int]) -> dict[str, JobNews]:
+    def slow(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         found = held(cursors)
         if len(story.reads) == 1:
             asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(10)
@@ -153,8 +153,8 @@ async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> N
             await asyncio.sleep(0.01)
         async with hub.watch("a", 0) as second:  # its events are not in the read under way
             gate.set()
-            assert seqs(await first.news()) == [5]
-            assert seqs(await second.news()) == [1, 2, 3, 4, 5]
+            assert seqs(await first.events()) == [5]
+            assert seqs(await second.events()) == [1, 2, 3, 4, 5]
     await hub.close()
 
 
@@ -237,12 +237,12 @@ def test_a_server_that_hangs_is_no_longer_listened_to(
         hub = EventHub(server.url, read=story.read, poll_seconds=60)
         try:
             async with asyncio.timeout(20), hub.pulses():
-                while not hub.hears:
+                while not hub.is_subscribed:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.5)  # several times the silence: one that answers is kept
-                assert hub.hears
+                assert hub.is_subscribed
                 os.kill(server.pid or 0, signal.SIGSTOP)
-                while hub.hears:
+                while hub.is_subscribed:
                     await asyncio.sleep(0.01)
         finally:
             await hub.close()

@@ -5,7 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.events import news
-from jobs.events.news import JobNews, read_news
+from jobs.events.news import NewEvents, read_new_events
 from jobs.models import Job
 from tests.jobs.api.conftest import Account, account, make_model
 
@@ -21,7 +21,7 @@ def tenant(db: None) -> Account:
     return account("acme")
 
 
-def seqs(told: JobNews) -> list[int]:
+def seqs(told: NewEvents) -> list[int]:
     return [event.seq for event in told.events]
 
 
@@ -34,7 +34,7 @@ def busy_job(tenant: Account, words: int) -> Job:
 def test_of_each_job_only_what_its_listener_lacks_is_read(tenant: Account) -> None:
     old, other, new = busy_job(tenant, 20), busy_job(tenant, 4), new_job(tenant.tenant)
     with CaptureQueriesContext(connection) as asked:
-        told = read_news({old.id: 20, other.id: 5, new.id: 0, "0" * 26: 0})
+        told = read_new_events({old.id: 20, other.id: 5, new.id: 0, "0" * 26: 0})
     assert {job_id: seqs(one) for job_id, one in told.items()} == {old.id: [21], other.id: [], new.id: [1]}
     assert len(asked) == 2
     with connection.cursor() as cursor:
@@ -48,7 +48,7 @@ def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: py
     end_job(long.id, tell=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
     while True:
-        told = read_news(cursors)
+        told = read_new_events(cursors)
         reads.append([seqs(told[long.id]), seqs(told[short.id])])
         assert told[long.id].has_more is not told[long.id].is_over
         if told[long.id].is_over:
@@ -63,6 +63,6 @@ def test_jobs_that_are_more_than_a_read_has_events_get_one_each(
     tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(news, "MOST_EVENTS", 2)
-    told = read_news(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
+    told = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
     assert [seqs(one) for one in told.values()] == [[1]] * 3
     assert all(one.has_more for one in told.values())

@@ -102,7 +102,7 @@ def test_the_hub_passes_on_what_is_announced(valkey: EmbeddedValkey, settings: A
     async def story() -> None:
         hub = EventHub(valkey.url, read=lambda cursors: {})
         async with hub.pulses() as pulse, asyncio.timeout(20):
-            while not hub.hears:
+            while not hub.is_subscribed:
                 await asyncio.sleep(0.01)
             assert not pulse.is_set()
             await asyncio.to_thread(announcing.announce, ["some-job-that-nobody-watches"])

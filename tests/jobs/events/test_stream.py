@@ -121,7 +121,7 @@ def test_a_lost_announcement_costs_a_poll(
     job = new_job(tenant.tenant)
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
     until(lambda: web.front.hub.watched == 1)
-    assert not web.front.hub.hears
+    assert not web.front.hub.is_subscribed
     end_job(job.id, tell=False)
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
 

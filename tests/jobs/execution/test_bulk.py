@@ -16,7 +16,15 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.operations import bulk
-from jobs.operations.bulk import BulkOutcome, Deed, JobFilter, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.operations.bulk import (
+    BulkAction,
+    BulkOutcome,
+    JobFilter,
+    cancel_jobs,
+    count,
+    dismiss_jobs,
+    retry_jobs,
+)
 from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
 from tests.builders import START, Told, make_job, make_ports, make_running, make_tenant
@@ -91,7 +99,7 @@ def test_a_filter_says_what_it_means():
 def test_a_count_changes_nothing_and_knows_what_the_deed_would_be_done_to():
     waiting, letter = make_job(), make_dead_letter()
     assert count(JobFilter()) == 2
-    assert [count(JobFilter(), deed) for deed in Deed] == [1, 1, 1]
+    assert [count(JobFilter(), deed) for deed in BulkAction] == [1, 1, 1]
     assert states([waiting, letter]) == [JobState.QUEUED, JobState.FAILED]
     assert not AuditEntry.objects.exists()
 

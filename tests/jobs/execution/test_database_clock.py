@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from jobs.models import SweepRun
-from jobs.reports.database_clock import database_time, last_told_time
+from jobs.reports.database_clock import database_time, last_database_time
 
 
 def in_a_thread(ask: Callable[[], float | None]) -> float | None:
@@ -34,8 +34,8 @@ def test_postgresql_has_a_clock_and_sqlite_has_none() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_latest_time_that_a_sweep_wrote() -> None:
-    assert in_a_thread(last_told_time) is None
+    assert in_a_thread(last_database_time) is None
     at = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
     SweepRun.objects.create(name="tick", at=at)
     SweepRun.objects.create(name="retention", at=at - timedelta(hours=1))
-    assert in_a_thread(last_told_time) == at.timestamp()
+    assert in_a_thread(last_database_time) == at.timestamp()

@@ -18,7 +18,7 @@ from gpus.models import Server
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.runners.refusals import SET_ITS_HEADERS
 from jobs.domain.disclosure import shown_error
-from jobs.domain.retry import Ending, RetryPolicy, Standing, decide_end
+from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from tests.builders import make_model
@@ -86,9 +86,9 @@ def test_once_its_header_is_set_the_jobs_are_done(shop: Shop) -> None:
 
 def test_a_forbidden_request_costs_a_try_and_goes_elsewhere() -> None:
     """A filter that forbids one payload would else be asked without end."""
-    decision = decide_end(Ending(AccessForbidden("403")), Standing(), RetryPolicy())
+    decision = decide_end(Ending(AccessForbidden("403")), AttemptHistory(), RetryPolicy())
     assert (decision.job, decision.counted, decision.elsewhere) == (JobState.RETRYING, True, True)
-    last = decide_end(Ending(AccessForbidden("403")), Standing(tries=50), RetryPolicy())
+    last = decide_end(Ending(AccessForbidden("403")), AttemptHistory(tries=50), RetryPolicy())
     assert last.job is JobState.FAILED
 
 

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Event, Job
-from jobs.reports.ended_events import closings
+from jobs.reports.ended_events import ended_between
 from tests.jobs.lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -21,16 +21,16 @@ def test_every_end_is_found_once_whatever_the_page_size() -> None:
     assert Job.objects.filter(round__gt=1).exists()
     found, after = [], 0
     while after < last:
-        some, after = closings(after, last, 7)
+        some, after = ended_between(after, last, 7)
         found += some
     assert found == lives.closed
-    assert closings(0, last, 1000) == (lives.closed, last)
+    assert ended_between(0, last, 1000) == (lives.closed, last)
 
 
 def test_it_costs_four_questions_and_stops_where_it_is_told_to() -> None:
     Lives().play(20)
     with CaptureQueriesContext(connection) as asked:
-        found, last = closings(0, 50, 1000)
+        found, last = ended_between(0, 50, 1000)
     assert (len(asked) <= 4, last) == (True, 50)
     assert (
         len(found)
@@ -46,4 +46,4 @@ def test_a_job_that_retention_took_meanwhile_is_left_out() -> None:
     last = Event.objects.order_by("-id")[0].id
     gone = Job.objects.order_by("id")[0]
     Job.objects.filter(id=gone.id).delete()
-    assert len(closings(0, last, 1000)[0]) < len(lives.closed)
+    assert len(ended_between(0, last, 1000)[0]) < len(lives.closed)

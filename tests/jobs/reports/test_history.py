@@ -8,7 +8,7 @@ import pytest
 
 from jobs.models import Job, Rollup
 from jobs.reports.history import WINDOWS, Window, forget, history, recent_history, shares
-from jobs.reports.rollups import HOUR, Closing, Sums, sum_up
+from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
 from jobs.sweeps import rollups
 from tests.builders import START, ManualClock, make_ports, make_tenant
 from tests.jobs.lives import Lives
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 @pytest.fixture
 def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
-    monkeypatch.setattr(rollups, "_decided", type("All", (), {"look": lambda self: 10**9})())
+    monkeypatch.setattr(rollups, "_decided", type("All", (), {"advance": lambda self: 10**9})())
     lives = Lives()
     lives.play(40, minutes=50)
     return lives
@@ -28,8 +28,8 @@ def sweep(at: datetime) -> None:
     rollups.sweep(make_ports(clock=ManualClock(at)))
 
 
-def within(lives: Lives, window: Window, now: datetime, **wanted: object) -> list[Closing]:
-    last = sum_up([Closing(now, "m", 1)], window.bucket_seconds)
+def within(lives: Lives, window: Window, now: datetime, **wanted: object) -> list[EndedEvent]:
+    last = sum_up([EndedEvent(now, "m", 1)], window.bucket_seconds)
     end = next(iter(last))[0] + timedelta(seconds=window.bucket_seconds)
     begin = end - timedelta(seconds=window.seconds)
     return [

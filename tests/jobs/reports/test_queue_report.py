@@ -17,7 +17,7 @@ from jobs.domain.states import JobState
 from jobs.models import Job, Rollup
 from jobs.reports import queue_report as line_module
 from jobs.reports.history import WINDOWS, history
-from jobs.reports.queue_report import ModelLine, QueueSnapshot, queue_snapshot
+from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.reports.rollups import counted
 from tests.builders import START, make_job, make_model, make_running, make_tenant
 
@@ -51,7 +51,7 @@ def look(*, layer: Depths | None = None, **options: Any) -> QueueSnapshot:
     )
 
 
-def by_model(snapshot: QueueSnapshot) -> dict[str, ModelLine]:
+def by_model(snapshot: QueueSnapshot) -> dict[str, ModelQueue]:
     return {line.model: line for line in snapshot.lines}
 
 

@@ -7,7 +7,16 @@ from random import Random
 
 import pytest
 
-from jobs.reports.rollups import BOUNDS_SECONDS, Closing, Sums, added, counted, percentile, span_begin, sum_up
+from jobs.reports.rollups import (
+    BOUNDS_SECONDS,
+    EndedEvent,
+    Sums,
+    counted,
+    percentile,
+    span_begin,
+    sum_of_buckets,
+    sum_up,
+)
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -29,9 +38,9 @@ def test_a_bucket_holds_its_upper_end(seconds: float, bucket: int) -> None:
 
 def test_nothing_is_an_empty_histogram_and_adds_nothing() -> None:
     assert counted(None) == []
-    assert added([], counted(1.0)) == counted(1.0) == added(counted(1.0), [])
+    assert sum_of_buckets([], counted(1.0)) == counted(1.0) == sum_of_buckets(counted(1.0), [])
     with pytest.raises(ValueError):
-        added([1, 2], counted(1.0))  # made with other bounds
+        sum_of_buckets([1, 2], counted(1.0))  # made with other bounds
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 0.99])
@@ -40,7 +49,7 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
     values = [random.lognormvariate(2, 1.5) for _ in range(2000)]
     counts: list[int] = []
     for value in values:
-        counts = added(counts, counted(value))
+        counts = sum_of_buckets(counts, counted(value))
     true = sorted(values)[int(share * len(values)) - 1]
     found = percentile(counts, share)
     assert found is not None
@@ -64,15 +73,20 @@ def test_a_percentile_lies_straight_between_the_ends_of_its_bucket() -> None:
 
 def test_ends_are_summed_by_minute_model_and_tenant() -> None:
     ends = [
-        Closing(NOON + timedelta(seconds=5), "a", 1, "completed", 2.0, 1.0, 4.0),
-        Closing(NOON + timedelta(seconds=59), "a", 1, "failed", 1.0, 1.0, 9.0),
-        Closing(NOON + timedelta(seconds=59), "a", 1, None, 0.5),
-        Closing(NOON + timedelta(seconds=60), "a", 1, "cancelled"),
-        Closing(NOON, "a", 2, "completed", 3.0, 0.1, 3.0),
+        EndedEvent(NOON + timedelta(seconds=5), "a", 1, "completed", 2.0, 1.0, 4.0),
+        EndedEvent(NOON + timedelta(seconds=59), "a", 1, "failed", 1.0, 1.0, 9.0),
+        EndedEvent(NOON + timedelta(seconds=59), "a", 1, None, 0.5),
+        EndedEvent(NOON + timedelta(seconds=60), "a", 1, "cancelled"),
+        EndedEvent(NOON, "a", 2, "completed", 3.0, 0.1, 3.0),
     ]
     assert sum_up(ends) == {
         (NOON, "a", 1): Sums(
-            1, 1, 0, 3.5, added(counted(1.0), counted(1.0)), added(counted(4.0), counted(9.0))
+            1,
+            1,
+            0,
+            3.5,
+            sum_of_buckets(counted(1.0), counted(1.0)),
+            sum_of_buckets(counted(4.0), counted(9.0)),
         ),
         (NOON + timedelta(minutes=1), "a", 1): Sums(cancelled=1),
         (NOON, "a", 2): Sums(1, 0, 0, 3.0, counted(0.1), counted(3.0)),

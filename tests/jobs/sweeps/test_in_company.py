@@ -12,7 +12,7 @@ from gpus.registry import processes
 from gpus.registry.layouts import IndexState, Layouts
 from jobs.execution.presence import Presence
 from jobs.sweeps import in_company
-from jobs.sweeps.in_company import RECONCILE_EVERY, InCompany
+from jobs.sweeps.in_company import RECONCILE_EVERY, LayoutOverlapSweeper
 from tests.builders import ManualClock, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 
@@ -21,10 +21,10 @@ def test_it_ticks_each_step_and_reconciles_now_and_then(monkeypatch: pytest.Monk
     ran: list[str] = []
     monkeypatch.setattr(in_company, "run_sweep", ran.append)
     monkeypatch.setattr(in_company.connection, "close", lambda: None)
-    company = InCompany()
+    company = LayoutOverlapSweeper()
     for step in range(RECONCILE_EVERY):
         company.step()
-        wait_for(lambda step=step: ran.count("tick") == step + 1 and not company.is_at_work)
+        wait_for(lambda step=step: ran.count("tick") == step + 1 and not company.is_sweeping)
     assert ran == ["tick"] * RECONCILE_EVERY + ["reconcile"]
 
 

@@ -26,7 +26,7 @@ from jobs.execution.presence import Presence
 from jobs.execution.written_starts import WrittenStarts
 from jobs.models import Attempt, Job
 from jobs.operations import index_switch
-from jobs.operations.index_switch import begin_switch, cancel_switch, go_on
+from jobs.operations.index_switch import begin_switch, cancel_switch, continue_switch
 from jobs.ports import Ports
 from jobs.sweeps import expired_leases, generation
 from jobs.sweeps import index_switch as sweep
@@ -182,13 +182,15 @@ def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upg
     lease = upgrade.world.claim(written=False, worker="w1")
     upgrade.old.beat("w1")
     switch = upgrade.begin()
-    assert go_on(upgrade.fleet, upgrade.new.ports).waits_for == ("w1: its starts are not all written yet",)
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).waits_for == (
+        "w1: its starts are not all written yet",
+    )
     upgrade.old.beat("w1", ready={upgrade.fleet: "another switch"})
-    assert not go_on(upgrade.fleet, upgrade.new.ports).done
+    assert not continue_switch(upgrade.fleet, upgrade.new.ports).done
     upgrade.old.beat("w1", ready={upgrade.fleet: switch})
-    assert "its start is not written" in go_on(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    assert "its start is not written" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
     upgrade.world.start(lease)
-    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
 
 
@@ -200,7 +202,9 @@ def test_a_process_that_says_in_another_shape_whether_it_is_ready_is_waited_for(
     upgrade.old.beat("w1")
     upgrade.begin()
     Process.objects.filter(name="w1").update(ready=said)
-    assert go_on(upgrade.fleet, upgrade.new.ports).waits_for == ("w1: its starts are not all written yet",)
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).waits_for == (
+        "w1: its starts are not all written yet",
+    )
 
 
 def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -> None:
@@ -208,9 +212,9 @@ def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -
     upgrade.world.job()
     lease = upgrade.world.claim(worker="w1")
     upgrade.begin()
-    assert "it ends its runs first" in go_on(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    assert "it ends its runs first" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
     upgrade.unaware.release(lease.ref, ReleaseMode.FREE, worker="w1")
-    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
 def test_a_dead_worker_is_waited_for_no_longer_than_its_lease(upgrade: Upgrade) -> None:
@@ -220,9 +224,9 @@ def test_a_dead_worker_is_waited_for_no_longer_than_its_lease(upgrade: Upgrade) 
     upgrade.old.beat("w1")
     upgrade.dies("w1")
     upgrade.begin()
-    assert not go_on(upgrade.fleet, upgrade.new.ports).done
+    assert not continue_switch(upgrade.fleet, upgrade.new.ports).done
     upgrade.world.clock.advance(LEASE_SECONDS + 1)
-    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
 def test_a_run_goes_on_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
@@ -293,7 +297,7 @@ def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> No
     gate = upgrade.new.ports.index_gate(upgrade.fleet, NEW)
     open_index(store(world.clock, world.client, upgrade.fleet, NEW, lambda: ""))
     upgrade.begin()
-    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert upgrade.new.leases.generation() is None
     upgrade.rebuild()
     assert gate.signs().closed_by == ""
@@ -307,7 +311,7 @@ def test_back_and_forth(upgrade: Upgrade) -> None:
     assert begin_switch(upgrade.fleet, OLD)
     for version in (upgrade.old, upgrade.new):
         version.ports.layouts.refresh()
-    assert go_on(upgrade.fleet, upgrade.old.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.old.ports).done
     upgrade.new.ports.layouts.refresh()
     for _ in range(15):
         generation.sweep(upgrade.old.ports)
@@ -350,7 +354,7 @@ def test_a_switch_that_breaks_off_anywhere_goes_on(upgrade: Upgrade, call: int) 
     ):
         for _ in range(3):
             try:
-                if go_on(upgrade.fleet, upgrade.new.ports).done:
+                if continue_switch(upgrade.fleet, upgrade.new.ports).done:
                     break
             except LeasingUnavailable:
                 if call > 0:  # it is closed first
@@ -369,7 +373,7 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
     upgrade.world.job()
     upgrade.old.beat("w1")
     upgrade.begin()
-    go_on(upgrade.fleet, upgrade.new.ports)
+    continue_switch(upgrade.fleet, upgrade.new.ports)
     assert cancel_switch(upgrade.fleet, upgrade.old.ports)
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("a step that came late")
     for _ in range(15):
@@ -542,14 +546,14 @@ def switched(upgrade: Upgrade, *workers: str) -> None:
     switch = upgrade.begin()
     for worker in workers:
         upgrade.old.beat(worker, ready={upgrade.fleet: switch})
-    assert go_on(upgrade.fleet, upgrade.new.ports).done
+    assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     upgrade.old.ports.layouts.refresh()
     upgrade.rebuild()
 
 
 def go_on_until_closed(upgrade: Upgrade) -> None:
     upgrade.old.beat("w1")
-    go_on(upgrade.fleet, upgrade.new.ports)
+    continue_switch(upgrade.fleet, upgrade.new.ports)
     assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).signs().closed_by
 
 

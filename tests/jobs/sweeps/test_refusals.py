@@ -134,7 +134,7 @@ def test_a_client_that_follows_the_events_comes_over_the_gap(
     seen: list[int] = []
     last = 3
     while True:
-        read = news.read_news({job.id: last})[job.id]
+        read = news.read_new_events({job.id: last})[job.id]
         seen += [event.seq for event in read.events]
         if not read.has_more:
             break

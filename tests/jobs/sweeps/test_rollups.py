@@ -15,7 +15,7 @@ from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
 from jobs.reports import ended_events as reading
 from jobs.reports.ended_events import CURSOR
-from jobs.reports.event_horizon import Decided
+from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import ages, rollups
 from tests.builders import START, ManualClock, make_job, make_ports
@@ -30,7 +30,7 @@ def all_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests write one transaction after the other; what a second one means is tested below."""
 
     class AtOnce:
-        def look(self) -> int:
+        def advance(self) -> int:
             return Event.objects.aggregate(last=Max("id"))["last"] or 0
 
     monkeypatch.setattr(rollups, "_decided", AtOnce())
@@ -71,12 +71,12 @@ def test_of_two_sweepers_at_once_one_does_nothing(monkeypatch: pytest.MonkeyPatc
     others: list[Callable[[], int]] = [sweep]
 
     def meanwhile(*args: int) -> object:
-        found = reading.closings(*args)
+        found = reading.ended_between(*args)
         if others:
             others.pop()()  # between its look and its commit another one sweeps it all
         return found
 
-    monkeypatch.setattr(rollups, "closings", meanwhile)
+    monkeypatch.setattr(rollups, "ended_between", meanwhile)
     assert sweep() == 0
     assert others == []
     assert stored() == sum_up(lives.closed)
@@ -144,11 +144,11 @@ def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[
 def test_a_number_is_decided_once_no_lower_one_can_appear() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
-    decided = Decided()
+    decided = EventHorizon()
     make_job()
     first = Event.objects.latest("id").id
     # transactions of other databases of the server count as well: they end
-    wait_for(lambda: decided.look() == first, what="the first number is decided")
+    wait_for(lambda: decided.advance() == first, what="the first number is decided")
     written, go_on = threading.Event(), threading.Event()
 
     def write_slowly() -> None:
@@ -166,7 +166,7 @@ def test_a_number_is_decided_once_no_lower_one_can_appear() -> None:
     make_job()  # a higher number, committed first
     highest = Event.objects.latest("id").id
     assert highest == first + 2
-    assert [decided.look() for _ in range(3)] == [first] * 3
+    assert [decided.advance() for _ in range(3)] == [first] * 3
     go_on.set()
     slow.join()
-    wait_for(lambda: decided.look() == highest, what="the highest number is decided")
+    wait_for(lambda: decided.advance() == highest, what="the highest number is decided")

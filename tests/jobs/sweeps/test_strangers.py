@@ -121,7 +121,7 @@ def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_the
         world.clock.advance(3)
 
     world.flush()
-    with patch.object(rebuilding, "quarantine_strangers", time_out):
+    with patch.object(rebuilding, "quarantine_unknown_runs", time_out):
         rebuild(world)
     assert asked == ["gpu-0", "gpu-1"]
     assert world.leases.claim("m", worker="w", attempt_id="a") is not None

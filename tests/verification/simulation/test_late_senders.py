@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from django.conf import settings
 
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.gpu import GpuServer, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.scheduler import Process, Scheduler
@@ -49,7 +49,7 @@ def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: flo
     """Its lease is over, and the next one's request comes a moment after its own."""
     scheduler, chance = Scheduler(1), random.Random(1)
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False)
-    link = GpuLink(scheduler, Weather(chance), {"gpu": server})
+    link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
     stopped = Process("stopped")
     scheduler.spawn(stopped, sender(link, "a", 1))
     scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(stopped))
@@ -69,7 +69,7 @@ def test_a_poll_that_stood_still_excuses_nothing() -> None:
     """Its run began in time, and whoever gave its slot away did wrong."""
     scheduler, chance = Scheduler(1), random.Random(1)
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=True)
-    link = GpuLink(scheduler, Weather(chance), {"gpu": server})
+    link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
     polls = Process("polls")
     scheduler.spawn(Process("starts"), sender(link, "a", 1, seconds=100))
     scheduler.run(1.0)

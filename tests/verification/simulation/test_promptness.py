@@ -11,7 +11,7 @@ from gpus.leasing.values import SlotView
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 from tests.builders import make_job, make_model, make_running, make_server
-from verification.simulation.active_faults import Weather
+from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.database import Forgotten
 from verification.simulation.promptness import (
     CLAIM_SECONDS,
@@ -41,7 +41,7 @@ class StillWorld:
         self.fleets, self.beat_seconds, self.disturbed_until = ["main"], BEAT_SECONDS, 0.0
         self.forgotten = Forgotten()
         self.scheduler = SimpleNamespace(now=1000.0)
-        self.weather = Weather(cast(Any, None))
+        self.active_faults = ActiveFaults(cast(Any, None))
         self.versions = SimpleNamespace(is_whole=lambda fleet: True, is_held=lambda fleet, job_id: False)
 
     def true_ports(self) -> Any:
