@@ -20,7 +20,7 @@ from jobs.reports.history import WINDOWS, Window, recent_history
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
 
-from .words import SWITCHES
+from .labels import SWITCHES
 
 QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
 """Who sees the line sees jobs and models."""

@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.http import HttpRequest
 
 from admin_ui.actions.operations import actor, for_each
-from admin_ui.dashboard.words import age
+from admin_ui.dashboard.labels import age
 from gpus.health.circuits import circuit_of, reset_circuit
 from gpus.protocol import CircuitKind, CircuitState
 from jobs import ports

@@ -10,34 +10,34 @@ from django import template
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from admin_ui.dashboard import charts, words
+from admin_ui.dashboard import charts, labels
 from gpus.reports.fleet import CellState
 from jobs.reports.fleet import FleetSnapshot, LiveAttempt
 from jobs.reports.history import ModelHistory, Window
 
 register = template.Library()
-register.filter("age", words.age)
-register.filter("rate", words.rate)
+register.filter("age", labels.age)
+register.filter("rate", labels.rate)
 
 
 @register.filter
 def icon_of(state: CellState) -> str:
-    return words.CELL_ICONS[state]
+    return labels.CELL_ICONS[state]
 
 
 @register.filter
 def meaning_of(state: CellState) -> str:
-    return words.CELL_MEANINGS[state]
+    return labels.CELL_MEANINGS[state]
 
 
 @register.filter
 def ago(at: datetime | None) -> str:
-    return "never" if at is None else f"{words.age((timezone.now() - at).total_seconds())} ago"
+    return "never" if at is None else f"{labels.age((timezone.now() - at).total_seconds())} ago"
 
 
 @register.filter
 def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return words.measured(telemetry)
+    return labels.measured(telemetry)
 
 
 @register.filter

@@ -149,11 +149,11 @@ def presence_of(queues: Collection[str]) -> Presence:
     from gpus.models import Process
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
-    from jobs.sweeps.in_company import LayoutOverlapSweeper
+    from jobs.sweeps.layout_overlap import LayoutOverlapSweeper
 
     if SWEEPS_QUEUE not in queues:
         return Presence(production_ports(), Process.Kind.CALLBACKS)
-    return Presence(production_ports(), Process.Kind.SWEEPS, in_company=LayoutOverlapSweeper().step)
+    return Presence(production_ports(), Process.Kind.SWEEPS, on_layout_overlap=LayoutOverlapSweeper().step)
 
 
 def keep_connections() -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_host.node.callers import Callers
+from gpu_host.node.foreign_pages import foreign_page_error
 from gpu_host.node.reading import HeadTooLarge, Reading
-from gpu_host.node.strangers import foreign_page_error
 from gpu_host.node.wire import Reply, Request, reply_error
 
 log = logging.getLogger(__name__)

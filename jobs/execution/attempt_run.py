@@ -31,7 +31,7 @@ from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, Poll
 from gpus.runners.json_body import Unreadable
 from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
-from jobs.execution.cancel_beside import ANSWERED, BackgroundCancel
+from jobs.execution.background_cancel import ANSWERED, BackgroundCancel
 from jobs.execution.progress_events import ProgressEvents
 from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 

@@ -30,7 +30,7 @@ def process_name() -> str:
 
 class Presence:
     """name: of a GPU worker the one that its attempts have. ready: by fleet, the switch of its index that may
-    go on as far as this process is concerned. in_company: called each step while its layout is in use and
+    go on as far as this process is concerned. on_layout_overlap: called each step while its layout is in use and
     processes of another one live. each_step: called with every step."""
 
     def __init__(
@@ -40,13 +40,13 @@ class Presence:
         *,
         name: str = "",
         ready: Callable[[], Mapping[str, str]] = dict,
-        in_company: Callable[[], None] | None = None,
+        on_layout_overlap: Callable[[], None] | None = None,
         each_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name or process_name()
         self.queues: Callable[[], Collection[str]] = tuple
         """What the process consumes from; shown to operators."""
-        self._ports, self._kind, self._ready, self._in_company = ports, kind, ready, in_company
+        self._ports, self._kind, self._ready, self._on_layout_overlap = ports, kind, ready, on_layout_overlap
         self._each_step = each_step
         self._stopped = threading.Event()
         self._said_at: float | None = None
@@ -75,11 +75,11 @@ class Presence:
             processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self.queues())
             self._said_at, self._said = now, ready
             self._has_company = (
-                self._in_company is not None
+                self._on_layout_overlap is not None
                 and processes.living().exclude(layout=self._ports.layouts.layout).exists()
             )
-        if self._has_company and self._in_company is not None and self._ports.layouts.leads():
-            self._in_company()
+        if self._has_company and self._on_layout_overlap is not None and self._ports.layouts.leads():
+            self._on_layout_overlap()
 
     def _keep(self) -> None:
         with suppress(DatabaseError, InterfaceError):

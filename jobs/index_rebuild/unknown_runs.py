@@ -55,20 +55,20 @@ def keep_slots(
     """A quarantine for each run of ours that the server names and that neither these slots nor a row know.
     Returns the slots that are kept."""
     said = {attempt: job for job, attempt in health.jobs or () if attempt}
-    strangers = set(said) - {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
-    if not strangers:
+    unknown = set(said) - {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
+    if not unknown:
         return []
     open_rows = QuarantinedSlot.objects.filter(server=server, freed_at=None)
     kept = {
         slot: names for slot, *names in open_rows.values_list("slot", "attempt_id", "follower_attempt_id")
     }
-    strangers -= {
+    unknown -= {
         *chain.from_iterable(kept.values()),
-        *Attempt.objects.filter(id__in=strangers).values_list("id", flat=True),
+        *Attempt.objects.filter(id__in=unknown).values_list("id", flat=True),
     }
-    models = dict(Job.objects.filter(id__in=[said[one] for one in strangers]).values_list("id", "model"))
+    models = dict(Job.objects.filter(id__in=[said[one] for one in unknown]).values_list("id", "model"))
     # what is no job of ours is none of our business
-    ours = sorted(one for one in strangers if said[one] in models)
+    ours = sorted(one for one in unknown if said[one] in models)
     free = [view.slot for view in views if view.state == "free" and split_slot(view.slot)[1] not in kept]
     kept_now = list(zip(free, ours, strict=False))
     for slot, attempt in kept_now:

@@ -177,6 +177,6 @@ def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[s
     notes = []
     if unconfirmed:
         notes.append(f"{server.name}: does not run {unconfirmed} of its {len(old)} leased attempts")
-    if strangers := len(_unknown(health, views)):
-        notes.append(f"{server.name}: runs {strangers} attempts that hold no slot")
+    if unknown := len(_unknown(health, views)):
+        notes.append(f"{server.name}: runs {unknown} attempts that hold no slot")
     return tuple(notes)

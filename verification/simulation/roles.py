@@ -234,7 +234,7 @@ class SweepsRole:
         self._runner = Runner(ports, swept, in_thread=lambda work: scheduler.spawn(process, work))
         if is_present:
             kind = ProcessRow.Kind.SWEEPS
-            FiberPresence(ports, scheduler, process, kind, in_company=self.tick).start()
+            FiberPresence(ports, scheduler, process, kind, on_layout_overlap=self.tick).start()
 
     def tick(self) -> None:
         self._scheduler.spawn(self.process, self._tick)

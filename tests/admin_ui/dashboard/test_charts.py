@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from admin_ui.dashboard import charts
-from admin_ui.dashboard.words import age, rate
+from admin_ui.dashboard.labels import age, rate
 from jobs.reports.history import WINDOWS, ModelHistory
 from jobs.reports.rollups import Sums, counted, sum_of_buckets
 

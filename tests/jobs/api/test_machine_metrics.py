@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from admin_ui.dashboard.words import measured
+from admin_ui.dashboard.labels import measured
 from gpus.health.pinned_servers import beat_of, register_pinned
 from gpus.leasing.values import Beat
 from gpus.models import Server

@@ -9,8 +9,8 @@ from jobs.operations import bulk
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.reports.job_filter import JobFilter
 from jobs.sweeps import cancelling
-from tests.jobs.execution.ahead_by_hand import hands, run_first, tries
 from tests.jobs.execution.by_hand import Hands
+from tests.jobs.execution.prefetch_by_hand import hands, run_first, tries
 from tests.jobs.execution.shop import state
 
 __all__ = ["hands"]

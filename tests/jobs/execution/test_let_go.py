@@ -13,8 +13,8 @@ import pytest
 from gpus.runners.base import Finished, RunRequest
 from jobs.execution.latest_ends import LARGE_BYTES
 from jobs.execution.row_prefetch import FRESH_SECONDS
-from tests.jobs.execution.ahead_by_hand import hands
 from tests.jobs.execution.by_hand import Hands
+from tests.jobs.execution.prefetch_by_hand import hands
 
 __all__ = ["hands"]
 

@@ -14,7 +14,8 @@ from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.execution import claiming
 from jobs.execution.prefetched import SHALLOW_SECONDS
 from jobs.models import Attempt, Job
-from tests.jobs.execution.ahead_by_hand import (
+from tests.jobs.execution.by_hand import OVER, Hands, by_hand
+from tests.jobs.execution.prefetch_by_hand import (
     calls,
     deferred_end,
     hands,
@@ -23,7 +24,6 @@ from tests.jobs.execution.ahead_by_hand import (
     tries,
     with_followers,
 )
-from tests.jobs.execution.by_hand import OVER, Hands, by_hand
 from tests.jobs.execution.shop import Shop, state
 
 __all__ = ["hands"]

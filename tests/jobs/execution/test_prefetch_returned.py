@@ -18,8 +18,15 @@ from jobs.execution.claimed import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
 from jobs.sweeps import reconcile
-from tests.jobs.execution.ahead_by_hand import deferred_end, hands, run_first, run_next, tries, with_followers
 from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
+from tests.jobs.execution.prefetch_by_hand import (
+    deferred_end,
+    hands,
+    run_first,
+    run_next,
+    tries,
+    with_followers,
+)
 from tests.jobs.execution.shop import Shop, state
 
 __all__ = ["hands"]

@@ -11,16 +11,16 @@ from gpus.models import Process
 from gpus.registry import processes
 from gpus.registry.layouts import IndexState, Layouts
 from jobs.execution.presence import Presence
-from jobs.sweeps import in_company
-from jobs.sweeps.in_company import RECONCILE_EVERY, LayoutOverlapSweeper
+from jobs.sweeps import layout_overlap
+from jobs.sweeps.layout_overlap import RECONCILE_EVERY, LayoutOverlapSweeper
 from tests.builders import ManualClock, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 
 
 def test_it_ticks_each_step_and_reconciles_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(in_company, "run_sweep", ran.append)
-    monkeypatch.setattr(in_company.connection, "close", lambda: None)
+    monkeypatch.setattr(layout_overlap, "run_sweep", ran.append)
+    monkeypatch.setattr(layout_overlap.connection, "close", lambda: None)
     company = LayoutOverlapSweeper()
     for step in range(RECONCILE_EVERY):
         company.step()
@@ -38,7 +38,7 @@ def test_only_while_others_know_another_layout_and_ours_is_in_use(in_use: int, s
         replace(make_ports(clock=clock), layouts=layouts),
         Process.Kind.SWEEPS,
         name="ours",
-        in_company=lambda: called.append(1),
+        layout_overlap=lambda: called.append(1),
     )
     presence.step()
     assert not called
