@@ -30,8 +30,8 @@ def process_name() -> str:
 
 class Presence:
     """name: of a GPU worker the one that its attempts have. ready: by fleet, the switch of its index that may
-    go on as far as this process is concerned. on_layout_overlap: called each step while its layout is in use and
-    processes of another one live. each_step: called with every step."""
+    go on as far as this process is concerned. on_layout_overlap: called each step while its layout is in use
+    and processes of another one live. each_step: called with every step."""
 
     def __init__(
         self,
