@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from django.conf import settings
+
 from benchmarks.big_fleet_gpus import SimulatedGpus
 from benchmarks.big_fleet_load import BAND_NAMES, Asked, Load, Sender
 from benchmarks.big_fleet_meters import DatabaseMeter, Ledger, MeteredLeases, Sections
@@ -22,12 +24,12 @@ from foundation import ids
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from jobs.domain.errors import Refused
-from jobs.events.announce import announce
+from jobs.events.announce import Announcer
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
 from jobs.submission.submit import submit_batch
-from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
 from verification.simulation.roles import FiberWorker, spread
 from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
@@ -64,7 +66,7 @@ class System:
             leases=self._leases,
             send_wakes=self._send_wakes,
             wake_callbacks=lambda callbacks: None,
-            announce=announce,
+            announce=Announcer(lambda: str(settings.REDIS_URL)),
             after=self._after,
             transport=self.gpus,
             parallel_probes=1,
@@ -167,7 +169,11 @@ class System:
 
     def _tick(self) -> None:
         process = Process("sweeps")
-        entries = {name: self._metered(name, one) for name, one in sweeps().items() if name not in _LEFT_OUT}
+        entries = {
+            name: self._metered(name, one)
+            for name, one in Sweeps().entries().items()
+            if name not in _LEFT_OUT
+        }
         runner = Runner(self.ports, lambda: entries, in_thread=lambda work: self._spawn(process.name, work))
         while True:
             runner.tick()

@@ -22,7 +22,7 @@ from jobs.domain.states import (
     AttemptState,
     JobState,
 )
-from jobs.sweeps.registry import sweeps
+from jobs.sweeps.registry import Sweeps
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -50,7 +50,7 @@ def sweeps_page() -> str:
         "| Sweep | Every | In a thread of its own | What it looks for |",
         "| --- | --- | --- | --- |",
     ]
-    for name, entry in sweeps(DispatcherSettings()).items():
+    for name, entry in Sweeps().entries(DispatcherSettings()).items():
         symptom = (getmodule(entry.sweep).__doc__ or "").partition("\n\n")[0]  # type: ignore[union-attr]
         said = " ".join(symptom.split())
         lines.append(f"| `{name}` | {entry.period_seconds:g} s | {'yes' if entry.slow else 'no'} | {said} |")

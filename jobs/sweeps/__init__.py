@@ -35,10 +35,10 @@ def sweep_ages() -> dict[str, float]:
 def _runner() -> Runner:
     # imported here: the package is imported while Django still loads its models
     from jobs.ports import production_ports
-    from jobs.sweeps.registry import sweeps
+    from jobs.sweeps.registry import Sweeps
     from jobs.sweeps.runner import Runner
 
-    return Runner(production_ports(), sweeps)
+    return Runner(production_ports(), Sweeps().entries)
 
 
 def _as_dict(count: Any) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from jobs.operations import index_switch
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
-_under_way: dict[tuple[Ports, str], Rebuild] = {}
-
 
 def is_needed(ports: Ports) -> bool:
     """Whether a fleet's index is missing; a fleet whose Redis is away can't be rebuilt now."""
@@ -25,26 +23,31 @@ def is_needed(ports: Ports) -> bool:
     return any([is_missing(fleet) for fleet in fleet_queries.fleets()])
 
 
-def sweep(ports: Ports) -> SweepCount:
-    """repaired: indexes opened."""
+class GenerationSweep:
+    """Keeps a rebuild that is under way, by fleet."""
 
-    def step(fleet: str, leases: Leases) -> SweepCount:
-        mine = (ports, fleet)
-        if leases.generation() is not None:
-            _under_way.pop(mine, None)
-            return SweepCount(1)
-        rebuild = _under_way.get(mine)
-        if rebuild is None:
-            rebuild = _under_way[mine] = Rebuild.of(fleet, leases, ports)
-        index_switch.close_older(fleet, ports)  # before ours opens: Redis may have forgotten it
-        progress = rebuild.step()
-        while progress is Progress.WIPING:
+    def __init__(self) -> None:
+        self._rebuilds: dict[str, Rebuild] = {}
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """repaired: indexes opened."""
+
+        def step(fleet: str, leases: Leases) -> SweepCount:
+            if leases.generation() is not None:
+                self._rebuilds.pop(fleet, None)
+                return SweepCount(1)
+            rebuild = self._rebuilds.get(fleet)
+            if rebuild is None:
+                rebuild = self._rebuilds[fleet] = Rebuild.of(fleet, leases, ports)
+            index_switch.close_older(fleet, ports)  # before ours opens: Redis may have forgotten it
             progress = rebuild.step()
-        if progress is Progress.BUSY_ELSEWHERE:
-            index_switch.reopen(fleet, ports)
-        if progress is Progress.OPEN:
-            _under_way.pop(mine, None)
-            return SweepCount(1, 1)
-        return SweepCount(1, notes=(f"{fleet}: {progress}",))
+            while progress is Progress.WIPING:
+                progress = rebuild.step()
+            if progress is Progress.BUSY_ELSEWHERE:
+                index_switch.reopen(fleet, ports)
+            if progress is Progress.OPEN:
+                self._rebuilds.pop(fleet, None)
+                return SweepCount(1, 1)
+            return SweepCount(1, notes=(f"{fleet}: {progress}",))
 
-    return sweep_fleets("generation", ports, step)
+        return sweep_fleets("generation", ports, step)

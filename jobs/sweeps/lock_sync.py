@@ -27,38 +27,13 @@ from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups, sweep_rows
-from jobs.sweeps.stale_holds import free_forgotten
+from jobs.sweeps.stale_holds import StaleHolds
 
 CHUNK = 64
 YOUNG_SECONDS = 10.0
 """A lease is this old before its absence from the server's list is worth a note."""
 
 _servers = statements.Read(lambda: Server.objects.select_related("pool").order_by("name"))
-
-
-def sweep(ports: Ports) -> SweepCount:
-    """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
-    rows = _servers()
-    queries.read_placements(rows)
-    servers = [server for server in rows if server.placements.all()]
-    count = SweepCount()
-    for at in range(0, len(servers), CHUNK):
-        chunk = servers[at : at + CHUNK]
-        busy = _plain_with_runs(chunk)
-        asked_at = ports.clock.now()
-        healths = ask_all(
-            ((server, "") for server in chunk),
-            leases=ports.leases,
-            now=asked_at,
-            transport=ports.transport,
-            at_once=ports.parallel_probes,
-        )
-        answers = [
-            _Answer(server, health, asked_at, server.name in busy)
-            for server, health in zip(chunk, healths, strict=True)
-        ]
-        count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, ports))
-    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +49,7 @@ class _Answer:
         return str(self.server.name)
 
 
-def _compare(answer: _Answer, ports: Ports) -> SweepCount:
+def _compare(answer: _Answer, holds: StaleHolds, ports: Ports) -> SweepCount:
     server, health = answer.server, answer.health
     seen_at = server.checked_at
     restarted, is_busy = is_restart(server, health), _is_busy(answer)
@@ -82,7 +57,7 @@ def _compare(answer: _Answer, ports: Ports) -> SweepCount:
         record_health(server, health, answer.asked_at)
     leases = ports.leases(server.pool.fleet)
     views = leases.slots(server.name)
-    count = SweepCount(1) + free_forgotten(server, views, leases, ports)
+    count = SweepCount(1) + holds.free_forgotten(server, views, leases, ports)
     if restarted and seen_at is not None:
         count += _lose_unpolled(server, seen_at, views, leases, ports)
         record_health(server, health, answer.asked_at)  # last: a restart is seen once
@@ -180,3 +155,32 @@ def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[s
     if unknown := len(_unknown(health, views)):
         notes.append(f"{server.name}: runs {unknown} attempts that hold no slot")
     return tuple(notes)
+
+
+class LockSyncSweep:
+    def __init__(self) -> None:
+        self._holds = StaleHolds()
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """looked: servers. repaired: attempts ended and slots freed. notes: drift."""
+        rows = _servers()
+        queries.read_placements(rows)
+        servers = [server for server in rows if server.placements.all()]
+        count = SweepCount()
+        for at in range(0, len(servers), CHUNK):
+            chunk = servers[at : at + CHUNK]
+            busy = _plain_with_runs(chunk)
+            asked_at = ports.clock.now()
+            healths = ask_all(
+                ((server, "") for server in chunk),
+                leases=ports.leases,
+                now=asked_at,
+                transport=ports.transport,
+                at_once=ports.parallel_probes,
+            )
+            answers = [
+                _Answer(server, health, asked_at, server.name in busy)
+                for server, health in zip(chunk, healths, strict=True)
+            ]
+            count += sweep_groups("lock_sync", answers, lambda answer: _compare(answer, self._holds, ports))
+        return count

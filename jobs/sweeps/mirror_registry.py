@@ -37,31 +37,6 @@ class _Known:
     at: float = field(compare=False)
 
 
-_known: dict[str, _Known] = {}
-
-
-def sweep(ports: Ports) -> SweepCount:
-    """repaired: fleets that were told. Costs a few short reads while nothing changes."""
-
-    def step(fleet: str, leases: Leases) -> SweepCount:
-        generation = leases.generation()
-        if generation is None:
-            _known.pop(fleet, None)
-            return SweepCount(1)  # the rebuild tells it everything
-        now, before = _read(fleet, generation, ports), _known.get(fleet)
-        is_old = before is None or not 0 <= now.at - before.at < AGAIN_SECONDS
-        if now == before and not is_old:
-            return SweepCount(1)
-        is_same = before is not None and (before.tenants, before.last_deed) == (now.tenants, now.last_deed)
-        mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
-        for gone in (before.servers if before else frozenset()) - now.servers:
-            leases.forget_server(gone)
-        _known[fleet] = now
-        return SweepCount(1, int(now != before))
-
-    return sweep_fleets("mirror_registry", ports, step)
-
-
 _pools = statements.Read(
     lambda: Pool.objects.filter(fleet=value(Pool, "fleet")).values_list(
         "name", "algorithm", "affinity_patience_seconds"
@@ -113,3 +88,32 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
         tuple(sorted(_tenants.first().items())),
         ports.clock.monotonic(),
     )
+
+
+class MirrorRegistrySweep:
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """repaired: fleets that were told. Costs a few short reads while nothing changes."""
+
+        def step(fleet: str, leases: Leases) -> SweepCount:
+            generation = leases.generation()
+            if generation is None:
+                self._known.pop(fleet, None)
+                return SweepCount(1)  # the rebuild tells it everything
+            now, before = _read(fleet, generation, ports), self._known.get(fleet)
+            is_old = before is None or not 0 <= now.at - before.at < AGAIN_SECONDS
+            if now == before and not is_old:
+                return SweepCount(1)
+            is_same = before is not None and (before.tenants, before.last_deed) == (
+                now.tenants,
+                now.last_deed,
+            )
+            mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
+            for gone in (before.servers if before else frozenset()) - now.servers:
+                leases.forget_server(gone)
+            self._known[fleet] = now
+            return SweepCount(1, int(now != before))
+
+        return sweep_fleets("mirror_registry", ports, step)

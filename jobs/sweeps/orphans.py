@@ -28,9 +28,6 @@ from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 GRACE_SECONDS = 60.0
 LIMIT = 5000
 
-_leaseless_since: dict[str, float] = {}
-"""Attempts that had no lease when last looked at, and since when (monotonic)."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Run:
@@ -67,29 +64,6 @@ def is_needed(_ports: Ports) -> bool:
     return bool(_any_running())
 
 
-def sweep(ports: Ports) -> SweepCount:
-    """looked: running jobs older than two lease times. repaired: attempts ended, or leases given back."""
-    now = ports.clock.now()
-    patience = 2 * settings.DISPATCHER.lease_seconds
-    runs = _runs(now - timedelta(seconds=patience))
-    for gone in _leaseless_since.keys() - {run.attempt.id for run in runs}:
-        del _leaseless_since[gone]
-    if not runs:
-        return SweepCount()
-
-    def step(fleet: str, leases: Leases) -> SweepCount:
-        mine = [run for run in runs if run.job.fleet == fleet]
-        age = leases.generation_age_seconds() if mine else None
-        if age is None or age < patience:
-            return SweepCount()
-        leaseless = _without_lease(mine, leases, ports.clock.monotonic(), patience)
-        return sweep_rows(
-            "orphans", mine, lambda run: _repair(run, run.attempt.id in leaseless, leases, now, ports)
-        )
-
-    return sweep_fleets("orphans", ports, step)
-
-
 def _runs(started_before: datetime) -> list[_Run]:
     """The oldest jobs first: who is looked at stays so until it ends, and everybody's turn comes."""
     jobs = {job.live_attempt: job for job in _oldest() if job.live_attempt}
@@ -100,35 +74,6 @@ def _runs(started_before: datetime) -> list[_Run]:
     return found
 
 
-def _without_lease(runs: Sequence[_Run], leases: Leases, monotonic: float, patience: float) -> set[str]:
-    """Attempts seen without a lease for the whole patience: between a release and its commit one may lack it
-    for a moment."""
-    by_pool: dict[str, list[_Run]] = defaultdict(list)
-    for run in runs:
-        by_pool[run.job.pool].append(run)
-    missing = set()
-    for pool, some in by_pool.items():
-        found = leases.has_tickets(pool, [run.job.ticket for run in some])
-        missing |= {run.attempt.id for run, has in zip(some, found, strict=True) if not has}
-    for run in runs:
-        if run.attempt.id not in missing:
-            _leaseless_since.pop(run.attempt.id, None)
-    return {one for one in missing if monotonic - _leaseless_since.setdefault(one, monotonic) >= patience}
-
-
-def _repair(run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Ports) -> bool:
-    limit = spec_of(run.attempt.model, run.job.pool).run_limit_seconds + GRACE_SECONDS
-    if (now - run.attempt.started_at).total_seconds() > limit:
-        if _is_driven(run, leases):
-            return False  # its worker is at it: it ends the run itself
-        return _lose(run, f"It ran longer than {limit:.0f} s and nobody holds its slot.", leases, ports)
-    if not leaseless:
-        return False
-    if run.attempt.state == AttemptState.WAITING:
-        return restore(run.job, run.attempt, leases, ports) is not None
-    return _lose(run, "Nobody holds its slot.", leases, ports)
-
-
 def _is_driven(run: _Run, leases: Leases) -> bool:
     """An adoptable lease is held by nobody: if no worker came for so long, none will."""
     views = leases.slots(run.attempt.server)
@@ -136,19 +81,82 @@ def _is_driven(run: _Run, leases: Leases) -> bool:
     return not is_adoptable and leases.is_held(run.ref)
 
 
-def _lose(run: _Run, why: str, leases: Leases, ports: Ports) -> bool:
-    loss = Loss(
-        job_id=run.job.id,
-        attempt_id=run.attempt.id,
-        slot=run.ref.slot,
-        model=run.attempt.model,
-        pool=run.job.pool,
-        why=why,
-        suspect=True,
-        process_died=False,
-    )
-    ended = lose_attempt(loss, ports)
-    leases.quarantine(run.ref.slot, run.attempt.id)
-    after_commit.after_end(ended, ports)
-    _leaseless_since.pop(run.attempt.id, None)
-    return ended.won
+class OrphansSweep:
+    """leaseless_since: attempts that had no lease at the last run, and since when (monotonic)."""
+
+    def __init__(self) -> None:
+        self.leaseless_since: dict[str, float] = {}
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """looked: running jobs older than two lease times. repaired: attempts ended, or leases given back."""
+        now = ports.clock.now()
+        patience = 2 * settings.DISPATCHER.lease_seconds
+        runs = _runs(now - timedelta(seconds=patience))
+        for gone in self.leaseless_since.keys() - {run.attempt.id for run in runs}:
+            del self.leaseless_since[gone]
+        if not runs:
+            return SweepCount()
+
+        def step(fleet: str, leases: Leases) -> SweepCount:
+            mine = [run for run in runs if run.job.fleet == fleet]
+            age = leases.generation_age_seconds() if mine else None
+            if age is None or age < patience:
+                return SweepCount()
+            leaseless = self._without_lease(mine, leases, ports.clock.monotonic(), patience)
+            return sweep_rows(
+                "orphans",
+                mine,
+                lambda run: self._repair(run, run.attempt.id in leaseless, leases, now, ports),
+            )
+
+        return sweep_fleets("orphans", ports, step)
+
+    def _without_lease(
+        self, runs: Sequence[_Run], leases: Leases, monotonic: float, patience: float
+    ) -> set[str]:
+        """Attempts seen without a lease for the whole patience: between a release and its commit one may lack
+        it for a moment."""
+        by_pool: dict[str, list[_Run]] = defaultdict(list)
+        for run in runs:
+            by_pool[run.job.pool].append(run)
+        missing = set()
+        for pool, some in by_pool.items():
+            found = leases.has_tickets(pool, [run.job.ticket for run in some])
+            missing |= {run.attempt.id for run, has in zip(some, found, strict=True) if not has}
+        for run in runs:
+            if run.attempt.id not in missing:
+                self.leaseless_since.pop(run.attempt.id, None)
+        return {
+            one for one in missing if monotonic - self.leaseless_since.setdefault(one, monotonic) >= patience
+        }
+
+    def _repair(self, run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Ports) -> bool:
+        limit = spec_of(run.attempt.model, run.job.pool).run_limit_seconds + GRACE_SECONDS
+        if (now - run.attempt.started_at).total_seconds() > limit:
+            if _is_driven(run, leases):
+                return False  # its worker is at it: it ends the run itself
+            return self._lose(
+                run, f"It ran longer than {limit:.0f} s and nobody holds its slot.", leases, ports
+            )
+        if not leaseless:
+            return False
+        if run.attempt.state == AttemptState.WAITING:
+            return restore(run.job, run.attempt, leases, ports) is not None
+        return self._lose(run, "Nobody holds its slot.", leases, ports)
+
+    def _lose(self, run: _Run, why: str, leases: Leases, ports: Ports) -> bool:
+        loss = Loss(
+            job_id=run.job.id,
+            attempt_id=run.attempt.id,
+            slot=run.ref.slot,
+            model=run.attempt.model,
+            pool=run.job.pool,
+            why=why,
+            suspect=True,
+            process_died=False,
+        )
+        ended = lose_attempt(loss, ports)
+        leases.quarantine(run.ref.slot, run.attempt.id)
+        after_commit.after_end(ended, ports)
+        self.leaseless_since.pop(run.attempt.id, None)
+        return ended.won

@@ -22,9 +22,6 @@ YOUNG_SECONDS = 2.0
 """A submit's own push is given this long."""
 PAGES_PER_RUN = 50
 
-_went_to: dict[str, Place] = {}
-"""Where the last run stopped, by pool."""
-
 _next_pool = statements.Read(
     lambda: (
         Job.objects.filter(state=JobState.QUEUED.value, pool__gt=statements.value(Job, "pool", "after"))
@@ -32,24 +29,6 @@ _next_pool = statements.Read(
         .values_list("pool", "fleet")[:1]
     )
 )
-
-
-def sweep(ports: Ports) -> SweepCount:
-    """looked: waiting jobs. repaired: tickets pushed."""
-    before = int((ports.clock.now() - timedelta(seconds=YOUNG_SECONDS)).timestamp() * 1_000_000)
-    gone = _pools_gone({pool.name for pool in fleet_queries.pools()})
-
-    def step(fleet: str) -> SweepCount:
-        count, leases = SweepCount(), ports.leases(fleet)
-        for pool in fleet_queries.pools(fleet=fleet):
-            count += _walk(pool.name, before, leases, ports)
-        for name, its_fleet in gone.items():
-            if its_fleet == fleet:
-                note = SweepCount(notes=(f"{name}: not registered any more, its jobs wait",))
-                count += note + _walk(name, before, leases, ports)
-        return count
-
-    return sweep_groups("reconcile", sorted({*fleet_queries.fleets(), *gone.values()}), step)
 
 
 def _pools_gone(registered: set[str]) -> dict[str, str]:
@@ -63,23 +42,46 @@ def _pools_gone(registered: set[str]) -> dict[str, str]:
     return gone
 
 
-def _walk(pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
-    place = _went_to.pop(pool, START)
-    count = SweepCount()
-    for _ in range(PAGES_PER_RUN):
-        tickets, following = waiting_tickets(pool, after=place, before_us=before_us)
-        if tickets:
-            count += SweepCount(len(tickets), _push_missing(pool, tickets, leases, ports))
-        if following is None:
-            return count
-        place = following
-    _went_to[pool] = place
-    return count + SweepCount(notes=(f"{pool}: goes on at the next run",))
-
-
 def _push_missing(pool: str, tickets: list[Ticket], leases: Leases, ports: Ports) -> int:
     reachable = leases.has_tickets(pool, tickets)
     missing = [ticket for ticket, found in zip(tickets, reachable, strict=True) if not found]
     if missing:
         ports.send_wakes(leases.push(pool, missing).wakes)
     return len(missing)
+
+
+class ReconcileSweep:
+    """Keeps where the last run stopped, by pool."""
+
+    def __init__(self) -> None:
+        self._went_to: dict[str, Place] = {}
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """looked: waiting jobs. repaired: tickets pushed."""
+        before = int((ports.clock.now() - timedelta(seconds=YOUNG_SECONDS)).timestamp() * 1_000_000)
+        gone = _pools_gone({pool.name for pool in fleet_queries.pools()})
+
+        def step(fleet: str) -> SweepCount:
+            count, leases = SweepCount(), ports.leases(fleet)
+            for pool in fleet_queries.pools(fleet=fleet):
+                count += self._walk(pool.name, before, leases, ports)
+            for name, its_fleet in gone.items():
+                if its_fleet == fleet:
+                    note = SweepCount(notes=(f"{name}: not registered any more, its jobs wait",))
+                    count += note + self._walk(name, before, leases, ports)
+            return count
+
+        return sweep_groups("reconcile", sorted({*fleet_queries.fleets(), *gone.values()}), step)
+
+    def _walk(self, pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
+        place = self._went_to.pop(pool, START)
+        count = SweepCount()
+        for _ in range(PAGES_PER_RUN):
+            tickets, following = waiting_tickets(pool, after=place, before_us=before_us)
+            if tickets:
+                count += SweepCount(len(tickets), _push_missing(pool, tickets, leases, ports))
+            if following is None:
+                return count
+            place = following
+        self._went_to[pool] = place
+        return count + SweepCount(notes=(f"{pool}: goes on at the next run",))

@@ -26,20 +26,8 @@ BATCH = 1000
 """Events of one step."""
 MAX_STEPS = 50
 
-_decided = EventHorizon()
 
-
-def sweep(ports: Ports) -> SweepCount:
-    """looked: ends. repaired: rollups written or removed."""
-    count = _sum_up_what_ended(_decided.advance())
-    now = ports.clock.now()
-    for span, seconds in KEPT_SECONDS.items():
-        old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=seconds))
-        count += SweepCount(repaired=old.delete()[0])
-    return count
-
-
-def _sum_up_what_ended(decided: int) -> SweepCount:
+def _sum_up_ended(decided: int) -> SweepCount:
     looked = written = 0
     for _ in range(MAX_STEPS):
         before = summed_up_to()
@@ -114,3 +102,17 @@ def summed_up_to() -> int:
 def _move_cursor(before: int, last: int, at: datetime | None) -> bool:
     values = {"note": str(last)} | ({"at": at} if at else {})
     return bool(SweepRun.objects.filter(name=CURSOR, note=str(before)).update(**values))
+
+
+class RollupsSweep:
+    def __init__(self, horizon: EventHorizon | None = None) -> None:
+        self._horizon = horizon or EventHorizon()
+
+    def __call__(self, ports: Ports) -> SweepCount:
+        """looked: ends. repaired: rollups written or removed."""
+        count = _sum_up_ended(self._horizon.advance())
+        now = ports.clock.now()
+        for span, seconds in KEPT_SECONDS.items():
+            old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=seconds))
+            count += SweepCount(repaired=old.delete()[0])
+        return count

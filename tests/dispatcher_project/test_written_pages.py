@@ -6,7 +6,7 @@ from dispatcher_project.cli.write_docs import DOCS, lifecycle_page, model_option
 from gpus.registry.model_fields import FIELDS
 from gpus.runners.registry import BUILT_IN
 from jobs.domain.states import JOB_MOVES, JobState
-from jobs.sweeps.registry import sweeps
+from jobs.sweeps.registry import Sweeps
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.name)
@@ -34,6 +34,6 @@ def test_every_option_and_runner_is_on_its_page() -> None:
 
 def test_every_sweep_is_on_its_page_with_what_it_looks_for() -> None:
     page = sweeps_page()
-    for name in sweeps():
+    for name in Sweeps().entries():
         assert f"\n| `{name}` | " in page
     assert "Forgotten jobs: they waited longer" in page

@@ -20,7 +20,7 @@ from jobs.execution.group_commit import MAX_BATCH, AfterCommit, GroupCommitWrite
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import GATHER_SECONDS
 from jobs.ports import Ports
-from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
 from jobs.transitions import Touched
 from verification.simulation.scheduler import Event, Process, Scheduler
@@ -231,7 +231,9 @@ class SweepsRole:
     ) -> None:
         self.process, self.ports = process, ports
         self._scheduler = scheduler
-        self._runner = Runner(ports, swept, in_thread=lambda work: scheduler.spawn(process, work))
+        self._runner = Runner(
+            ports, simulated(Sweeps()), in_thread=lambda work: scheduler.spawn(process, work)
+        )
         if is_present:
             kind = ProcessRow.Kind.SWEEPS
             FiberPresence(ports, scheduler, process, kind, on_layout_overlap=self.tick).start()
@@ -279,10 +281,13 @@ class WebRole:
         return value
 
 
-def swept() -> dict[str, Entry]:
-    """All but those whose work is not simulated: nothing is delivered, nothing gets old, nobody looks."""
-    left = ("due_callbacks", "retention", "rollups")
-    return {name: entry for name, entry in sweeps().items() if name not in left}
+LEFT_OUT = {"due_callbacks", "retention", "rollups"}
+"""Sweeps whose work is not simulated: nothing is delivered, gets old or is counted."""
+
+
+def simulated(sweeps: Sweeps) -> Callable[[], dict[str, Entry]]:
+    """Return what the simulator runs of these sweeps."""
+    return lambda: {name: entry for name, entry in sweeps.entries().items() if name not in LEFT_OUT}
 
 
 def spread(wakes: Sequence[Wakes]) -> list[tuple[str, str | None]]:

@@ -35,8 +35,6 @@ from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.reports.database_clock import read_last_database_time
 from jobs.submission import enqueue_retries
-from jobs.sweeps import generation, orphans
-from jobs.sweeps import quotas as quotas_sweep
 from verification.simulation import callbacks
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
@@ -66,7 +64,7 @@ WARM_UP_SECONDS = 3.0
 RUN_LIMIT_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
 SHORT_MODEL = "tiny"
-SHORT_TURNS = 3
+SHORT_SLICES = 3
 """Less than in life, so that a line of few jobs sees a thread hand back."""
 _FIELDS: Mapping[str, Any] = {"max_run_seconds": RUN_LIMIT_SECONDS, "max_poll_time": RUN_LIMIT_SECONDS}
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -404,13 +402,10 @@ class World:
         ids._last_milliseconds = -1
         redis_breaker.forget()
         _forget_registry()
-        quotas_sweep.forget()
         enqueue_retries._late.clear()
-        generation._under_way.clear()
-        orphans._leaseless_since.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         gpu_quotas.REMEMBER_SECONDS = 0.0
-        time_slice.SHORT_SLICES = SHORT_TURNS
+        time_slice.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
 

@@ -16,7 +16,7 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import sweep_ages
-from jobs.sweeps.registry import sweeps
+from jobs.sweeps.registry import Sweeps
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, queue_of
 
 SILENT_SECONDS = 15.0
@@ -82,7 +82,7 @@ def beat(view: View) -> Iterator[Finding]:
 
 def _late_sweeps(view: View) -> Iterator[Finding]:
     ages = sweep_ages(view.now)
-    for name, entry in sweeps().items():
+    for name, entry in Sweeps().entries().items():
         passed = ages.get(name)
         if passed is not None and passed > LATE_PERIODS * entry.period_seconds + LATE_SECONDS:
             yield Finding(

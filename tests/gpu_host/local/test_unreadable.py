@@ -87,7 +87,7 @@ def test_a_reader_that_breaks_ends_its_process_and_the_run(bench: Bench, monkeyp
     def broken(frame: Any) -> None:
         raise KeyError("kind")
 
-    monkeypatch.setattr(process, "_hear", broken)
+    monkeypatch.setattr(process, "_on_frame", broken)
     bench.gpu.runs()[0].send({"do": "cancel", "attempt": going.order.attempt})
     with pytest.raises(ProcessDied, match="broke its worker: KeyError"):
         going.end()

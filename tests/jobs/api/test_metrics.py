@@ -24,10 +24,11 @@ from gpus.protocol import ServerSpec
 from jobs.api.metrics import DispatcherCollector
 from jobs.models import Callback, Job
 from jobs.reports import counters
+from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.jobs import UNFINISHED
-from jobs.sweeps import rollups
 from jobs.sweeps.ages import Ran, write_runs
 from jobs.sweeps.base import SweepCount
+from jobs.sweeps.rollups import RollupsSweep
 from tests import builders
 from tests.jobs.lives import Lives
 
@@ -95,17 +96,16 @@ def test_a_running_job_without_a_lease_is_drift(
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Lives:
+def played() -> Lives:
     """Jobs that lived and are summed up."""
     lives = Lives()
     lives.play(40)
 
-    class AtOnce:
+    class AtOnce(EventHorizon):
         def advance(self) -> int:
             return 10**9
 
-    monkeypatch.setattr(rollups, "_decided", AtOnce())
-    rollups.sweep(builders.make_ports(clock=builders.ManualClock()))
+    RollupsSweep(AtOnce())(builders.make_ports(clock=builders.ManualClock()))
     return lives
 
 

@@ -17,11 +17,11 @@ from gpus.runners.sync_http import SyncHttpRunner
 from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
-from jobs.sweeps import lock_sync
 from tests.builders import make_model
 from tests.gpus.runners.raw_server import RawServer, Visit
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.plain_server import PlainServer
 
 
@@ -267,7 +267,7 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
     with PlainServer(tmp_path, any_path=any_path) as plain:
         shop = open_shop(valkey.url, fleet, make_model("m", max_run_seconds=300.0), f"{plain.url}/run")
         try:
-            lock_sync.sweep(shop.ports)
+            run_sweep("lock_sync", shop.ports)
             assert Server.objects.get().tells_health is False
             worker = shop.worker()
             job = shop.submit({"gate": "a"})

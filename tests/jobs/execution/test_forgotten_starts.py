@@ -10,9 +10,9 @@ from gpus.errors import ServerLost
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from jobs.sweeps import reconcile
 from tests.jobs.execution.by_hand import Hands, by_hand
 from tests.jobs.execution.shop import Shop
+from tests.jobs.sweeps.by_process import run_sweep
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -49,7 +49,7 @@ def test_the_result_of_a_run_whose_start_was_forgotten_is_stored(shop: Shop, at_
     assert (attempt.state, attempt.worker) == (AttemptState.COMPLETED, "w")
     assert attempt.finished_at is not None
     assert (attempt.finished_at - attempt.started_at).total_seconds() == pytest.approx(hands.gpu.seconds)
-    reconcile.sweep(hands.worker.ports)
+    run_sweep("reconcile", hands.worker.ports)
     hands.worker.work("m")
     assert hands.gpu.sent == [job.id], "it ran once"
 

@@ -11,9 +11,9 @@ from django.db import connection, transaction
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.limits.gpu_usage import day_of, used_seconds
-from jobs.sweeps import rollups
 from tests.builders import START, ManualClock, make_job, make_ports, make_running, make_tenant
 from tests.jobs.lives import Lives
+from tests.jobs.sweeps.by_process import run_sweep
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 def sum_up() -> None:
     ports = make_ports(clock=ManualClock(START))
     for _ in range(3):  # PostgreSQL knows at the second look what is decided
-        rollups.sweep(ports)
+        run_sweep("rollups", ports)
 
 
 def test_what_ended_counts_whether_it_is_summed_up_or_not() -> None:

@@ -17,7 +17,6 @@ from jobs.execution import after_commit, claiming
 from jobs.execution.claimed import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
-from jobs.sweeps import reconcile
 from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
 from tests.jobs.execution.prefetch_by_hand import (
     deferred_end,
@@ -28,6 +27,7 @@ from tests.jobs.execution.prefetch_by_hand import (
     with_followers,
 )
 from tests.jobs.execution.shop import Shop, state
+from tests.jobs.sweeps.by_process import run_sweep
 
 __all__ = ["hands"]
 
@@ -261,8 +261,7 @@ def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Ha
     assert state(second) == "completed"
 
 
-def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
-    monkeypatch.setattr(reconcile, "_went_to", {})
+def test_or_found_where_its_worker_stops(hands: Hands) -> None:
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def answer_lost(real: Callable[..., object], *given: object, **named: object) -> None:
@@ -273,7 +272,7 @@ def test_or_found_where_its_worker_stops(hands: Hands, monkeypatch) -> None:
     hands.gpu.on_start = lambda run: hands.worker.drain()
     assert run_first(hands) is None
     assert hands.waiting() == 1
-    reconcile.sweep(hands.worker.ports)
+    run_sweep("reconcile", hands.worker.ports)
     assert waits_again(hands, second)
     assert hands.waiting() == 2
 

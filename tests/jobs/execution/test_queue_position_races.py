@@ -19,6 +19,7 @@ from jobs.sweeps import reconcile
 from tests.builders import make_job
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.jobs.execution.shop import state
+from tests.jobs.sweeps.by_process import run_sweep
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -104,12 +105,11 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
     if after == "remove":
         monkeypatch.setattr(queue_position.transitions, "change_place", die)
     monkeypatch.setattr(queue_position.after_commit, "push_waiting", die)
-    monkeypatch.setattr(reconcile, "_went_to", {})
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert hands.waiting() == 0
     hands.clock.move(reconcile.YOUNG_SECONDS + 1)
-    reconcile.sweep(hands.worker.ports)
+    run_sweep("reconcile", hands.worker.ports)
     assert (hands.waiting(), Job.objects.get(id=job.id).priority) == (1, 5 if after == "remove" else 1)
     assert order_of(hands) == [job.id]
 

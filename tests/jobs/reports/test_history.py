@@ -7,25 +7,30 @@ from datetime import datetime, timedelta
 import pytest
 
 from jobs.models import Job, Rollup
+from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.history import WINDOWS, Window, forget, history, recent_history, shares
 from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
-from jobs.sweeps import rollups
+from jobs.sweeps.rollups import RollupsSweep
 from tests.builders import START, ManualClock, make_ports, make_tenant
 from tests.jobs.lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
+class AtOnce(EventHorizon):
+    def advance(self) -> int:
+        return 10**9
+
+
 @pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
-    monkeypatch.setattr(rollups, "_decided", type("All", (), {"advance": lambda self: 10**9})())
+def lives() -> Lives:
     lives = Lives()
     lives.play(40, minutes=50)
     return lives
 
 
 def sweep(at: datetime) -> None:
-    rollups.sweep(make_ports(clock=ManualClock(at)))
+    RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at)))
 
 
 def within(lives: Lives, window: Window, now: datetime, **wanted: object) -> list[EndedEvent]:

@@ -24,6 +24,7 @@ from jobs.transitions import End
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
 from tests.gpus.runners.raw_server import RawServer, Visit
 from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 from tests.plain_server import PlainServer
 from tests.ports import free_port
@@ -51,12 +52,12 @@ def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
 
 @pytest.mark.django_db(transaction=True)
 def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
-    lock_sync.sweep(shop.ports)
+    run_sweep("lock_sync", shop.ports)
     assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
     job = shop.submit({"gate": "a"})
     shop.work(shop.worker())
     eventually(lambda: plain.began() == 1 and state(job) == "running")
-    count = lock_sync.sweep(shop.ports)
+    count = run_sweep("lock_sync", shop.ports)
     server = Server.objects.get()
     assert probe(server).timed_out, "it does not answer"
     assert (count.looked, count.failed, count.notes) == (1, 0, ())
@@ -97,7 +98,7 @@ def answers(world: World) -> Iterator[Answers]:
 
 
 def judge(world: World) -> bool | None:
-    assert lock_sync.sweep(world.ports).failed == 0
+    assert run_sweep("lock_sync", world.ports).failed == 0
     return Server.objects.get().healthy
 
 
@@ -137,7 +138,7 @@ def test_without_redis_it_is_busy_all_the_same(world: World, answers: Answers) -
     world.job()
     world.claim()
     world.redis_is_gone = True
-    lock_sync.sweep(world.ports)
+    run_sweep("lock_sync", world.ports)
     assert Server.objects.get().healthy is True
 
 

@@ -10,7 +10,8 @@ from gpus.leasing.store import RedisLeases
 from gpus.models import FleetIndex
 from gpus.protocol import Lease
 from jobs.index_rebuild.fleet_time import AHEAD_SECONDS
-from jobs.sweeps import fleet_time, generation
+from jobs.sweeps import fleet_time
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 
 HOUR = 3600.0
@@ -40,7 +41,7 @@ def comes_up_empty(world: World, ahead_seconds: float) -> None:
 
 def rebuild(world: World) -> None:
     while world.leases.generation() is None:
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
         world.clock.advance(1)
 
 

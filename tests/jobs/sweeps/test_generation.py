@@ -18,6 +18,7 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
 from jobs.sweeps import generation
 from jobs.transitions import End
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_mirror_registry import rules_told
 from tests.laws import assert_laws
@@ -26,7 +27,7 @@ from tests.laws import assert_laws
 def rebuild(world: World) -> int:
     """Ticks until it is open; how many seconds it took."""
     for second in range(12):
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
         if world.leases.generation() is not None:
             return second
         world.clock.advance(1)
@@ -36,7 +37,7 @@ def rebuild(world: World) -> int:
 def test_a_whole_index_is_left_alone(world: World) -> None:
     before = world.leases.generation()
     assert not generation.is_needed(world.ports)
-    assert generation.sweep(world.ports).repaired == 0
+    assert run_sweep("generation", world.ports).repaired == 0
     assert world.leases.generation() == before
 
 
@@ -94,7 +95,7 @@ def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: W
     world.job()
     lease = world.claim(written=False)
     world.flush()
-    generation.sweep(world.ports)
+    run_sweep("generation", world.ports)
     assert world.leases.generation() is None
     with pytest.raises(LeasingUnavailable):
         world.leases.claim("m", worker="w", attempt_id="a")
@@ -122,7 +123,7 @@ def test_a_rebuild_waits_for_what_living_keepers_announce_and_not_for_their_next
     keeper.step(world.clock.monotonic())
     world.flush()
     while not world.leases.generation():
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
         world.clock.advance(1)
         assert keeper.step(world.clock.monotonic()) == []
     assert world.leases.is_held(lease.ref)
@@ -218,7 +219,7 @@ def test_only_one_process_rebuilds(world: World) -> None:
     world.job()
     world.flush()
     assert world.leases.begin_rebuild("another process")
-    count = generation.sweep(world.ports)
+    count = run_sweep("generation", world.ports)
     assert any("somebody else" in note for note in count.notes)
     world.clock.advance(31)  # it died
     assert rebuild(world) <= 10
@@ -228,7 +229,7 @@ def test_a_second_flush_in_the_middle_is_survived(world: World) -> None:
     world.server()
     job = world.job()
     world.flush()
-    generation.sweep(world.ports)
+    run_sweep("generation", world.ports)
     world.flush()
     rebuild(world)
     assert world.slot() == "free"
@@ -241,13 +242,13 @@ def test_after_a_second_flush_all_is_told_and_heard_anew_although_the_telling_br
     world.server()
     world.job()
     world.flush()
-    generation.sweep(world.ports)
+    run_sweep("generation", world.ports)
     world.flush()
     with patch.object(rebuilding, "park_exhausted", side_effect=LeasingUnavailable("no reply")):
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
     world.clock.advance(60)
     with patch.object(rebuilding, "park_exhausted", return_value=()) as told:
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
     assert told.called
     assert world.leases.generation() is None, "what keepers announced is lost as well"
     rebuild(world)
@@ -264,7 +265,7 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     second = world.leases.release(first.ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="second")
     assert second is not None
     world.flush()
-    generation.sweep(world.ports)
+    run_sweep("generation", world.ports)
     assert world.leases.renew("w1", [second], [first]) == []
     rebuild(world)
     assert world.leases.is_held(second.ref)

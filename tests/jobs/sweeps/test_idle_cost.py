@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.sweeps import deadlines, due_callbacks, orphans, quarantine
-from jobs.sweeps.registry import sweeps
+from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
 from tests.jobs.sweeps.conftest import World
 
@@ -15,7 +15,7 @@ from tests.jobs.sweeps.conftest import World
 @pytest.mark.usefixtures("all_remembered")
 def test_ten_idle_seconds_ask_few_questions(world: World) -> None:
     world.server(slots=4)
-    runner = Runner(world.ports, sweeps, in_thread=lambda _: None)
+    runner = Runner(world.ports, Sweeps().entries, in_thread=lambda _: None)
     runner.tick()
     with CaptureQueriesContext(connection) as asked:
         for _ in range(10):
@@ -26,7 +26,7 @@ def test_ten_idle_seconds_ask_few_questions(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "sweep", [deadlines.sweep, due_callbacks.sweep, quarantine.is_needed, orphans.is_needed]
+    "sweep", [deadlines.sweep, due_callbacks.DueCallbacksSweep(), quarantine.is_needed, orphans.is_needed]
 )
 def test_what_is_asked_every_second_does_not_read_the_line(world: World, sweep) -> None:  # type: ignore[no-untyped-def]
     if connection.vendor != "sqlite":

@@ -28,9 +28,10 @@ from jobs.models import Attempt, Job
 from jobs.operations import index_switch
 from jobs.operations.index_switch import begin_switch, cancel_switch, continue_switch
 from jobs.ports import Ports
-from jobs.sweeps import expired_leases, generation
+from jobs.sweeps import expired_leases
 from jobs.sweeps import index_switch as sweep
 from tests.builders import WrongClocks
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, VirtualClock, World, open_index
 
 OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
@@ -74,7 +75,7 @@ class Upgrade:
     def rebuild(self) -> None:
         """The new index opens."""
         for _ in range(15):
-            generation.sweep(self.new.ports)
+            run_sweep("generation", self.new.ports)
             if self.new.leases.generation() is not None:
                 return
             self.world.clock.advance(1)
@@ -142,7 +143,7 @@ def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
         claim(upgrade.new.leases)
     with pytest.raises(LayoutNotInUse):
         upgrade.new.leases.push("m", [job.ticket])
-    assert generation.sweep(upgrade.new.ports).notes
+    assert run_sweep("generation", upgrade.new.ports).notes
     assert not upgrade.world.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
 
 
@@ -314,7 +315,7 @@ def test_back_and_forth(upgrade: Upgrade) -> None:
     assert continue_switch(upgrade.fleet, upgrade.old.ports).done
     upgrade.new.ports.layouts.refresh()
     for _ in range(15):
-        generation.sweep(upgrade.old.ports)
+        run_sweep("generation", upgrade.old.ports)
         world.clock.advance(1)
     lease = claim(upgrade.old.leases)
     assert lease is not None
@@ -377,7 +378,7 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
     assert cancel_switch(upgrade.fleet, upgrade.old.ports)
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("a step that came late")
     for _ in range(15):
-        generation.sweep(upgrade.old.ports)
+        run_sweep("generation", upgrade.old.ports)
         upgrade.world.clock.advance(1)
     assert claim(upgrade.old.leases) is not None
 
@@ -392,7 +393,7 @@ def test_a_redis_that_restarts_empty_opens_no_older_index(upgrade: Upgrade, open
     world.client.flushdb()
     if opened_first:
         open_index(upgrade.unaware)
-    generation.sweep(upgrade.new.ports)
+    run_sweep("generation", upgrade.new.ports)
     assert upgrade.unaware.begin_rebuild("unaware") == ""
     upgrade.rebuild()
     assert upgrade.unaware.generation() is None
@@ -490,7 +491,7 @@ def test_versions_that_are_all_gone_leave_no_switch_behind(upgrade: Upgrade) -> 
         upgrade.old.beat("old-gpu")
         upgrade.old.beat("old-sweeps", SWEEPS)
         sweep.sweep(upgrade.old.ports)
-        generation.sweep(upgrade.old.ports)
+        run_sweep("generation", upgrade.old.ports)
         upgrade.world.clock.advance(1)
     assert (upgrade.row.layout, upgrade.row.next_layout) == (OLD, None)
     assert claim(upgrade.old.leases) is not None

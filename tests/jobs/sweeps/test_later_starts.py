@@ -11,8 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from jobs import transitions
 from jobs.domain.states import JobState
 from jobs.models import Event, Job
-from jobs.sweeps import base, deadlines, due_starts, reconcile
+from jobs.sweeps import base, deadlines, due_starts
 from jobs.sweeps.base import SweepCount
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 
 
@@ -40,7 +41,7 @@ def test_no_other_sweep_brings_it_into_the_line_early(world: World) -> None:
     world.server()
     later(world, 3600.0)
     world.clock.advance(60)
-    reconcile.sweep(world.ports)
+    run_sweep("reconcile", world.ports)
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 

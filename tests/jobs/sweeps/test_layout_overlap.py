@@ -38,7 +38,7 @@ def test_only_while_others_know_another_layout_and_ours_is_in_use(in_use: int, s
         replace(make_ports(clock=clock), layouts=layouts),
         Process.Kind.SWEEPS,
         name="ours",
-        layout_overlap=lambda: called.append(1),
+        on_layout_overlap=lambda: called.append(1),
     )
     presence.step()
     assert not called

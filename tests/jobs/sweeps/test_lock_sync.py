@@ -11,10 +11,10 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.sweeps import lock_sync
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
 from tests.gpus.health.health_server import HealthServer
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
 
@@ -30,7 +30,7 @@ def lease(world: World, gpu: HealthServer) -> Lease:
 
 
 def sweep(world: World) -> SweepCount:
-    count = lock_sync.sweep(world.ports)
+    count = run_sweep("lock_sync", world.ports)
     assert count.failed == 0
     return count
 

@@ -9,11 +9,12 @@ from gpus.protocol import QueueAlgorithm
 from gpus.registry import controls
 from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World, open_index
 
 
 def sweep(world: World) -> int:
-    return mirror_registry.sweep(world.ports).repaired
+    return run_sweep("mirror_registry", world.ports).repaired
 
 
 def test_nothing_is_told_while_nothing_changes(world: World) -> None:

@@ -17,6 +17,7 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import orphans
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, open_index
 from tests.laws import assert_laws
 
@@ -40,7 +41,7 @@ def sweep_after(world: World, *seconds: float) -> SweepCount:
     count = SweepCount()
     for pause in seconds:
         world.clock.advance(pause)
-        count += orphans.sweep(world.ports)
+        count += run_sweep("orphans", world.ports)
     return count
 
 
@@ -130,11 +131,13 @@ def test_what_was_seen_of_an_attempt_is_forgotten_when_it_is_over(world: World) 
     ended, stays = world.claim(), world.claim()
     forget(world)
     world.clock.advance(2 * LEASE_SECONDS + 1)
-    sweep_after(world, 0)
-    assert set(orphans._leaseless_since) == {ended.attempt_id, stays.attempt_id}
+    sweep = orphans.OrphansSweep()
+    sweep(world.ports)
+    assert set(sweep.leaseless_since) == {ended.attempt_id, stays.attempt_id}
     ending, now = Ending(None, suspect=False), world.clock.now()
     transitions.end_attempt(
         End(ended.job_id, ended.attempt_id, 1, ended.slot, ending, RetryPolicy(), now, result={})
     )
-    sweep_after(world, 1)
-    assert set(orphans._leaseless_since) == {stays.attempt_id}
+    world.clock.advance(1)
+    sweep(world.ports)
+    assert set(sweep.leaseless_since) == {stays.attempt_id}

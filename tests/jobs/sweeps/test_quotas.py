@@ -13,16 +13,16 @@ from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.limits import gpu_quotas, tenant_limits
 from jobs.limits.gpu_usage import day_of
 from jobs.models import Rollup
-from jobs.sweeps import quotas as sweep
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 
 
 @pytest.fixture(autouse=True)
 def nothing_told() -> Iterator[None]:
-    for room in (sweep, gpu_quotas, tenant_limits):
+    for room in (gpu_quotas, tenant_limits):
         room.forget()
     yield
-    for room in (sweep, gpu_quotas, tenant_limits):
+    for room in (gpu_quotas, tenant_limits):
         room.forget()
 
 
@@ -55,30 +55,30 @@ def can_claim(world: World) -> bool:
 
 
 def test_what_waits_is_held_back_until_midnight(spent: World) -> None:
-    assert sweep.sweep(spent.ports).looked == 1
+    assert run_sweep("quotas", spent.ports).looked == 1
     assert not can_claim(spent)
     midnight = day_of(spent.clock.now()) + timedelta(days=1)
     spent.clock.advance((midnight - spent.clock.now()).total_seconds() - 1)
-    sweep.sweep(spent.ports)
+    run_sweep("quotas", spent.ports)
     assert not can_claim(spent)
     spent.clock.advance(1)
-    sweep.sweep(spent.ports)
+    run_sweep("quotas", spent.ports)
     assert spent.wakes
     assert can_claim(spent)
 
 
 @pytest.mark.parametrize("quota", [50.1, None])
 def test_a_raised_quota_lets_it_go_on(spent: World, quota: float | None) -> None:
-    sweep.sweep(spent.ports)
+    run_sweep("quotas", spent.ports)
     spent.tenant.daily_gpu_seconds = quota
     spent.tenant.save()
-    sweep.sweep(spent.ports)
+    run_sweep("quotas", spent.ports)
     assert can_claim(spent)
 
 
 def test_what_is_not_used_up_holds_nothing_back(spent: World) -> None:
     Rollup.objects.update(gpu_seconds=49.9)
-    assert sweep.sweep(spent.ports).looked == 0
+    assert run_sweep("quotas", spent.ports).looked == 0
     assert can_claim(spent)
 
 
@@ -94,7 +94,7 @@ def test_an_index_that_is_made_anew_is_told_before_the_tickets(spent: World) -> 
 
 def test_a_redis_that_was_away_is_told_once_it_is_back(spent: World) -> None:
     spent.redis_is_gone = True
-    assert sweep.sweep(spent.ports).notes
+    assert run_sweep("quotas", spent.ports).notes
     spent.redis_is_gone = False
-    sweep.sweep(spent.ports)
+    run_sweep("quotas", spent.ports)
     assert not can_claim(spent)

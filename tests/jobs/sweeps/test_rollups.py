@@ -18,6 +18,7 @@ from jobs.reports.ended_events import CURSOR
 from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import ages, rollups
+from jobs.sweeps.rollups import RollupsSweep
 from tests.builders import START, ManualClock, make_job, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.lives import Lives
@@ -25,19 +26,15 @@ from tests.jobs.lives import Lives
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
-@pytest.fixture(autouse=True)
-def all_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+class AtOnce(EventHorizon):
     """These tests write one transaction after the other; what a second one means is tested below."""
 
-    class AtOnce:
-        def advance(self) -> int:
-            return Event.objects.aggregate(last=Max("id"))["last"] or 0
-
-    monkeypatch.setattr(rollups, "_decided", AtOnce())
+    def advance(self) -> int:
+        return Event.objects.aggregate(last=Max("id"))["last"] or 0
 
 
 def sweep(at: datetime = START) -> int:
-    return rollups.sweep(make_ports(clock=ManualClock(at))).looked
+    return RollupsSweep(AtOnce())(make_ports(clock=ManualClock(at))).looked
 
 
 def stored(span: int = MINUTE) -> dict[Key, Sums]:

@@ -16,7 +16,7 @@ from jobs.models import SweepRun
 from jobs.ports import Ports
 from jobs.sweeps import ages
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
-from jobs.sweeps.registry import Entry, sweeps
+from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
 from tests.builders import WrongClocks
 from tests.dispatcher_project.worker_bench import wait_for
@@ -215,7 +215,7 @@ def test_one_fleet_without_redis_does_not_stop_the_others() -> None:
 
 
 def test_every_symptom_has_its_sweep() -> None:
-    assert set(sweeps()) == {
+    assert set(Sweeps().entries()) == {
         "cancelling",
         "deadlines",
         "due_callbacks",

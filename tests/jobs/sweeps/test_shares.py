@@ -10,7 +10,7 @@ from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
 from jobs.index_rebuild.recent_usage import debts, recent_shares
 from jobs.models import Attempt, Tenant
-from jobs.sweeps import generation
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 
 
@@ -39,7 +39,7 @@ def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -
 def rebuild(world: World) -> None:
     world.flush()
     for _ in range(12):
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
         if world.leases.generation() is not None:
             return
         world.clock.advance(1)

@@ -20,7 +20,7 @@ from gpus.models import Pool
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
 from gpus.registry import queries as registry
 from jobs.ports import Ports, after_seconds
-from jobs.sweeps.registry import sweeps
+from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
 from jobs.sweeps.silent_fleets import past_silent_fleets
 from tests.jobs.sweeps.conftest import World, open_index
@@ -88,7 +88,7 @@ class Fleets:
         return time.monotonic() - began
 
 
-quick = {name: entry for name, entry in sweeps().items() if not entry.slow or name == "generation"}
+quick = {name: entry for name, entry in Sweeps().entries().items() if not entry.slow or name == "generation"}
 
 
 @pytest.mark.django_db

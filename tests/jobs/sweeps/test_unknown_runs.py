@@ -15,9 +15,10 @@ from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
 from jobs.index_rebuild import unknown_runs
-from jobs.sweeps import generation, lock_sync, quarantine
+from jobs.sweeps import lock_sync, quarantine
 from jobs.transitions import End
 from tests.gpus.health.health_server import HealthServer
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_generation import ended_without_proof, rebuild
 
@@ -81,7 +82,7 @@ def test_no_second_slot_is_kept_for_a_run_that_somebody_else_knows_of(
         (jobs[2].id, ""),
     )
     world.flush()
-    generation.sweep(world.ports)
+    run_sweep("generation", world.ports)
     world.leases.renew("w1", [announced], [])
     rebuild(world)
     assert QuarantinedSlot.objects.get().attempt_id == ended.attempt_id
@@ -133,7 +134,7 @@ def lost_while_away(world: World, gpu: HealthServer) -> Lease:
     world.job()
     lost = world.claim(written=False)
     gpu.status = 500
-    lock_sync.sweep(world.ports)
+    run_sweep("lock_sync", world.ports)
     world.flush()
     rebuild(world)
     assert not QuarantinedSlot.objects.exists()
@@ -144,11 +145,11 @@ def lost_while_away(world: World, gpu: HealthServer) -> Lease:
 
 def test_a_server_that_was_away_is_asked_once_it_answers(world: World, gpu: HealthServer) -> None:
     lost = lost_while_away(world, gpu)
-    count = lock_sync.sweep(world.ports)
+    count = run_sweep("lock_sync", world.ports)
     assert (count.repaired, count.failed) == (1, 0)
     assert QuarantinedSlot.objects.get().attempt_id == lost.attempt_id
     assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
-    assert lock_sync.sweep(world.ports).repaired == 0, "once"
+    assert run_sweep("lock_sync", world.ports).repaired == 0, "once"
 
 
 def test_a_run_that_ends_between_two_looks_keeps_no_slot(
@@ -164,7 +165,7 @@ def test_a_run_that_ends_between_two_looks_keeps_no_slot(
         return ask_all(asked, **how)
 
     monkeypatch.setattr(lock_sync, "ask_all", ask)
-    assert lock_sync.sweep(world.ports).repaired == 0
+    assert run_sweep("lock_sync", world.ports).repaired == 0
     assert looks == ["look", "look"]
     assert not QuarantinedSlot.objects.exists()
 
@@ -177,5 +178,5 @@ def test_what_follows_on_a_slot_is_no_stranger(world: World, gpu: HealthServer) 
     follower = world.leases.reserve(held.ref, worker="w", next_attempt_id="follower")
     assert follower is not None
     gpu.lists((held.job_id, held.attempt_id), (follower.job_id, follower.attempt_id))
-    assert lock_sync.sweep(world.ports).repaired == 0
+    assert run_sweep("lock_sync", world.ports).repaired == 0
     assert not QuarantinedSlot.objects.exists()

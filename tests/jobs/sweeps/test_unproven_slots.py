@@ -10,8 +10,9 @@ from gpus.registry.registry import remove_server
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import unreachable
 from jobs.models import Attempt
-from jobs.sweeps import expired_leases, generation, quarantine
+from jobs.sweeps import expired_leases, quarantine
 from tests.gpus.health.health_server import HealthServer
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
 
@@ -64,7 +65,7 @@ def test_an_index_made_anew_meanwhile_gives_the_slot_to_nobody(world: World, lea
     lose(world)
     world.flush()
     for _ in range(12):
-        generation.sweep(world.ports)
+        run_sweep("generation", world.ports)
         world.clock.advance(1)
     assert world.leases.slots("gpu-1") == []
     world.server()

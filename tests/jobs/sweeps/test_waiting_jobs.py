@@ -16,10 +16,11 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.index_rebuild import waiting_jobs
 from jobs.models import Callback, Event, Job
-from jobs.sweeps import deadlines, due_callbacks, due_retries, fill, long_waits, reconcile
+from jobs.sweeps import deadlines, due_retries, fill, long_waits, reconcile
 from jobs.sweeps.base import Sweep
 from jobs.transitions import End
 from tests.builders import WrongClocks
+from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World, open_index
 from tests.laws import assert_laws
 
@@ -94,7 +95,7 @@ def test_a_retry_goes_on_without_redis_and_the_reconciler_pushes_it(world: World
     world.redis_is_gone = False
     assert not in_line(world, job)
     world.clock.advance(3)
-    assert reconcile.sweep(world.ports).repaired == 1
+    assert run_sweep("reconcile", world.ports).repaired == 1
     assert in_line(world, job)
 
 
@@ -192,12 +193,12 @@ def test_deadlines_hold_without_redis(world: World) -> None:
 def test_a_job_that_nobody_pushed_gets_its_ticket(world: World) -> None:
     world.server()
     job = world.job(push=False)
-    assert reconcile.sweep(world.ports).looked == 0, "its own push is given two seconds"
+    assert run_sweep("reconcile", world.ports).looked == 0, "its own push is given two seconds"
     world.clock.advance(3)
-    assert reconcile.sweep(world.ports).repaired == 1
+    assert run_sweep("reconcile", world.ports).repaired == 1
     assert in_line(world, job)
     assert sum(wake.count for wake in world.wakes) == 1
-    assert reconcile.sweep(world.ports).repaired == 0
+    assert run_sweep("reconcile", world.ports).repaired == 0
 
 
 def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
@@ -207,7 +208,7 @@ def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
     first, _second = world.claim(written=False), world.claim(written=False)
     world.release(first, ReleaseMode.SETTLE)
     world.clock.advance(3)
-    count = reconcile.sweep(world.ports)
+    count = run_sweep("reconcile", world.ports)
     assert (count.looked, count.repaired) == (2, 0)
 
 
@@ -227,7 +228,7 @@ def test_the_jobs_of_a_pool_that_is_gone_wait_for_it_in_its_line(world: World, o
     world.flush()
     open_index(world.leases)
     world.clock.advance(3)
-    count = reconcile.sweep(world.ports)
+    count = run_sweep("reconcile", world.ports)
     assert (count.looked, count.repaired) == (1, 1)
     assert any("m: not registered any more" in note for note in count.notes)
     assert in_line(world, job)
@@ -236,7 +237,7 @@ def test_the_jobs_of_a_pool_that_is_gone_wait_for_it_in_its_line(world: World, o
     world.server()  # registered again
     lease = world.claim()
     assert lease.job_id == job.id
-    assert reconcile.sweep(world.ports).notes == ()
+    assert run_sweep("reconcile", world.ports).notes == ()
 
 
 def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
@@ -245,7 +246,7 @@ def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
     unregister(world)
     world.clock.advance(3)
     world.redis_is_gone = True
-    assert any(note.startswith(world.fleet) for note in reconcile.sweep(world.ports).notes)
+    assert any(note.startswith(world.fleet) for note in run_sweep("reconcile", world.ports).notes)
 
 
 def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +258,7 @@ def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pyte
     for n in range(7):  # some share their place
         world.job(push=False, place_us=place + n // 3)
     world.clock.advance(3)
-    runs = [reconcile.sweep(world.ports).looked for _ in range(3)]
+    runs = [run_sweep("reconcile", world.ports).looked for _ in range(3)]
     assert runs == [4, 3, 4]
     assert_laws(drained=True, ports=world.ports, accepted=7)
 
@@ -265,14 +266,14 @@ def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pyte
 def test_a_callback_whose_wake_was_lost_is_woken_once(world: World) -> None:
     job = world.job(push=False, callback_url="https://x.example/")
     transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
-    assert due_callbacks.sweep(world.ports).looked == 0, "the wake after the commit is given a second"
+    assert run_sweep("due_callbacks", world.ports).looked == 0, "the wake after the commit is given a second"
     world.clock.advance(2)
-    assert due_callbacks.sweep(world.ports).repaired == 1
+    assert run_sweep("due_callbacks", world.ports).repaired == 1
     assert world.callbacks == [Callback.objects.get().id]
     world.clock.advance(1)
-    assert due_callbacks.sweep(world.ports).repaired == 0, "it still waits for its worker"
+    assert run_sweep("due_callbacks", world.ports).repaired == 0, "it still waits for its worker"
     world.clock.advance(10)
-    assert due_callbacks.sweep(world.ports).repaired == 1
+    assert run_sweep("due_callbacks", world.ports).repaired == 1
 
 
 def test_every_end_has_its_event(world: World) -> None:

@@ -26,7 +26,6 @@ from jobs.models import Attempt, Job
 from jobs.operations import explain_job
 from jobs.sweeps import due_starts
 from jobs.sweeps import quotas as sweeps_quotas
-from jobs.sweeps.registry import sweeps
 from verification.simulation import database, redis_link, roles, world
 
 Sabotage = Callable[[], Any]
@@ -95,11 +94,7 @@ def start_compare_and_set() -> Iterator[None]:
 
 @contextmanager
 def without_sweeps(*names: str) -> Iterator[None]:
-    def rest() -> dict[str, Any]:
-        left = {*names, "due_callbacks", "retention", "rollups"}
-        return {name: entry for name, entry in sweeps().items() if name not in left}
-
-    with patch.object(roles, "swept", rest):
+    with patch.object(roles, "LEFT_OUT", {*names, *roles.LEFT_OUT}):
         yield
 
 
