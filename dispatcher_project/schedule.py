@@ -17,7 +17,7 @@ from celery.beat import Scheduler
 from django.conf import settings
 
 from dispatcher_project.supervisor.notify import ALIVE, notify
-from jobs import wakes
+from jobs.wakes import HintPublisher
 
 TICK_SECONDS = 1.0
 _STDERR = 2
@@ -56,20 +56,20 @@ def say_alive() -> Callable[[], object]:
 class TickScheduler(Scheduler):  # type: ignore[misc]
     """What `celery beat` runs (setting `beat_scheduler`).
 
-    send: a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it. promise: to
-    be back in time, or to end.
-    """
+    send: publishes a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it.
+    promise: to be back in time, or to end."""
 
     def __init__(
         self,
         *args: Any,
-        send: Callable[[], object] = lambda: wakes.wake_sweep("tick"),
+        send: Callable[[], object] | None = None,
         say: Callable[[], object] | None = None,
         promise: Callable[[], object] = tick_or_end,
         clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
     ) -> None:
-        self._send = send
+        hints = HintPublisher(lambda: self.app)
+        self._send = send or (lambda: hints.wake_sweep("tick"))
         self._say = say
         self._promise = promise
         self._clock = clock

@@ -9,7 +9,7 @@ from django.views.generic import RedirectView
 from admin_ui.dashboard.urls import dashboard_urls
 from admin_ui.pages.flower import flower_urls
 from admin_ui.pages.flower_address import ADMIN_PATH
-from admin_ui.pages.sign_in import sign_in
+from admin_ui.pages.sign_in import sign_in_page
 from gpus.api.urls import registry_urls
 from jobs import ports
 from jobs.api.documents import Document, Swagger
@@ -38,7 +38,7 @@ urlpatterns = [
     re_path(r"^api/(?P<rest>.*)$", unknown_route),
     *flower_urls,
     *dashboard_urls,
-    path(f"{ADMIN_PATH}/login/", sign_in),
+    path(f"{ADMIN_PATH}/login/", sign_in_page()),
     path(f"{ADMIN_PATH}/", admin.site.urls),
 ]
 

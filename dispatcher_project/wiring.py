@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 
 from foundation.database.connection_pool import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import redis_leases
 from gpus.protocol import SystemClock
 from gpus.registry.layouts import Layouts, read_index_states
-from jobs import wakes
-from jobs.events.announce import announce
+from jobs.events.announce import Announcer
 from jobs.ports import Ports, after_seconds
 from jobs.reports.database_clock import database_time, last_database_time
+from jobs.wakes import HintPublisher
 
 
 def production_ports() -> Ports:
@@ -27,13 +28,14 @@ def production_ports() -> Ports:
     clock.keep_asking(after_seconds)
     layouts = Layouts(read_index_states)
     refusal = layouts.refusal
+    hints = HintPublisher(lambda: import_string(settings.CELERY_APP))
     return Ports(
         clock=clock,
         clocks=clock,
         leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet, refusal),
-        send_wakes=wakes.send_wakes,
-        wake_callbacks=wakes.wake_callbacks,
-        announce=announce,
+        send_wakes=hints.send_wakes,
+        wake_callbacks=hints.wake_callbacks,
+        announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,
     )

@@ -96,6 +96,7 @@ class _Known:
         return found
 
 
+# of the process, like a cache of compiled statements: the same schema compiles to the same checks
 _known = _Known()
 
 

@@ -12,6 +12,7 @@ ID_LENGTH = 26
 clock, chance_bits = time.time, secrets.randbits
 """Where time and chance come from; a simulator puts its own here."""
 
+# of the process: its ids sort by their order of creation
 _lock = threading.Lock()
 _last_milliseconds = -1
 _last_chance = 0

@@ -172,4 +172,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
+# of the process: they are its child processes
 processes = SchemaProcesses()

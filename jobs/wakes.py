@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
-from django.conf import settings
-from django.utils.module_loading import import_string
 from kombu.pools import ProducerPool
 
 from gpus.leasing.values import Wakes
@@ -38,39 +36,39 @@ def queue_of(pool: str, host: str | None = None) -> str:
     return f"gpu.{pool}" if host is None else f"gpu.{pool}.{host}"
 
 
-def send_wakes(wakes: Sequence[Wakes]) -> int:
-    """How many of them left; fewer than asked for when the broker is away."""
-    return _door().publish(
-        (WORK, [wake.pool] if wake.host is None else [wake.pool, wake.host], queue_of(wake.pool, wake.host))
-        for wake in wakes
-        for _ in range(wake.count)
-    )
-
-
-def wake_callbacks(callback_ids: Sequence[str]) -> None:
-    """These outbox rows are due now."""
-    _door().publish((DELIVER, [callback_id], CALLBACKS_QUEUE) for callback_id in callback_ids)
-
-
-def wake_sweep(name: str) -> bool:
-    """``tick`` for all that are due. False: it did not leave."""
-    return _door().publish([(SWEEP, [name], SWEEPS_QUEUE)]) == 1
-
-
 class HintPublisher:
     """Publishes through producers of its own, whose time-outs are shorter than a consumer's.
 
-    app: the Celery app; its `hint_transport_options` are for these connections.
+    app: returns the Celery app, at the first publish; its `hint_transport_options` are for these connections.
     """
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        connection = app.connection_for_write(connect_timeout=1.0)
-        connection.transport_options = dict(app.conf.hint_transport_options)
-        self._producers = ProducerPool(connection.Pool(limit=_POOL_LIMIT), limit=_POOL_LIMIT)
+    def __init__(self, app: Callable[[], Any]) -> None:
+        self._make_app = app
+        self._lock = threading.Lock()
+        self._opened: tuple[Any, ProducerPool] | None = None
         self._shut_until = 0.0
 
-    def publish(self, messages: Iterable[tuple[str, list[str], str]]) -> int:
+    def send_wakes(self, wakes: Sequence[Wakes]) -> int:
+        """How many of them left; fewer than asked for when the broker is away."""
+        return self._publish(
+            (
+                WORK,
+                [wake.pool] if wake.host is None else [wake.pool, wake.host],
+                queue_of(wake.pool, wake.host),
+            )
+            for wake in wakes
+            for _ in range(wake.count)
+        )
+
+    def wake_callbacks(self, callback_ids: Sequence[str]) -> None:
+        """These outbox rows are due now."""
+        self._publish((DELIVER, [callback_id], CALLBACKS_QUEUE) for callback_id in callback_ids)
+
+    def wake_sweep(self, name: str) -> bool:
+        """``tick`` for all that are due. False: it did not leave."""
+        return self._publish([(SWEEP, [name], SWEEPS_QUEUE)]) == 1
+
+    def _publish(self, messages: Iterable[tuple[str, list[str], str]]) -> int:
         """messages: task name, arguments, queue. Returns how many left."""
         sent = 0
         until = time.monotonic() + TOTAL_SECONDS
@@ -88,11 +86,12 @@ class HintPublisher:
     def _send(self, name: str, arguments: list[str], queue: str, until: float) -> bool:
         if time.monotonic() < self._shut_until:
             return False
-        with self._producers.acquire(block=True, timeout=TOTAL_SECONDS) as producer:
+        app, producers = self._open()
+        with producers.acquire(block=True, timeout=TOTAL_SECONDS) as producer:
             # it may have waited here for others who found the broker dead
             if time.monotonic() > until or time.monotonic() < self._shut_until:
                 return False
-            self._app.send_task(
+            app.send_task(
                 name,
                 arguments,
                 queue=queue,
@@ -102,16 +101,12 @@ class HintPublisher:
             )
         return True
 
-
-_lock = threading.Lock()
-_the_door: HintPublisher | None = None
-
-
-def _door() -> HintPublisher:
-    global _the_door
-    if _the_door is None:
-        with _lock:
-            if _the_door is None:
-                # named in settings, because the app is made by the floor above
-                _the_door = HintPublisher(import_string(settings.CELERY_APP))
-    return _the_door
+    def _open(self) -> tuple[Any, ProducerPool]:
+        with self._lock:
+            if self._opened is None:
+                app = self._make_app()
+                connection = app.connection_for_write(connect_timeout=1.0)
+                connection.transport_options = dict(app.conf.hint_transport_options)
+                pool = ProducerPool(connection.Pool(limit=_POOL_LIMIT), limit=_POOL_LIMIT)
+                self._opened = app, pool
+            return self._opened

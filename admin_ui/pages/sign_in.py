@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from django.contrib import admin
 from django.contrib.auth import get_user_model
@@ -21,22 +23,28 @@ from jobs.operations.passwords import PasswordsBusy
 log = structlog.get_logger()
 
 
-@never_cache
-@sensitive_post_parameters("password")
-@csrf_protect
-def sign_in(request: HttpRequest) -> HttpResponseBase:
-    """429 or 503 where a limit is reached; otherwise Django's own page."""
-    account = request.POST.get("username", "")
-    if request.method != "POST" or not account:
-        return admin.site.login(request)
-    address = network_of(request.META.get("REMOTE_ADDR") or "")
-    try:
-        with limits.at_once.enter(address):
-            return _try(request, address, account)
-    except Refused as refused:
-        limits.note_refusal(refused)
-        log.warning("sign_in_refused", address=address, user=_known(account), why=str(refused))
-        return refused_page(request, refused)
+def sign_in_page() -> Callable[[HttpRequest], HttpResponseBase]:
+    """Return the view, with the count of the sign-ins that are under way in this process."""
+    in_flight = limits.SignInsInFlight()
+
+    @never_cache
+    @sensitive_post_parameters("password")
+    @csrf_protect
+    def sign_in(request: HttpRequest) -> HttpResponseBase:
+        """429 or 503 where a limit is reached; otherwise Django's own page."""
+        account = request.POST.get("username", "")
+        if request.method != "POST" or not account:
+            return admin.site.login(request)
+        address = network_of(request.META.get("REMOTE_ADDR") or "")
+        try:
+            with in_flight.enter(address):
+                return _try(request, address, account)
+        except Refused as refused:
+            limits.note_refusal(refused)
+            log.warning("sign_in_refused", address=address, user=_known(account), why=str(refused))
+            return refused_page(request, refused)
+
+    return sign_in
 
 
 def _try(request: HttpRequest, address: str, account: str) -> HttpResponse:

@@ -26,7 +26,7 @@ from dispatcher_project.celery_transport.gc_tuning import keep_what_is_loaded
 from dispatcher_project.celery_transport.health import Fleets, Health, HealthPort, Loop, Question, TicksOfLoop
 from dispatcher_project.celery_transport.ordered_stop import OrderedStop
 from dispatcher_project.celery_transport.pool_queues import PoolQueues, PoolWatch
-from dispatcher_project.celery_transport.shown import ShownRuns, show_run
+from dispatcher_project.celery_transport.shown import ShownRuns
 from dispatcher_project.celery_transport.successor import Predecessor, can_have_successor
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
@@ -70,7 +70,8 @@ def run_gpu_worker(
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     threads = concurrency or settings.DISPATCHER.worker_threads
     worker = create_worker(production_ports(), runners=runners, threads=threads)
-    worker.show_run, worker.warm, worker.on_registry = show_run, warm, watch.nudge
+    shown = ShownRuns()
+    worker.show_run, worker.warm, worker.on_registry = shown.show, warm, watch.nudge
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,
@@ -79,7 +80,7 @@ def run_gpu_worker(
     )
     if worker.presence is not None:
         worker.presence.queues = lambda: watch.queues
-    app.steps["consumer"].update({PoolQueues, ShownRuns})
+    app.steps["consumer"].update({PoolQueues, shown.step()})
     watch.start()
     worker.start()
     try:

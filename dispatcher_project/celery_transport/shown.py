@@ -9,29 +9,33 @@ from celery import bootsteps, current_task
 
 from gpus.protocol import Lease
 
-_eventer: Any = None
-"""The consumer's dispatcher of events; a new one after each reconnect."""
 
+class ShownRuns:
+    """eventer: the consumer's dispatcher of events; a new one after each reconnect."""
 
-class ShownRuns(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Knows through what this worker's events leave."""
+    def __init__(self) -> None:
+        self.eventer: Any = None
 
-    requires = ("celery.worker.consumer.events:Events",)
+    def step(self) -> type[bootsteps.StartStopStep]:
+        """Return the consumer step that keeps `eventer` current."""
 
-    def start(self, consumer: Any) -> None:
-        global _eventer
-        _eventer = consumer.event_dispatcher
+        class KeepEventer(bootsteps.StartStopStep):  # type: ignore[misc]
+            requires = ("celery.worker.consumer.events:Events",)
 
+            def start(_step, consumer: Any) -> None:
+                self.eventer = consumer.event_dispatcher
 
-def show_run(lease: Lease) -> None:
-    """Called in the task's thread; returns at once. Flower's columns are narrow, so the job stands in one and
-    where it runs in another; its search finds both (``kwargs:job_id=…``, ``args:gpu-1``)."""
-    if _eventer is None or not current_task:
-        return
-    with suppress(Exception):  # the broker is away: the run matters, not who watches it
-        _eventer.send(
-            "task-started",
-            uuid=current_task.request.id,
-            args=f"{lease.model} on {lease.slot}",
-            kwargs=repr({"job_id": lease.job_id}),
-        )
+        return KeepEventer
+
+    def show(self, lease: Lease) -> None:
+        """Called in the task's thread; returns at once. Flower's columns are narrow, so the job stands in one
+        and where it runs in another; its search finds both (``kwargs:job_id=…``, ``args:gpu-1``)."""
+        if self.eventer is None or not current_task:
+            return
+        with suppress(Exception):  # the broker is away: the run matters, not who watches it
+            self.eventer.send(
+                "task-started",
+                uuid=current_task.request.id,
+                args=f"{lease.model} on {lease.slot}",
+                kwargs=repr({"job_id": lease.job_id}),
+            )

@@ -141,6 +141,7 @@ def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
     return bool(execute(database, sql, fill(places, values, database)))
 
 
+# of the thread, like its connection to the database
 _lent = threading.local()
 
 

@@ -1,4 +1,4 @@
-"""One writer of this process at a time, where the database has room for one: SQLite.
+"""A lock for the writers of this process, where the database takes one at a time: SQLite.
 
 Beside the shorter pauses of `foundation.database.sqlite3`: writers of one process are woken when the
 transaction before them ends, and short transactions go first. So a submit of one job waits for one batch at
@@ -19,7 +19,7 @@ SHORT_ROWS = 64
 
 
 class WriteLock:
-    """One turn, given to one thread at a time."""
+    """Held by one thread at a time; threads with short transactions go first."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +27,7 @@ class WriteLock:
         self.taken = False
 
     def take(self, *, short: bool, seconds: float) -> bool:
-        """Waits for a turn, at most so long. False: there was none."""
+        """Wait for the lock, at most `seconds`. Return False if it stayed taken."""
         with self._changed:
             self._short += short
             try:
@@ -47,24 +47,25 @@ class WriteLock:
         return not self.taken and (short or not self._short)
 
 
-_turns = WriteLock()
+# of the process, like its connections to the database
+_lock = WriteLock()
 
 
 @contextmanager
 def write_lock(rows: int) -> Iterator[None]:
-    """Around a transaction that writes so many jobs. Inside another one there is no turn to wait for."""
+    """Enclose a transaction that writes so many jobs. Inside another transaction it does nothing."""
     database = connections[DEFAULT_DB_ALIAS]
-    has_turn = _takes_turns(database) and _turns.take(
+    has_turn = _needs_lock(database) and _lock.take(
         short=rows <= SHORT_ROWS, seconds=_patience_seconds(database)
     )
     try:
         yield
     finally:
         if has_turn:
-            _turns.give_back()
+            _lock.give_back()
 
 
-def _takes_turns(database: BaseDatabaseWrapper) -> bool:
+def _needs_lock(database: BaseDatabaseWrapper) -> bool:
     """A database that one connection has in memory has no other writer. It is the simulator's, whose
     processes are fibers of one thread: a lock would stop them all."""
     is_shared = database.settings_dict["NAME"] != ":memory:"

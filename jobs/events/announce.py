@@ -6,15 +6,12 @@ Redis that is away costs one short try every few seconds.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 import structlog
-from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -29,9 +26,6 @@ SILENCE_SECONDS = 2.0
 that hangs, or was replaced while it hung, ends no connection."""
 _CHUNK = 500
 
-_lock = threading.Lock()
-_resting_until = 0.0
-
 
 def channel() -> str:
     """The one channel; its messages are job ids with spaces between."""
@@ -43,22 +37,33 @@ def read_announcement(message: bytes | str) -> list[str]:
     return text.split()
 
 
-def announce(job_ids: Sequence[str]) -> None:
-    """Never raises; takes well under a millisecond, or TIMEOUT_SECONDS once per REST_SECONDS."""
-    global _resting_until
-    if not job_ids or time.monotonic() < _resting_until:
-        return
-    try:
-        client = redis_client(settings.REDIS_URL)
-        for start in range(0, len(job_ids), _CHUNK):
-            client.publish(channel(), " ".join(job_ids[start : start + _CHUNK]))
-    except (redis.RedisError, OSError, ValueError) as error:
-        with _lock:
-            _resting_until = time.monotonic() + REST_SECONDS
-        log.warning("not_announced", jobs=len(job_ids), error=str(error))
+class Announcer:
+    """Publishes the ids of changed jobs. url: of Redis, read at each call; the connection is kept."""
+
+    def __init__(self, url: Callable[[], str]) -> None:
+        self._url = url
+        self._client: tuple[str, Any] = "", None
+        self._resting_until = 0.0
+
+    def __call__(self, job_ids: Sequence[str]) -> None:
+        """Never raises; takes well under a millisecond, or TIMEOUT_SECONDS once per REST_SECONDS."""
+        if not job_ids or time.monotonic() < self._resting_until:
+            return
+        try:
+            client = self._connected()
+            for start in range(0, len(job_ids), _CHUNK):
+                client.publish(channel(), " ".join(job_ids[start : start + _CHUNK]))
+        except (redis.RedisError, OSError, ValueError) as error:
+            self._resting_until = time.monotonic() + REST_SECONDS
+            log.warning("not_announced", jobs=len(job_ids), error=str(error))
+
+    def _connected(self) -> Any:
+        url = self._url()
+        if self._client[0] != url:
+            self._client = url, redis_client(url)
+        return self._client[1]
 
 
-@lru_cache(maxsize=4)
 def redis_client(url: str) -> Any:
     """No retries, and short time-outs where the URL leaves them to us."""
     if url.startswith(("redis+sentinel:", "redis+cluster:")):

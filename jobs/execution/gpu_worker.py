@@ -163,6 +163,7 @@ class GpuWorker(WorkerState):
         interrupt_switched_off(runs, changed.off)
 
 
+# the process itself: Celery calls its tasks without an object
 _current: GpuWorker | None = None
 
 

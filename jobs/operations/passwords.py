@@ -56,7 +56,8 @@ class HashingSlots:
                 self._changed.notify()
 
 
-_turns = HashingSlots()
+# of the process: Django makes a hasher for each use
+_slots = HashingSlots()
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
@@ -65,5 +66,5 @@ class BoundedHasher(PBKDF2PasswordHasher):
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> Any:
         """Raises PasswordsBusy."""
-        with _turns.slot():
+        with _slots.slot():
             return super().encode(password, salt, iterations)

@@ -56,7 +56,7 @@ class SignInTooMany(Refused):
 
 
 class SignInsInFlight:
-    """Sign-ins under way, by address; of each process."""
+    """Sign-ins under way, by address. One for each process: it belongs to its sign-in page."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,9 +78,6 @@ class SignInsInFlight:
             with self._lock:
                 self._under_way[address] -= 1
                 self._under_way += Counter()  # addresses without one are forgotten
-
-
-at_once = SignInsInFlight()
 
 
 def account_digest(account: str) -> str:

@@ -20,7 +20,7 @@ from gpus.leasing.store import redis_leases
 from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from jobs import ports
-from jobs.events import announce as announcing
+from jobs.events.announce import Announcer
 from jobs.ports import Ports
 from tests.jobs.events.patient import announce_patiently
 from tests.jobs.web import running_web
@@ -163,7 +163,9 @@ def desk(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[Desk]:
         pytest.skip("no chromium on PATH")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     real = replace(
-        World().ports(), leases=lambda name: redis_leases(valkey.url, name), announce=announcing.announce
+        World().ports(),
+        leases=lambda name: redis_leases(valkey.url, name),
+        announce=Announcer(lambda: valkey.url),
     )
     with override_settings(REDIS_URL=valkey.url), pytest.MonkeyPatch.context() as patch:
         # playwright runs an event loop in this thread, and Django takes that for asynchronous code

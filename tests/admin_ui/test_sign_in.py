@@ -206,7 +206,7 @@ def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
 ) -> None:
     settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
     set_limits(settings, passwords_at_once=1, passwords_waiting=0)
-    with passwords._turns.slot():
+    with passwords._slots.slot():
         busy = post("ada", "correct horse", Accept="text/html")
         boss = Client()
         boss.force_login(ada)

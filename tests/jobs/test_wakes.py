@@ -1,4 +1,4 @@
-"""The one door for messages: right queue, no clock, never an error, never a long wait."""
+"""The one hints for messages: right queue, no clock, never an error, never a long wait."""
 
 from __future__ import annotations
 
@@ -19,37 +19,40 @@ from dispatcher_project.settings.celery import celery_settings
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.values import Wakes
 from jobs import wakes
+from jobs.wakes import HintPublisher
 
 DEAD = "redis://127.0.0.1:1/0"
 
 
-@pytest.fixture
-def open_door(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], wakes.HintPublisher]:
-    """A door to another broker, in the place of the process's own."""
+def app_of(url: str) -> Any:
     from celery import Celery
 
     from dispatcher_project.celery_transport.broker import Amqp
 
-    def open_door(url: str) -> wakes.HintPublisher:
-        register_transports()
-        app = Celery("test", amqp=Amqp, set_as_current=False)
-        app.conf.update(celery_settings(url))
-        door = wakes.HintPublisher(app)
-        monkeypatch.setattr(wakes, "_the_door", door)
-        return door
+    register_transports()
+    app = Celery("test", amqp=Amqp, set_as_current=False)
+    app.conf.update(celery_settings(url))
+    return app
 
-    return open_door
+
+def publisher_to(url: str) -> HintPublisher:
+    app = app_of(url)
+    return HintPublisher(lambda: app)
+
+
+@pytest.fixture
+def hints(valkey: EmbeddedValkey) -> HintPublisher:
+    return publisher_to(valkey.url)
 
 
 @pytest.fixture
 def messages(
-    valkey: EmbeddedValkey, open_door: Any, fleet: str, monkeypatch: pytest.MonkeyPatch
+    valkey: EmbeddedValkey, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], list[Any]]]:
-    """What lies in a queue: (task, args, headers), oldest first. The door is given all the time it needs: a
-    message whose answer comes late counts as not sent."""
+    """What lies in a queue: (task, args, headers), oldest first. The publisher is given all the time it
+    needs: a message whose answer comes late counts as not sent."""
     monkeypatch.setattr(wakes, "TOTAL_SECONDS", 60.0)
     monkeypatch.setattr(celery, "_PUBLISH_TIMEOUT_SECONDS", 60.0)
-    open_door(valkey.url)
     client: redis.Redis = redis.Redis.from_url(valkey.url)
 
     def read(queue: str) -> list[Any]:
@@ -63,18 +66,20 @@ def messages(
     client.close()
 
 
-def test_wakes_go_to_the_pool_s_queue_one_message_each(messages: Any, fleet: str) -> None:
-    assert wakes.send_wakes([Wakes(fleet, None, 2), Wakes(fleet, "box7", 1)]) == 3
+def test_wakes_go_to_the_pool_s_queue_one_message_each(
+    hints: HintPublisher, messages: Any, fleet: str
+) -> None:
+    assert hints.send_wakes([Wakes(fleet, None, 2), Wakes(fleet, "box7", 1)]) == 3
     assert [(name, args) for name, args, _ in messages(f"gpu.{fleet}")] == [("jobs.work", [fleet])] * 2
     assert [(name, args) for name, args, _ in messages(f"gpu.{fleet}.box7")] == [
         ("jobs.work", [fleet, "box7"])
     ]
 
 
-def test_callbacks_and_sweeps_have_queues_of_their_own(messages: Any) -> None:
+def test_callbacks_and_sweeps_have_queues_of_their_own(hints: HintPublisher, messages: Any) -> None:
     messages("callbacks"), messages("sweeps")
-    wakes.wake_callbacks(["c1", "c2"])
-    assert wakes.wake_sweep("tick") is True
+    hints.wake_callbacks(["c1", "c2"])
+    assert hints.wake_sweep("tick") is True
     assert [(name, args) for name, args, _ in messages("callbacks")] == [
         ("jobs.deliver", ["c1"]),
         ("jobs.deliver", ["c2"]),
@@ -82,32 +87,35 @@ def test_callbacks_and_sweeps_have_queues_of_their_own(messages: Any) -> None:
     assert [(name, args) for name, args, _ in messages("sweeps")] == [("jobs.sweep", ["tick"])]
 
 
-def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(messages: Any, fleet: str) -> None:
-    wakes.send_wakes([Wakes(fleet, None, 1)])
+def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(
+    hints: HintPublisher, messages: Any, fleet: str
+) -> None:
+    hints.send_wakes([Wakes(fleet, None, 1)])
     headers = messages(f"gpu.{fleet}")[0][2]
     assert headers["expires"] is None
     assert headers["eta"] is None
     assert headers["ignore_result"] is True
 
 
-def test_a_dead_broker_raises_nothing_and_shuts_the_door_for_a_moment(open_door: Any) -> None:
-    door = open_door(DEAD)
-    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 0
+def test_a_dead_broker_raises_nothing_and_shuts_the_door_for_a_moment() -> None:
+    app = app_of(DEAD)
+    hints = HintPublisher(lambda: app)
+    assert hints.send_wakes([Wakes("zimg", None, 3)]) == 0
     tried: list[Any] = []
-    door._app.send_task = lambda *args, **options: tried.append(args)
-    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 0
-    wakes.wake_callbacks(["c1"])
-    assert wakes.wake_sweep("tick") is False
+    app.send_task = lambda *args, **options: tried.append(args)
+    assert hints.send_wakes([Wakes("zimg", None, 3)]) == 0
+    hints.wake_callbacks(["c1"])
+    assert hints.wake_sweep("tick") is False
     assert tried == []
-    door._shut_until = 0.0
-    assert wakes.send_wakes([Wakes("zimg", None, 3)]) == 3
+    hints._shut_until = 0.0
+    assert hints.send_wakes([Wakes("zimg", None, 3)]) == 3
 
 
-def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None:
+def test_a_silent_broker_is_given_up_on_for_all_who_wait() -> None:
     """One publisher waits for its time-outs; the others, queued for a producer, leave with it."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        open_door(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        threads = [threading.Thread(target=wakes.send_wakes, args=[[Wakes("z", None, 5)]]) for _ in range(20)]
+        hints = publisher_to(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        threads = [threading.Thread(target=hints.send_wakes, args=[[Wakes("z", None, 5)]]) for _ in range(20)]
         started = time.monotonic()
         for thread in threads:
             thread.start()
@@ -117,21 +125,21 @@ def test_a_silent_broker_is_given_up_on_for_all_who_wait(open_door: Any) -> None
         assert time.monotonic() - started < 10
 
 
-def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any, open_door: Any) -> None:
+def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any) -> None:
     with EmbeddedValkey(tmp_path / "v") as server:
-        door = open_door(server.url)
-        assert wakes.send_wakes([Wakes("z", None, 1)]) == 1
+        hints = publisher_to(server.url)
+        assert hints.send_wakes([Wakes("z", None, 1)]) == 1
         server.kill()
-        assert wakes.send_wakes([Wakes("z", None, 1)]) == 0
+        assert hints.send_wakes([Wakes("z", None, 1)]) == 0
         server.start()
-        door._shut_until = 0.0
-        assert wakes.send_wakes([Wakes("z", None, 1)]) == 1
+        hints._shut_until = 0.0
+        assert hints.send_wakes([Wakes("z", None, 1)]) == 1
 
 
-def test_many_threads_may_send_at_once(messages: Any, fleet: str) -> None:
+def test_many_threads_may_send_at_once(hints: HintPublisher, messages: Any, fleet: str) -> None:
     sent: list[int] = []
     threads = [
-        threading.Thread(target=lambda: sent.append(wakes.send_wakes([Wakes(fleet, None, 5)])))
+        threading.Thread(target=lambda: sent.append(hints.send_wakes([Wakes(fleet, None, 5)])))
         for _ in range(16)
     ]
     for thread in threads:

@@ -12,37 +12,40 @@ from celery import Celery
 
 from dispatcher_project.celery_transport import shown
 from dispatcher_project.celery_transport.events import BoundedEventDispatcher
+from dispatcher_project.celery_transport.shown import ShownRuns
 from gpus.protocol import Lease
 
 LEASE = Lease("zimg", "gpu-1/2", "J1", "A1", 1, "zimg", "7", 5, 1, 0, 2.0)
 
 
 def test_nothing_is_told_outside_a_task_or_before_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown.show_run(LEASE)
+    runs = ShownRuns()
+    runs.show(LEASE)
     sent: list[Any] = []
     way = SimpleNamespace(send=lambda *args, **fields: sent.append(fields))
-    monkeypatch.setattr(shown, "_eventer", way)
-    shown.show_run(LEASE)
+    runs.eventer = way
+    runs.show(LEASE)
     assert sent == []
     monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
-    shown.show_run(LEASE)
+    runs.show(LEASE)
     assert sent == [{"uuid": "t1", "args": "zimg on gpu-1/2", "kwargs": "{'job_id': 'J1'}"}]
 
 
-def test_each_connection_has_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "_eventer", None)
+def test_each_connection_has_its_own_way() -> None:
+    runs = ShownRuns()
     consumer = SimpleNamespace(event_dispatcher="new one")
-    shown.ShownRuns(consumer).start(consumer)
-    assert shown._eventer == "new one"
+    runs.step()(consumer).start(consumer)
+    assert runs.eventer == "new one"
 
 
 def test_a_broker_that_refuses_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **fields: Any) -> None:
         raise ConnectionError("the broker is away")
 
-    monkeypatch.setattr(shown, "_eventer", SimpleNamespace(send=refuse))
+    runs = ShownRuns()
+    runs.eventer = SimpleNamespace(send=refuse)
     monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
-    shown.show_run(LEASE)
+    runs.show(LEASE)
 
 
 def test_a_run_that_begins_while_a_heartbeat_is_handed_over_is_shown(
@@ -55,9 +58,10 @@ def test_a_run_that_begins_while_a_heartbeat_is_handed_over_is_shown(
     connection = SimpleNamespace(transport=SimpleNamespace(driver_type="redis"))
     eventer = BoundedEventDispatcher(connection, app=app, enabled=False)
     eventer.enabled, eventer.producer = True, object()
-    monkeypatch.setattr(shown, "_eventer", eventer)
+    runs = ShownRuns()
+    runs.eventer = eventer
     monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
-    run = threading.Thread(target=shown.show_run, args=[LEASE])
+    run = threading.Thread(target=runs.show, args=[LEASE])
     with eventer.mutex:  # the heartbeat's
         run.start()
         run.join(0.2)

@@ -25,7 +25,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
     monkeypatch.setattr(write_lock, "connections", {"default": said})
     yield said
-    assert not write_lock._turns.taken, "every turn is given back"
+    assert not write_lock._lock.taken, "every turn is given back"
 
 
 def in_a_thread(
@@ -56,9 +56,9 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
     order: list[str] = []
     with write_lock.write_lock(1):
         long, _ = in_a_thread(1_000, lambda: order.append("long"))
-        wait_for(lambda: len(write_lock._turns._changed._waiters) == 1)  # type: ignore[attr-defined]
+        wait_for(lambda: len(write_lock._lock._changed._waiters) == 1)  # type: ignore[attr-defined]
         short, _ = in_a_thread(1, lambda: order.append("short"))
-        wait_for(lambda: len(write_lock._turns._changed._waiters) == 2)  # type: ignore[attr-defined]
+        wait_for(lambda: len(write_lock._lock._changed._waiters) == 2)  # type: ignore[attr-defined]
     long.join()
     short.join()
     assert order == ["short", "long"]
@@ -67,13 +67,13 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
 def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
     with write_lock.write_lock(1):
-        assert not write_lock._turns.taken
+        assert not write_lock._lock.taken
 
 
 def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
     with write_lock.write_lock(1):
-        assert not write_lock._turns.taken
+        assert not write_lock._lock.taken
 
 
 def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
@@ -88,7 +88,7 @@ def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) ->
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
-        assert write_lock._turns.taken, "it gives back no turn that it did not have"
+        assert write_lock._lock.taken, "it gives back no turn that it did not have"
 
 
 def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:
@@ -108,7 +108,7 @@ def test_jobs_are_stored_in_a_turn(
     write, held = bulk_rows.write, []
 
     def look(statements: Any) -> None:
-        held.append(write_lock._turns.taken)
+        held.append(write_lock._lock.taken)
         write(statements)
 
     monkeypatch.setattr(bulk_rows, "write", look)
@@ -116,7 +116,7 @@ def test_jobs_are_stored_in_a_turn(
     submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
     assert all(held)
     assert held
-    assert not write_lock._turns.taken
+    assert not write_lock._lock.taken
 
 
 @pytest.mark.django_db

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
 from foundation.ids import new_id
 from jobs.domain.states import JobState
-from jobs.events.announce import announce
+from jobs.events.announce import Announcer
 from jobs.models import Job, Tenant
 from jobs.transitions import create_jobs, end_waiting
 from jobs.transitions.rows import log_event
@@ -29,7 +30,7 @@ def end_job(job_id: str, *, tell: bool = True) -> None:
         ended = end_waiting(job_id, JobState.FAILED, timezone.now(), code="deadline_exceeded", message="late")
     assert ended.won
     if tell:
-        announce([job_id])
+        Announcer(lambda: str(settings.REDIS_URL))([job_id])
 
 
 def say(job_id: str, *words: str) -> None:

@@ -8,8 +8,6 @@ from jobs.events import announce as announcing
 
 
 def announce_patiently(patch: pytest.MonkeyPatch) -> None:
-    """They give up on a Redis that does not answer within a fifth of a second, and on all that follows for
-    four seconds: on a busy machine that happens to a sound one."""
+    """They give up on a Redis that does not answer within a fifth of a second: on a busy machine that happens
+    to a sound one."""
     patch.setattr(announcing, "TIMEOUT_SECONDS", 60.0)
-    patch.setattr(announcing, "_resting_until", 0.0)
-    announcing.redis_client.cache_clear()

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 import redis
 
 from jobs.events import announce as announcing
-from jobs.events.announce import announce, channel, read_announcement
+from jobs.events.announce import Announcer, channel, read_announcement
 
 
 def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
@@ -15,7 +14,7 @@ def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
         listener.subscribe(channel())
         listener.get_message(timeout=30)
         ids = [f"job{number}" for number in range(1200)]
-        announce(ids)
+        Announcer(lambda: redis_url)(ids)
         heard: list[list[str]] = []
         while sum(map(len, heard)) < len(ids):
             message = listener.get_message(timeout=30)
@@ -27,21 +26,23 @@ def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
 
 def test_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "redis_client", None)
-    announce([])
+    Announcer(lambda: "redis://127.0.0.1:1/0")([])
 
 
 def test_without_redis_one_call_tries_and_the_others_go_on(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings.REDIS_URL = "redis://127.0.0.1:1/0"
-    monkeypatch.setattr(announcing, "_resting_until", 0.0)
     tries: list[str] = []
-    real = announcing.redis_client
-    monkeypatch.setattr(announcing, "redis_client", lambda url: tries.append(url) or real(url))
+
+    def url() -> str:
+        tries.append("redis://127.0.0.1:1/0")
+        return tries[-1]
+
+    announce = Announcer(url)
     for _ in range(100):
         announce(["job"])
     assert len(tries) == 1
-    monkeypatch.setattr(announcing, "_resting_until", time.monotonic())
+    monkeypatch.setattr(announce, "_resting_until", time.monotonic())
     announce(["job"])
     assert len(tries) == 2
 

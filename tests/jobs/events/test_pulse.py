@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from jobs.events import announce as announcing
+from jobs.events.announce import Announcer
 from jobs.events.hub import EventHub
 from jobs.events.pulse import stream_pulse
 
@@ -105,7 +105,7 @@ def test_the_hub_passes_on_what_is_announced(valkey: EmbeddedValkey, settings: A
             while not hub.is_subscribed:
                 await asyncio.sleep(0.01)
             assert not pulse.is_set()
-            await asyncio.to_thread(announcing.announce, ["some-job-that-nobody-watches"])
+            await asyncio.to_thread(Announcer(lambda: valkey.url), ["some-job-that-nobody-watches"])
             await pulse.wait()
         assert hub._pulses == set()
         await hub.close()
