@@ -168,7 +168,7 @@ def _attempt_diagram() -> list[str]:
         if target in ATTEMPT_MOVES.get(source, ())
     ]
     ends = [f"    {state} --> [*]" for state in AttemptState if state not in LIVE_ATTEMPT_STATES]
-    return ["```mermaid", "stateDiagram-v2", "    [*] --> leased", *arrows, *ends, "```"]
+    return ["```mermaid", "stateDiagram-v2", "    [*] --> sent", *arrows, *ends, "```"]
 
 
 def _list(states: frozenset[AttemptState] | set[JobState], order: type[AttemptState] | type[JobState]) -> str:

@@ -18,7 +18,6 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    LEASED = "leased"
     SENT = "sent"
     WAITING = "waiting"
     COMPLETED = "completed"
@@ -29,7 +28,7 @@ class AttemptState(StrEnum):
 
 
 FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
-LIVE_ATTEMPT_STATES = frozenset({AttemptState.LEASED, AttemptState.SENT, AttemptState.WAITING})
+LIVE_ATTEMPT_STATES = frozenset({AttemptState.SENT, AttemptState.WAITING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,6 @@ def is_final(state: JobState) -> bool:
 
 
 ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
-    AttemptState.LEASED: frozenset(
-        {AttemptState.SENT, AttemptState.REFUSED, AttemptState.LOST, AttemptState.CANCELLED}
-    ),
     AttemptState.SENT: frozenset(
         {
             AttemptState.WAITING,
@@ -117,3 +113,13 @@ ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
         }
     ),
 }
+
+
+class IllegalMove(ValueError):
+    """`ATTEMPT_MOVES` does not have this move of an attempt."""
+
+
+def check_attempt_move(source: AttemptState, target: AttemptState) -> None:
+    """Raises IllegalMove."""
+    if target not in ATTEMPT_MOVES.get(source, ()):
+        raise IllegalMove(f"an attempt does not move from {source} to {target}")

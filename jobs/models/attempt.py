@@ -5,7 +5,8 @@ from django.db.models import Q
 
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 
-_LIVE = sorted(state.value for state in LIVE_ATTEMPT_STATES)  # sorted: migrations must not depend on hashes
+# sorted: migrations must not depend on hashes; "leased" is in the condition of the indexes, and in no row
+_LIVE = sorted({"leased", *(state.value for state in LIVE_ATTEMPT_STATES)})
 
 
 class Attempt(models.Model):
@@ -19,7 +20,7 @@ class Attempt(models.Model):
     """
 
     LIVE = _LIVE
-    """The states in which it holds its slot, for queries."""
+    """The states in which it holds its slot, for queries: as the indexes of live attempts have them."""
 
     id = models.CharField(max_length=26, primary_key=True, editable=False)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="attempts")

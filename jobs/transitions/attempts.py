@@ -17,9 +17,9 @@ from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.models import Attempt, Event, Job
 from jobs.transitions.quarantine import quarantine_slot
-from jobs.transitions.rows import call_back, log_event, move_job
+from jobs.transitions.rows import call_back, log_event, move_attempt, move_job
 from jobs.transitions.starts import Start, is_to_begin, start_again
-from jobs.transitions.unit_of_work import change, lock_job, read_attempt, write_out
+from jobs.transitions.unit_of_work import lock_job, read_attempt, write_out
 from jobs.transitions.waiting import Ended, note_cancel
 
 
@@ -54,7 +54,6 @@ class End:
 
 
 _ENDED = (
-    "state",
     "error_code",
     "error_message",
     "counted",
@@ -89,8 +88,8 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
     if attempt.state != AttemptState.SENT:
         # True: written before, and the reply was lost
         return attempt.state == AttemptState.WAITING and attempt.remote_id == remote_id
-    attempt.state, attempt.remote_id = AttemptState.WAITING.value, remote_id
-    change(attempt, "state", "remote_id")
+    attempt.remote_id = remote_id
+    move_attempt(attempt, AttemptState.WAITING, "remote_id")
     log_event(job, "accepted", at, {"attempt": job.attempts_made, "remote_id": remote_id})
     return True
 
@@ -137,7 +136,6 @@ def end_attempt(end: End) -> Ended:
     if end.cancelled_by_operator is not None:
         note_cancel(job, end.at, by_operator=end.cancelled_by_operator)
     decision = decide_end(end.ending, _history(job, attempt, end.at), end.policy)
-    attempt.state = decision.attempt
     attempt.error_code = end.ending.error.code if end.ending.error else ""
     attempt.error_message = _detail(end.ending.error) if end.ending.error else ""
     attempt.counted = decision.counted
@@ -148,10 +146,10 @@ def end_attempt(end: End) -> Ended:
     attempt.finished_at = end.at
     attempt.gpu_seconds = end.gpu_seconds
     if end.usage is None:
-        change(attempt, *_ENDED)
+        move_attempt(attempt, decision.attempt, *_ENDED)
     else:
         attempt.usage = dict(end.usage)
-        change(attempt, *_ENDED, "usage")
+        move_attempt(attempt, decision.attempt, *_ENDED, "usage")
     if end.ending.suspect:
         _quarantine(end, model=attempt.model)
     job.live_attempt = None
@@ -194,9 +192,8 @@ def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:
         return False
     if attempt.state not in LIVE_ATTEMPT_STATES:
         return False
-    attempt.state, attempt.finished_at = AttemptState.LOST.value, at
-    attempt.error_code, attempt.error_message = LeaseLost.code, why
-    change(attempt, "state", "finished_at", "error_code", "error_message")
+    attempt.finished_at, attempt.error_code, attempt.error_message = at, LeaseLost.code, why
+    move_attempt(attempt, AttemptState.LOST, "finished_at", "error_code", "error_message")
     write_out()
     return True
 
@@ -207,7 +204,7 @@ def _begun(end: End) -> tuple[Job | None, Attempt | None]:
     if attempt is None and end.start is not None and start_again(end.start):
         job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
         if attempt is not None:
-            attempt.state = AttemptState.SENT.value
+            attempt.state = AttemptState.SENT.value  # no move: it may be written as over, see `start_again`
     return job, attempt
 
 
@@ -242,7 +239,7 @@ def _own_proof(ending: Ending) -> str:
 def _is_taken(slot: str) -> bool:
     server, index = split_slot(slot)
     write_out()
-    return Attempt.objects.filter(server=server, slot=index, state__in=LIVE_ATTEMPT_STATES).exists()
+    return Attempt.objects.filter(server=server, slot=index, state__in=Attempt.LIVE).exists()
 
 
 def _quarantine(end: End, *, model: str) -> None:

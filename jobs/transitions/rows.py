@@ -1,4 +1,5 @@
-"""How a job's row is moved: the state and its event together, and what is told of its end."""
+"""How rows are moved: a job's state and its event together, an attempt's state, and the callback of an
+end."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from typing import Any
 from foundation.database.row_codec import new_row
 from jobs.callbacks.outbox import callback_for
 from jobs.domain.failure_fingerprints import fingerprint_of
-from jobs.domain.states import JobState, is_final, move_between
-from jobs.models import Event, Job
+from jobs.domain.states import AttemptState, JobState, check_attempt_move, is_final, move_between
+from jobs.models import Attempt, Event, Job
 from jobs.transitions.unit_of_work import change, insert
 
 
@@ -23,6 +24,13 @@ def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fi
         job.error_fingerprint = fingerprint_of(job.error_code, job.error_message)
         fields = (*fields, "error_fingerprint")
     log_event(job, move.event, at, {**data, "status": target.value, **_error(job)}, "state", *fields)
+
+
+def move_attempt(attempt: Attempt, target: AttemptState, *fields: str) -> None:
+    """Write the new state with these fields, which the caller has set. Raises IllegalMove."""
+    check_attempt_move(AttemptState(attempt.state), target)
+    attempt.state = target.value
+    change(attempt, "state", *fields)
 
 
 def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: str) -> None:

@@ -10,8 +10,8 @@ from foundation.database.row_codec import new_row
 from gpus.protocol import split_slot
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from jobs.transitions.rows import move_job
-from jobs.transitions.unit_of_work import change, insert_attempt, lock_job, read_attempt
+from jobs.transitions.rows import move_attempt, move_job
+from jobs.transitions.unit_of_work import insert_attempt, lock_job, read_attempt
 from jobs.transitions.waiting import WAITING
 
 
@@ -77,8 +77,8 @@ def _end_run_before(start: Start, job: Job) -> None:
     """How it ended, its own worker knows; that it did is enough here."""
     before = read_attempt(job.live_attempt or "")
     assert before is not None
-    before.state, before.finished_at = AttemptState.LOST.value, start.at
-    change(before, "state", "finished_at")
+    before.finished_at = start.at
+    move_attempt(before, AttemptState.LOST, "finished_at")
     job.live_attempt = None
     move_job(job, JobState.QUEUED, start.at, {"attempt": before.number}, "live_attempt")
 

@@ -231,7 +231,7 @@ from threading import Event
 from gpu_host.local.process import ModelProcess
 
 ready = Event()
-process = ModelProcess([sys.argv[1]], hear=lambda frame: ready.set(), gone=print, output=print)
+process = ModelProcess([sys.argv[1]], on_frame=lambda frame: ready.set(), on_exit=print, output=print)
 ready.wait()
 print(process.session, flush=True)
 Event().wait()

@@ -13,9 +13,10 @@ from gpus.models import QuarantinedSlot
 from gpus.protocol import LeaseRef
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
-from jobs.domain.states import AttemptState, JobState
+from jobs.domain.states import AttemptState, IllegalMove, JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.transitions import End, Start, StartOutcome
+from jobs.transitions.rows import move_attempt
 from tests.builders import START, make_job, make_model, make_running, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -277,3 +278,12 @@ def test_news_whose_commit_was_lost_from_sight_are_not_written_again():
     again = START + timedelta(seconds=2)
     assert transitions.note_progress(ref, "partial", {"part": 4, "output": ["b"]}, again)
     assert types(job)[-1] == "partial", "whoever took over counts its parts anew"
+
+
+def test_an_illegal_move_of_an_attempt_is_refused_and_writes_nothing() -> None:
+    _, attempt_id = start(make_job())
+    attempt = Attempt.objects.get(id=attempt_id)
+    move_attempt(attempt, AttemptState.LOST)
+    with pytest.raises(IllegalMove, match="from lost to completed"):
+        move_attempt(attempt, AttemptState.COMPLETED)
+    assert (attempt.state, Attempt.objects.get(id=attempt_id).state) == ("lost", "lost")
