@@ -25,10 +25,10 @@ from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, ti
 from gpu_host.local.output import remove_old
 from gpu_host.local.process_owner import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable
-from gpu_host.local.safe_callbacks import notify_waiters, safely
 from gpu_host.local.swap_queue import SwapQueue
 from gpus.errors import GpuError, Interrupted, ServerFailed
 
+NUDGE_SECONDS = 0.1
 _SLICE_SECONDS = 0.5
 
 
@@ -302,3 +302,21 @@ class LocalGpu:
             with self._lock:
                 self._moving = False
                 self._lock.notify_all()
+
+
+def safely(callback: Callable[..., Any]) -> Callable[..., None]:
+    """Wrap a callback so that it never raises: a log on a full disk must not fail a run."""
+
+    def call(*arguments: Any, **values: Any) -> None:
+        with suppress(Exception):
+            callback(*arguments, **values)
+
+    return call
+
+
+def notify_waiters(lock: threading.Condition) -> None:
+    """Notify the condition's waiters, unless its lock stays taken: it is held while the driver is asked, a
+    cancel of all runs must not wait for that, and the waiters poll as well."""
+    if lock.acquire(timeout=NUDGE_SECONDS):
+        lock.notify_all()
+        lock.release()

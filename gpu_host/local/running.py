@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,12 +13,39 @@ from gpu_host.local.frames import read_event, read_failure, read_why
 from gpu_host.local.loaded_models import LoadedModels
 from gpu_host.local.orders import Order, Run, Verdicts, error_of, interrupted
 from gpu_host.local.process_owner import Notification
-from gpu_host.local.suspects import Suspects
 from gpu_host.local.wire import Frame
 from gpus.errors import GpuError, ProcessDied
 
 SPARE_BYTES = 1024 * 1024
 """Of a frame, beside the result in it."""
+
+
+KEPT_SUSPECTS = 1000
+"""The oldest are forgotten beyond it: a job that never comes back ends elsewhere."""
+
+
+class Suspects:
+    """Jobs by id that may have brought a process down, where they were not alone in it.
+
+    A crash says nothing of which run caused it. Each that was there loses its attempt at no cost and is a
+    suspect: it runs alone in the process from then on, until it ended by itself. So nobody pays for another's
+    crash, the culprit pays for each further one, and a worker loses no job for free twice.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._jobs
+
+    def add(self, job: str) -> None:
+        self._jobs[job] = None
+        self._jobs.move_to_end(job)
+        while len(self._jobs) > KEPT_SUSPECTS:
+            self._jobs.popitem(last=False)
+
+    def clear(self, job: str) -> None:
+        self._jobs.pop(job, None)
 
 
 class RunTable:

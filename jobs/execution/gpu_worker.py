@@ -7,7 +7,7 @@ what changed outside (a cancel, a pushed result, a deadline) and does again what
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +16,17 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 
 from gpus.models import Process
-from gpus.protocol import REGISTRY_CHANGED, ModelSpec
+from gpus.protocol import REGISTRY_CHANGED, Lease, ModelSpec
+from gpus.registry.queries import forget
 from gpus.runners.base import Runner
 from jobs.execution import claiming
+from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.change_listener import Listener
 from jobs.execution.external_changes import changes_for
 from jobs.execution.presence import Presence
 from jobs.execution.run_steps import Order
 from jobs.execution.self_notifications import SelfNotifications
 from jobs.execution.slot_loop import SlotLoop, WorkReport
-from jobs.execution.switched_off import interrupt_switched_off
 from jobs.execution.time_slice import TimeSlice, random_short_slices
 from jobs.execution.worker_signs import WorkerSigns
 from jobs.execution.worker_state import WorkerState
@@ -161,6 +162,18 @@ class GpuWorker(WorkerState):
             if lease.attempt_id in changed.over:
                 run.order(Order.OVER)
         interrupt_switched_off(runs, changed.off)
+
+
+def interrupt_switched_off(runs: Iterable[tuple[Lease, AttemptRun]], off: Collection[str]) -> None:
+    """Stop the runs on servers that an operator switched off; their jobs wait again, at no cost. off: names.
+
+    Only its driver may cancel a run: one that was handed over, or whose worker is gone, is adopted first,
+    once, and then stopped like any other. The lease layer gives such a server nothing new. """
+    if off:
+        forget()  # a claim before the lease layer knows must not begin what would be stopped at once
+    for lease, run in runs:
+        if lease.server in off:
+            run.order(Order.INTERRUPT)
 
 
 # the process itself: Celery calls its tasks without an object

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.tripped import circuit_lines
-from gpus.health.circuits import all_circuits, reset_circuit
-from gpus.protocol import CircuitKind
+from dispatcher_project.cli.paint import Paint, age, table
+from gpus.health.circuits import Struck, all_circuits, reset_circuit
+from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
 
@@ -53,3 +54,23 @@ class Command(TerminalCommand):
         else:
             self.say(f"{kind.value} {name} did not fail last: nothing changed")
         return None
+
+
+_COLOURS = {CircuitState.OPEN: "red", CircuitState.HALF_OPEN: "yellow"}
+
+
+def circuit_lines(struck: Sequence[Struck], paint: Paint) -> list[str]:
+    rows = [
+        (
+            one.kind.value,
+            one.name,
+            one.pool,
+            paint(one.circuit.state.value, _COLOURS.get(one.circuit.state, "dim")),
+            str(one.circuit.strikes),
+            str(one.circuit.opens),
+            age(one.circuit.left_seconds) if one.circuit.left_seconds else "–",
+        )
+        for one in struck
+    ]
+    heads = ("kind", "name", "pool", "circuit", "failures", "opened", "rests for")
+    return table(heads, rows, paint, right=["failures", "opened"])

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.suspects import quarantine_lines
+from dispatcher_project.cli.paint import Paint, age, plain, table
+from gpus.models import QuarantinedSlot
 from gpus.registry.quarantine import open_quarantines, quarantine_json
 
 
@@ -24,3 +27,19 @@ class Command(TerminalCommand):
         else:
             self.say("no slot is in quarantine")
         return None
+
+
+def quarantine_lines(rows: Sequence[QuarantinedSlot], now: datetime, paint: Paint) -> list[str]:
+    cells = [
+        (
+            f"{row.server_id}/{row.slot}",
+            age((now - row.since).total_seconds()),
+            plain(row.reason, 30),
+            row.model or "–",
+            row.job_id or "–",
+            f"in {age(max(0.0, (row.until - now).total_seconds()))}",
+            paint("no health endpoint", "dim") if row.server.tells_health is False else "",
+        )
+        for row in rows
+    ]
+    return table(("slot", "for", "reason", "model", "job", "free at the latest", ""), cells, paint)

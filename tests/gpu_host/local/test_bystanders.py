@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gpu_host.local.orders import Order
-from gpu_host.local.suspects import KEPT, Suspects
+from gpu_host.local.running import KEPT_SUSPECTS, Suspects
 from gpus.errors import Interrupted, ProcessDied
 from jobs.domain.retry import Ending
 from tests.gpu_host.local.conftest import Bench, Going
@@ -91,7 +91,7 @@ def test_a_load_that_kills_the_process_is_a_suspect_beside_the_runs(bench: Bench
 
 def test_few_suspects_are_kept():
     suspects = Suspects()
-    for number in range(KEPT + 1):
+    for number in range(KEPT_SUSPECTS + 1):
         suspects.add(f"job-{number}")
     assert "job-0" not in suspects
     assert "job-1" in suspects
