@@ -1,4 +1,4 @@
-"""One attempt from its first byte to its end, as steps that return; whoever drives it owns the waiting.
+"""One attempt from its first byte to its end, as steps that return; the caller waits between them.
 
 Orders from other threads (cancel, hand over, lease lost …) are flags; they end a blocked read at once.
 """
@@ -97,7 +97,7 @@ class AttemptRun:
         self._next_poll_at = self.began
 
     def begin(self) -> None:
-        """Its time counts from now on; its job's deadline stays what it is."""
+        """Start the run's clock; the job's deadline does not move."""
         now = self._clock.monotonic()
         later = now - self.began
         self.began = self._next_poll_at = now
@@ -116,12 +116,12 @@ class AttemptRun:
         self.woken.set()
 
     def nudge(self) -> None:
-        """Something about this job changed; a result may have been pushed."""
+        """Wake the run: its job changed, or a result was pushed."""
         self._look_for_push = True
         self.woken.set()
 
     def remote_id_committed(self) -> None:
-        """It may be handed over now."""
+        """The remote id is durable: the run may be handed over now."""
         self.remote_committed = True
         self.woken.set()
 
@@ -130,8 +130,8 @@ class AttemptRun:
         return Order.LOST in self._orders
 
     def check_time(self) -> None:
-        """Stops a run whose job's deadline or own limit has passed (a watcher calls it every second), and
-        writes what the run said last."""
+        """Stop the run if its job's deadline or its own limit has passed, and write its buffered progress
+        (the watcher calls it every second)."""
         if self.progress_events is not None:
             self.progress_events.write_if_due()
         is_past_deadline = self._is_past_deadline()

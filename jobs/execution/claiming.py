@@ -1,4 +1,4 @@
-"""From a wake to a run that may start: the lease, the job's row, the start queued for the commit."""
+"""Claims: from a wake to a run that may start, with its lease, its job's row and its queued start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _to_run = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values
 
 
 def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
-    """A slot and the next ticket whose job may really start; None when there is nothing to do."""
+    """Claim a slot and the next ticket whose job may start; None: there is none."""
     leases = worker.ports.leases(fleet_name)
     worker.ports.clocks.make_sure()
     while worker.may_claim():
@@ -63,8 +63,8 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
 
 
 def return_uncertain_claims(worker: WorkerState) -> None:
-    """Gives back what claims were granted whose answer was lost. Nothing ran under such a lease: it must not
-    run out and be counted as a death (the watcher calls it)."""
+    """Give back the leases of claims whose answer was lost. Nothing ran under them: they must not expire and
+    count as deaths (the watcher calls it)."""
     for fleet_name, attempts in worker.uncertain_claims.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
         try:
@@ -80,7 +80,7 @@ def return_uncertain_claims(worker: WorkerState) -> None:
 
 
 def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """A lease that nobody here knew of: the slot is free at once, the ticket is back in its place."""
+    """Give back a lease that no thread used: the slot is free at once, the ticket is back in its place."""
     mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
     leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
     if not lease.adopted:
@@ -100,7 +100,7 @@ def open_lease(
 def _open(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> tuple[Claimed | None, bool]:
-    """Also whether the next claim may find something that runs."""
+    """Return the opened claim, and whether a further claim is worth trying."""
     try:
         if lease.adopted:
             return _adopt(worker, fleet_name, leases, lease, asked_at), True
@@ -128,7 +128,7 @@ def _open(
 
 
 def _back_off(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """What broke because of this lease breaks again: its run, or its server, rests. Others are claimed."""
+    """Back off after a failure of this lease, which would fail again: its run or its server rests."""
     if lease.adopted:
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
@@ -197,7 +197,7 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
 
 
 def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Reads what the slot runs next; gives it back if it can't run.
+    """Read the prefetched job's row and endpoint; give its lease back if it can't run.
 
     asked_at: as for `open_lease`.
     """
@@ -213,15 +213,16 @@ def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at
 
 
 def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
-    """It does not begin: its holder's release takes it from the slot, and it goes back into the line."""
+    """Drop a prefetched job: its holder's release removes it from the slot, and its ticket is pushed
+    again."""
     if prefetched is not None:
         worker.completion.keeper.forget(prefetched.lease.ref)
         worker.completion.push_after(holder.ref, prefetched.lease.job_id)
 
 
 def return_overdue_prefetched(worker: WorkerState) -> None:
-    """Other slots may be free for them sooner; none is kept while the index is being switched (the watcher
-    calls it)."""
+    """Give back prefetched jobs that waited too long, since another slot may be free sooner; all of them
+    while the index is being switched (the watcher calls it)."""
     now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
     for prefetched in worker.prefetched.overdue(now):
         _return_prefetched(worker, prefetched.leases, prefetched.lease)
@@ -234,7 +235,7 @@ def _return_prefetched(worker: WorkerState, leases: Leases, lease: Lease) -> Non
 
 
 def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
-    """For those who may not send before the start is durable; None: it is."""
+    """Wait until the start is durable; return why it was refused, or None."""
     if claimed.started is not None:
         worker.until_done(claimed.started)
     return claimed.refused
@@ -298,7 +299,8 @@ def _give_back(
     *,
     rest_seconds: float | None = None,
 ) -> None:
-    """Nothing of ours ran under this lease. If Redis is away, the lease runs out and the sweep looks."""
+    """Release a lease under which nothing of ours ran. If Redis is away it expires, and the sweep resolves
+    it."""
     try:
         leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
     except LeasingUnavailable as error:

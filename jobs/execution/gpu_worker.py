@@ -1,7 +1,7 @@
 """A GPU worker process: its threads, its watcher, and how it stops.
 
-`work` is called by Celery tasks from many threads; the watcher is one thread that looks once a second for
-what changed outside (a cancel, a pushed result, a deadline) and does again what Redis did not take.
+`work` is called by Celery tasks from many threads; the watcher is one thread that checks once a second for
+external changes (a cancel, a pushed result, a deadline) and retries what Redis did not answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GpuWorker(WorkerState):
         self.presence: Presence | None = None
         self.self_notifications = SelfNotifications()
         self.on_registry: Callable[[], None] = lambda: None
-        """Told that servers or models were registered. Must not wait or raise."""
+        """Called when servers or models were registered. Must not wait or raise."""
         self._stopped = threading.Event()
         self._nudged = threading.Event()
         self._working = 0
@@ -68,7 +68,7 @@ class GpuWorker(WorkerState):
             self.listener.start()
 
     def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
-        """Claims and runs until nothing is left or this thread's turn is over."""
+        """Claim and run until no job is left or the time slice is over."""
         with self._lock:
             self._working += 1
         try:
@@ -82,18 +82,18 @@ class GpuWorker(WorkerState):
                 self._working -= 1
 
     def drain(self) -> None:
-        """No more claims; polled runs are handed over, the others go on."""
+        """Claim no more; hand over polled runs, and let the others finish."""
         self._draining.set()
         self.order_all(Order.HAND_OVER)
 
     def interrupt(self) -> None:
-        """The grace is over: what still runs is stopped at its GPU and goes back into the line at no cost."""
+        """The grace period is over: stop the runs at their GPUs and queue their jobs again, at no cost."""
         self._interrupted.set()
         self.drain()
         self.order_all(Order.INTERRUPT)
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
-        """Writes what is queued and lets go of everything else."""
+        """Write what is queued, then stop all threads."""
         self._draining.set()
         self._stopped.set()
         self._nudged.set()
@@ -106,14 +106,14 @@ class GpuWorker(WorkerState):
             self.presence.stop()
 
     def _is_crowded(self) -> bool:
-        """Every thread works: wakes, of other pools perhaps, wait for one."""
+        """Return True if every thread is busy: wakes, perhaps of other pools, wait for one."""
         return self._working >= self.threads
 
     # -- the watcher ------------------------------------------------------------------------------------
 
     def nudge(self, job_ids: Sequence[str]) -> None:
-        """These jobs changed: look now. Called by the listener; costs nothing for jobs run elsewhere, nor for
-        what was announced from here."""
+        """Check now, because these jobs changed. Called by the listener; does nothing for jobs that run
+        elsewhere, nor for this worker's own announcements."""
         if REGISTRY_CHANGED in job_ids:
             self.on_registry()
         asked = self.self_notifications.from_others(job_ids)
@@ -135,7 +135,7 @@ class GpuWorker(WorkerState):
         connection.close()
 
     def _keep_signing(self) -> None:
-        """Apart from the watcher, whose looks take long while Redis does not answer."""
+        """In a thread apart from the watcher, whose checks are slow while Redis does not answer."""
         while not self._stopped.wait(WATCH_SECONDS):
             try:
                 self.signs.write_if_due()
@@ -168,7 +168,7 @@ def interrupt_switched_off(runs: Iterable[tuple[Lease, AttemptRun]], off: Collec
     """Stop the runs on servers that an operator switched off; their jobs wait again, at no cost. off: names.
 
     Only its driver may cancel a run: one that was handed over, or whose worker is gone, is adopted first,
-    once, and then stopped like any other. The lease layer gives such a server nothing new. """
+    once, and then stopped like any other. The lease layer gives such a server nothing new."""
     if off:
         forget()  # a claim before the lease layer knows must not begin what would be stopped at once
     for lease, run in runs:

@@ -1,4 +1,4 @@
-"""The end of a run: what Redis is told at once, and what is written."""
+"""The end of a run: its release in Redis, and the row that is written for it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class RunEnd:
     def release(
         self, worker: WorkerState, *, next_attempt_id: str | None, begun: Lease | None = None
     ) -> Lease | None:
-        """Gives the slot to the next ticket, if one is asked for under an attempt id; what runs next then.
-        begun: what runs there already: the next ticket follows it."""
+        """Release the slot and, under `next_attempt_id`, claim the next ticket for it, which is returned.
+        begun: the prefetched lease that runs there already; the next ticket follows it."""
         lease, ending = self.lease, self.over.ending
         return worker.completion.release(
             self.leases,

@@ -1,4 +1,4 @@
-"""The run of a claimed attempt, with everything that it asks of the world."""
+"""Makes the `AttemptRun` of a claimed attempt, with all its ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jobs.transitions import StartOutcome
 def make_run(
     worker: WorkerState, claimed: Claimed, prefetch: Callable[[], None] = lambda: None
 ) -> AttemptRun:
-    """The steps of this attempt, with everything that they ask of the world."""
+    """Return the run of this attempt."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     completion = worker.completion
     progress_events = progress_events_of(
@@ -75,7 +75,7 @@ def make_run(
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)
     if claimed.started is not None:
-        # the run knows its start: were it known there too, only the garbage collector would let go of the two
+        # weak reference: avoids a reference cycle between run and future
         known = weakref.ref(run)
         claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
     return run

@@ -1,9 +1,9 @@
-"""A worker thread's way with a claimed attempt: run it, end it, go straight on with the slot.
+"""The loop of a worker thread over one slot: claim an attempt, run it, end it, claim the next.
 
 The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
 group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
-slot to the next ticket in the same step, then the end is queued, and what follows a commit follows it. Where
-the next ticket was claimed ahead, its run is sent first, and all that is done in the time that it takes.
+slot to the next ticket in the same step, then the end is queued, and its consequences follow the commit. A
+prefetched run is sent first, and the ended one is released while it runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ LONG_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """What one attempt was; shown in Flower. outcome: its end as this worker saw it, or an error code."""
+    """The report of one attempt, shown in Flower. outcome: its end as this worker saw it, or an error
+    code."""
 
     job_id: str
     model: str
@@ -49,14 +50,13 @@ class WorkReport:
 
 
 class SlotLoop:
-    """A thread's way along a slot: claim, start, run, end, and straight on. turn: when it hands the slot
-    back."""
+    """time_slice: says when the thread hands the slot back."""
 
     def __init__(self, worker: WorkerState, time_slice: TimeSlice) -> None:
         self._worker, self._time_slice = worker, time_slice
 
     def work(self, pool: str, host: str | None) -> list[WorkReport]:
-        """Claims and runs until nothing is left or the turn is over."""
+        """Claim and run until no job is left or the time slice is over."""
         worker, clock = self._worker, self._worker.ports.clock
         with worker.ports.database():
             fleet_name = fleet.fleet_of(pool)
@@ -76,8 +76,8 @@ class SlotLoop:
         return reports
 
     def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
-        """Runs a claimed attempt to its end; if the thread's turn is not over then, also claims the next
-        ticket for the same slot."""
+        """Run a claimed attempt to its end; unless the time slice is over, also claim the next ticket for the
+        same slot."""
         worker, lease = self._worker, claimed.lease
         ready = claimed.ready or make_ready(worker, claimed)
         ready.begin(self._time_slice)
@@ -106,7 +106,7 @@ class SlotLoop:
             following = self._end(claimed, end, run)
             code = over.ending.error.code if over.ending.error else ""
             outcome = code or "completed"
-        # a line for each of hundreds a second helps nobody and costs as much as asking Redis for the next job
+        # one line for each of hundreds a second would cost as much as a claim
         say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
         say(
             "attempt_finished",
@@ -172,7 +172,7 @@ class SlotLoop:
 
 
 def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFit) -> None:
-    """Before the job is back in the line: this server would take it again."""
+    """Mark the model as too large here before its job is queued again: this server would claim it again."""
     try:
         ports = worker.ports
         ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))

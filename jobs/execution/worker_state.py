@@ -1,5 +1,5 @@
-"""What the threads of a worker share: who it is, what it holds, when it may claim. It starts no thread of its
-own (`jobs.execution.gpu_worker` does) and knows no step of a run (`jobs.execution.slot_loop`)."""
+"""The state that a worker's threads share: its name, its runs, whether it may claim. Threads are started in
+`jobs.execution.gpu_worker`; the steps of a run are in `jobs.execution.slot_loop`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MAX_BACKLOG = 1000
 
 
 class WorkerState:
-    """What the threads of one worker share. name: unique to this process; it is what leases are held under.
-    threads: that call `work` at most; 0 for what the settings say."""
+    """name: unique to this process; its leases are held under it. threads: the most that call `work`; 0: the
+    setting's number."""
 
     def __init__(
         self,
@@ -67,9 +67,10 @@ class WorkerState:
         self.backoff = ServerBackoff()
         self.uncertain_claims = UncertainClaims()
         self.show_run: Callable[[Lease], None] = lambda lease: None
-        """Tells Flower what is run now; only of runs that take their time. Must not wait or raise."""
+        """Shows a long run in Flower. Must not wait or raise."""
         self.warm: Callable[[], Sequence[str] | None] = lambda: None
-        """What this process has loaded: better to claim than others. None: it holds none. Must not wait."""
+        """Returns the loaded models, whose jobs are claimed first; None: this process loads none. Must not
+        wait."""
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
@@ -82,16 +83,16 @@ class WorkerState:
         return self._draining.is_set()
 
     def busy(self) -> int:
-        """Runs in hand."""
+        """Return the number of runs in hand."""
         return len(self._runs)
 
     def runs(self) -> list[tuple[Lease, AttemptRun]]:
-        """Those in hand."""
+        """Return the runs in hand."""
         with self._lock:
             return list(self._runs.values())
 
     def may_claim(self) -> bool:
-        """Not while draining, nor while ends can't be written."""
+        """Return False while draining, paused, or unable to write ends."""
         return not (
             self._draining.is_set()
             or self.completion.writer.failing
@@ -100,7 +101,7 @@ class WorkerState:
         )
 
     def takes_wakes(self) -> bool:
-        """Not while another key layout is in use: a wake that it can't use is one that others miss."""
+        """Return False while another key layout is in use: this process would waste the wake."""
         return self.ports.layouts.leads()
 
     def pause_claims(self, seconds: float = 1.0) -> None:
@@ -155,7 +156,7 @@ class WorkerState:
         threading.Thread(target=do, name="beside-a-run", daemon=True).start()
 
     def until_done(self, written: Future[Any]) -> None:
-        """For those who may not go on before a commit; the keeper keeps their lease meanwhile."""
+        """Wait for a commit; the keeper renews the lease meanwhile."""
         wait_for_futures([written])
 
     def order_all(self, order: Order) -> None:
