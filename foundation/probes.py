@@ -1,5 +1,4 @@
-"""Questions to several parts at once, in bounded time: for readiness, where one part that hangs must not hide
-the others."""
+"""Parallel health probes with one deadline, for readiness: a part that hangs must not hide the others."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ PROBE_SECONDS = 2.0
 
 
 class Probes:
-    """A part that hangs keeps the one thread that asked it: who asks again meanwhile shares its answer."""
+    """A part that hangs keeps one thread: later probes of it share that thread's answer."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Future[Any]] = {}

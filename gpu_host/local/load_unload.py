@@ -18,7 +18,7 @@ KERNEL_LIMIT_SECONDS = 30.0
 
 
 class DoesNotCompute(GpuBusy):
-    """A new process could not run a small kernel either: it is the GPU."""
+    """A new process could not run a small kernel either: the GPU is at fault."""
 
 
 class ModelLoader:
@@ -63,7 +63,8 @@ class ModelLoader:
         self._happened("model_process_started", session=self._owner.session)
 
     def prove(self) -> str:
-        """Whether a small kernel runs here: in this process, or, if not, in a new one. Empty: it does."""
+        """Run a small kernel in this process or, if that fails, in a new one. Return why it failed, or
+        empty."""
         why = "there was none"
         if self._owner.process is not None:
             try:
@@ -96,13 +97,13 @@ class ModelLoader:
         self.spawn()
 
     def end(self, verdicts: Verdicts) -> None:
-        """The process, and what it would leave behind."""
+        """End the process, after unloading what it would leave behind."""
         self._loaded.unload_held_outside()
         self._end_process(verdicts)
 
     def unload_everything(self) -> None:
-        """Nothing of ours stays. Where the process ended otherwise, one that loads nothing unloads what it
-        did not hold itself. That is tried once: what can't be reached so is left to the next one."""
+        """Free all our memory. After a crash, a process that loads nothing unloads the models held outside
+        it; this is tried once, and the next process does the rest."""
         try:
             if self._owner.process is None:
                 self._owner.spawn()
@@ -124,7 +125,7 @@ class ModelLoader:
             self.replace()
 
     def load(self, order: Order, evict: Sequence[str]) -> None:
-        """Raises the GpuError that a failed load is for the run that asked for it."""
+        """Load the model for this order. Raises the GpuError that a failed load means for it."""
         model = order.model
         if evict:
             self.unload(evict)
@@ -153,7 +154,7 @@ class ModelLoader:
         raise error_of(failure)
 
     def load_alone(self, model: str, failure: Failure) -> Failure | None:
-        """What it declared was too little: once more, without those that nobody uses now."""
+        """Retry a load that ran out of memory, after unloading all models without a run."""
         with self._lock:
             idle = [one.name for one in self._loaded.warm.values() if not one.running]
         if not idle:
@@ -163,5 +164,5 @@ class ModelLoader:
 
 
 def _not_started(why: str) -> GpuBusy:
-    """No job's fault: it goes back to its place, and the server rests."""
+    """Return an error that costs the job nothing: it is queued again at its place, and the server rests."""
     return GpuBusy(storable(why), retry_after_seconds=NOT_STARTED_REST_SECONDS)

@@ -34,12 +34,11 @@ _KEPT_SAMPLES = 100
 
 
 class LoadedModels:
-    """`load`, `unload` and `begin` talk to the process, one at a time and without the lock; the rest is asked
-    with the lock of the GPU held.
+    """`load`, `unload` and `begin` exchange frames with the process, one at a time and without the lock; all
+    other methods are called with the lock of the GPU held.
 
-    tainted: why the process must be replaced once nothing runs in it; empty while it is well. outlived: it
-    is gone, and what it did not hold itself may go on.
-    """
+    tainted: why the process must be replaced once nothing runs in it; empty: it is well. outlived: the
+    process has exited, but models held outside it (e.g. in an Ollama server) may still be loaded. """
 
     def __init__(
         self, owner: ProcessOwner, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]
@@ -51,14 +50,14 @@ class LoadedModels:
         self._base = self._for_libraries = 0.0
         self._left = self.outlived = False
         self._unloaded: set[str] = set()
-        """Those that were unloaded in this process before."""
+        """Models that were unloaded in this process before."""
         self._measured: dict[str, float] = {}
         self._heat: dict[str, tuple[float, float]] = {}
         self._after_runs: list[float] = []
         self._sampled_at = -1e9
 
     def begin(self) -> None:
-        """A new process is there. Raises OSError if the device can't be read."""
+        """Start over with a new process. Raises OSError if the device can't be read."""
         self._for_libraries = self._knobs.library_mb
         self._unloaded.clear()
         self.clear()  # the one before may have died between a load and its entry here
@@ -68,7 +67,7 @@ class LoadedModels:
         self._left = False
 
     def clear(self) -> None:
-        """The process is gone, and all that was loaded in it."""
+        """Forget the models of a process that has exited."""
         self.outlived = any(one.held_outside for one in self._owner.models.values())
         self.warm.clear()
         self._after_runs.clear()
@@ -101,7 +100,7 @@ class LoadedModels:
         self.warm[model] = replace(one, running=one.running + 1, heat=heat, last_used=now)
 
     def release(self, model: str, *, alone: bool) -> None:
-        """alone: nothing else runs now, so what is held is what stays."""
+        """alone: nothing else runs now, so the memory in use is what remains after runs."""
         one = self.warm.get(model)
         if one is None:
             return
@@ -115,7 +114,8 @@ class LoadedModels:
     # -- loads ----------------------------------------------------------------------------------------------
 
     def load(self, model: str) -> Failure | None:
-        """None: it is warm. Raises ProcessGone, Overdue, OSError if the device can't be read."""
+        """Load the model; return its failure, or None. Raises ProcessGone, Overdue, OSError if the device
+        can't be read."""
         declared, before = self._owner.models[model], self._own()
         said = self._owner.ask({"do": "load", "model": model}, "loaded", declared.max_load_seconds)
         self.loads += 1
@@ -138,7 +138,7 @@ class LoadedModels:
         return None
 
     def unload(self, models: Sequence[str]) -> None:
-        """Sets `tainted` if their memory does not come back. Raises ProcessGone, Overdue."""
+        """Unload the models; set `tainted` if their memory is not freed. Raises ProcessGone, Overdue."""
         for model in models:
             one = self.warm.pop(model)
             self._heat[model] = one.heat, one.last_used
@@ -163,8 +163,8 @@ class LoadedModels:
         self.tainted = f"{residue:.0f} MB did not come back after the unload of {', '.join(models)}"
 
     def _await_back(self) -> float:
-        """What is held beyond what should be, once it is little enough or its time is over. Raises OSError if
-        the device can't be read by then."""
+        """Wait until unloaded memory is freed, or the time is over; return the residue in MB. Raises OSError
+        if the device can't be read by then."""
         expected = self._base + sum(self._held_by(one) for one in self.warm.values())
         until = time.monotonic() + self._knobs.back_seconds
         while True:
@@ -179,8 +179,8 @@ class LoadedModels:
             time.sleep(_LOOK_SECONDS)
 
     def unload_held_outside(self) -> None:
-        """The process will be ended: what it loaded and does not hold itself would stay, so it is unloaded
-        unless it runs, whoever loaded it."""
+        """Unload the models that are held outside the process (and have no run) before the process is ended:
+        they would stay loaded, whoever loaded them."""
         for name, declared in self._owner.models.items():
             one = self.warm.get(name)
             if not declared.held_outside or (one is not None and one.running):
@@ -210,7 +210,7 @@ class LoadedModels:
         )
 
     def _held_by(self, one: Warm) -> float:
-        """At least so much of ours may be in use by it now."""
+        """Return how much of our memory this model may use now, at least."""
         if one.among_others:
             return 0.0
         loaded = self._measured.get(one.name, 0.0)

@@ -1,4 +1,4 @@
-"""What is asked of a GPU on this machine, and what came of it."""
+"""Runs of a GPU on this machine: their orders, their ends, and the errors that these mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpus.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """limit_seconds: of the run itself, once its model is loaded. tell: hears what the run says of itself."""
+    """limit_seconds: of the run itself, once its model is loaded. tell: receives its progress and output."""
 
     attempt: str
     job: str
@@ -79,7 +79,7 @@ class Run:
     """The process has one, too; its code need not go through it."""
 
     def end(self, *, result: Any = None, error: GpuError | None = None) -> None:
-        """Only the first end counts."""
+        """End the run; only the first call counts."""
         if not self.over:
             self.over, self.result, self.error = True, result, error
 
@@ -125,14 +125,14 @@ def error_of(said: Failure, *, cancelled: bool = False) -> GpuError:
 
 
 def interrupted(why: str) -> Interrupted:
-    """Nobody's fault, nothing runs any more."""
+    """Return the error of a run that was stopped by no fault of its own, and does not run any more."""
     error = Interrupted(why)
     error.suspect = False
     return error
 
 
 def timeout_errors(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
-    """Of a run past its limit that heeds its cancel, and of one that must be killed."""
+    """Return the errors of a run past its limit: if it obeys its cancel, and if it must be killed."""
     late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
     late.suspect, late.unfinished = False, True
     killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")

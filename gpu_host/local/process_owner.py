@@ -50,7 +50,7 @@ class CannotStart(Exception):
 
 
 class ProcessOwner:
-    """lock: of all state here and in whoever uses it; notified at every change.
+    """lock: of all state here and of the classes that use it; notified at every change.
 
     hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
     What they return is called without it: others who are told may be slow.
@@ -75,7 +75,7 @@ class ProcessOwner:
         self._confinement, self._most_bytes = confinement, most_bytes
         self._on_run_frame, self._notify_exit, self._output = on_frame, on_exit, output
         self.give_up: Callable[[], bool] = never
-        """Asked with the lock held while an answer is awaited: whether to wait no longer."""
+        """Called with the lock held while an answer is awaited; True: stop waiting."""
         self._answers: dict[str, Frame] = {}
         self._broken = ""
         self._last_words = "it was never started"
@@ -89,12 +89,14 @@ class ProcessOwner:
 
     @property
     def is_ending(self) -> bool:
-        """It was killed and is not gone yet: nothing begins in it, and nothing takes its place."""
+        """Return True if the process was killed and has not exited yet: no run begins, no process is
+        spawned."""
         return self.process is not None and self._ended == self.spawned
 
     @property
     def is_stuck(self) -> bool:
-        """It should be gone by now. A process that hangs in the driver can't be killed."""
+        """Return True if a killed process should have exited by now: one that hangs in the driver can't be
+        killed."""
         return self.is_ending and time.monotonic() >= self._end_by
 
     def spawn(self) -> None:
@@ -133,8 +135,9 @@ class ProcessOwner:
         return self._await(said, seconds)
 
     def end(self, only: ModelProcess | None = None) -> None:
-        """Without the lock; returns once it and all that it started are gone and `gone` was told, or after
-        `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if it is another by now."""
+        """Kill the process and its children, without the lock; return once they have exited and `on_exit` was
+        called, or after `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if the process is another
+        one by now."""
         with self._lock:
             process = self.process
             if process is None or (only is not None and only is not process):

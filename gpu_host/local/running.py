@@ -63,7 +63,7 @@ class RunTable:
         self.now: tuple[Order, ...] = ()
         self.suspects = Suspects()
         self.loading: Order | None = None
-        """Whose model is being loaded: it may be its code that ends the process."""
+        """The order whose model is being loaded: its code may end the process."""
         self._in_company: set[str] = set()
         """The jobs of the last process that died by itself, if there were several."""
         self._verdicts: Verdicts | None = None
@@ -136,7 +136,7 @@ class RunTable:
         )
 
     def death(self, order: Order, why: str) -> GpuError:
-        """What it costs to have been in a process that ended by itself: a death for who was alone."""
+        """Return the error of a run whose process ended by itself: a death only for a run that was alone."""
         if order.job in self._in_company:
             return interrupted(
                 f"The model's process died with several runs in it ({why}): this one runs alone next."
@@ -150,7 +150,7 @@ class RunTable:
 
     @property
     def is_alone(self) -> bool:
-        """A suspect runs: nobody may join it."""
+        """Return True while a suspect runs: no other run may begin beside it."""
         return any(run.order.job in self.suspects for run in self.running.values())
 
     def end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:

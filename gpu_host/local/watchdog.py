@@ -1,4 +1,5 @@
-"""Watches the runs and the GPU of a pinned worker. The rules are pure; `Watchdog` looks and acts."""
+"""Watches the runs and the GPU of a pinned worker. The rules are pure functions; `Watchdog` reads and
+acts."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def hung(runs: Sequence[Run], models: Mapping[str, Declared], seen: Activity, no
 
 
 def why_sick(reading: GpuReading | None, error: str, ecc_at_start: int | None) -> str:
-    """Why the GPU may take nothing; empty: it may."""
+    """Return why the GPU may take no runs; empty: it may."""
     if reading is None:
         return f"the GPU can't be read: {error}"
     if ecc_at_start is not None and (reading.ecc_errors or 0) > ecc_at_start:

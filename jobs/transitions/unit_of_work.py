@@ -1,9 +1,10 @@
-"""The rows of one transaction that writes many attempts: read together, moved in memory, written together.
+"""The unit of work of a transaction that writes many attempts: rows are read together, moved in memory, and
+written together.
 
-A transaction has as many statements as there are kinds of rows, however many attempts it writes. It says what
-its writes would say one after the other; where that can't be (the unique index on live slots refuses a row,
-or a slot is begun before what stands there has ended) it fails, and whoever asked for it writes one by one.
-"""
+A transaction has as many statements as there are kinds of rows, however many attempts it writes. Its result
+is that of its writes one after the other; where that is impossible (the unique index on live slots refuses a
+row, or a slot's next attempt begins before the last one has ended) it fails, and the caller writes one by
+one. """
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _attempts_among = statements.ReadAmong(
 
 
 class NotBatchable(Exception):
-    """Written together these would say something else than one after the other."""
+    """Written together, these writes would have another result than one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Touched:
 
 
 class UnitOfWork:
-    """Rows of this transaction as they are now, None for those that are not there; and what of them is not
-    written yet."""
+    """The rows of this transaction as they are now (None: not there), and their changes that are not written
+    yet."""
 
     def __init__(self, touched: Sequence[Touched]) -> None:
         job_ids = sorted({one.job_id for one in touched})
@@ -139,7 +140,7 @@ def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
 
 
 def write_out() -> None:
-    """Before the database is asked for more than rows by their keys: it must know what was moved."""
+    """Write pending changes; required before any query other than by primary key."""
     rows = _now.get()
     if rows is not None:
         rows.write()
