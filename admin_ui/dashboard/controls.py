@@ -69,7 +69,7 @@ def free_slot(request: HttpRequest, name: str, index: int) -> HttpResponse:
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
     real.send_wakes(done.wakes)
-    return _say(f"{slot} is free.", mirrored=done.mirrored)
+    return _message(f"{slot} is free.", mirrored=done.mirrored)
 
 
 @require_POST
@@ -86,7 +86,7 @@ def pause(request: HttpRequest) -> HttpResponse:
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
     real.send_wakes(done.wakes)
-    return _say(f"{label}: {'paused' if done.changed else 'was paused already'}.", mirrored=done.mirrored)
+    return _message(f"{label}: {'paused' if done.changed else 'was paused already'}.", mirrored=done.mirrored)
 
 
 @require_POST
@@ -98,7 +98,7 @@ def resume(request: HttpRequest) -> HttpResponse:
     else:
         done = controls.resume(kind, whom, by=by, leases=real.leases)
     real.send_wakes(done.wakes)
-    return _say(f"{label}: {'goes on' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
+    return _message(f"{label}: {'goes on' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
 
 
 def _target(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
@@ -122,10 +122,10 @@ def _message_of_server(name: str, done: Registered | None, text: str) -> HttpRes
     if done is None:
         return _refuse(f"There is no server {name}.")
     ports.production_ports().send_wakes(done.wakes)
-    return _say(text, mirrored=done.mirrored)
+    return _message(text, mirrored=done.mirrored)
 
 
-def _say(text: str, *, mirrored: bool = True) -> HttpResponse:
+def _message(text: str, *, mirrored: bool = True) -> HttpResponse:
     return _events(text if mirrored else f"{text} {LATER}", is_bad=not mirrored)
 
 

@@ -84,7 +84,7 @@ class BulkPage(JobActions, HistoryAdmin):
         }
         if form.is_valid():
             total = count(form.chosen, form.deed_chosen)
-            context |= {"total": total, "asked": request.GET.urlencode(), **_words(form.deed_chosen)}
+            context |= {"total": total, "asked": request.GET.urlencode(), **_labels(form.deed_chosen)}
         return TemplateResponse(request, "admin_ui/bulk/page.html", context)
 
     def bulk_step(self, request: HttpRequest) -> HttpResponse:
@@ -104,7 +104,7 @@ class BulkPage(JobActions, HistoryAdmin):
             ports=ports.production_ports(),
             at_most=max(min(STEP, progress.total - progress.tried), 0),
         )
-        context = {"form": form, "progress": progress.after(outcome), **_words(form.deed_chosen)}
+        context = {"form": form, "progress": progress.after(outcome), **_labels(form.deed_chosen)}
         return TemplateResponse(request, "admin_ui/bulk/progress.html", context)
 
     def _require_operate(self, request: HttpRequest) -> None:
@@ -112,6 +112,6 @@ class BulkPage(JobActions, HistoryAdmin):
             raise PermissionDenied
 
 
-def _words(deed: BulkAction) -> dict[str, str]:
+def _labels(deed: BulkAction) -> dict[str, str]:
     verb, past, what = BULK_WORDS[deed]
     return {"verb": verb, "past": past, "what": what}

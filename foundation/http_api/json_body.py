@@ -157,10 +157,10 @@ def _field_errors(error: ValidationError) -> Iterator[FieldError]:
         for name in sorted(set(error.instance) - set(error.schema.get("properties", ()))):
             yield FieldError(pointer_to(*path, name[:100]), code, "There is no such field.")
     else:
-        yield FieldError(pointer_to(*path), code, _words(error))
+        yield FieldError(pointer_to(*path), code, _message_of(error))
 
 
-def _words(error: ValidationError) -> str:
+def _message_of(error: ValidationError) -> str:
     """jsonschema's message without the value: it may be a megabyte, or a secret."""
     limit = error.validator_value
     match error.validator:

@@ -79,7 +79,7 @@ class LlmServer:
             tell=words.add,
         )
         try:
-            self._start_if_it_ended(ctx, abort)
+            self._restart_if_ended(ctx, abort)
             return self._ask(request, ctx, abort)
         finally:
             over.set()
@@ -109,7 +109,7 @@ class LlmServer:
                 ctx.wait(error.retry_after_seconds or pause)
                 pause = min(2 * pause, _BUSY_CAP_SECONDS)
             except ConnectFailed as error:  # nothing was sent: it ended just now
-                if started_again or not self._start_if_it_ended(ctx, abort):
+                if started_again or not self._restart_if_ended(ctx, abort):
                     raise _upstream_error(error) from error
                 started_again = True
             except BadInput as error:
@@ -130,7 +130,7 @@ class LlmServer:
             return True
         return self._process is not None and self._process.poll() is None
 
-    def _start_if_it_ended(self, ctx: RunContext, abort: Abort) -> bool:
+    def _restart_if_ended(self, ctx: RunContext, abort: Abort) -> bool:
         """Raises Cancelled as soon as the run is cancelled, whichever run starts it."""
         while not self._lock.acquire(timeout=LOOK_SECONDS):
             ctx.check()

@@ -86,7 +86,7 @@ def make_room(
         has = max(0.0, room.limit - room.base)
         why = f"{model} needs {needs:.0f} MB, and this device has {has:.0f} MB for models"
         return NoRoom(why, for_ever=True)
-    room = replace(room, others=_strangers(warm, room))
+    room = replace(room, others=_held_by_others(warm, room))
     if needs > room.limit - room.others - room.base:
         held = f"{room.others:.0f} MB of {room.limit:.0f} MB are held by other processes"
         return NoRoom(f"{model} needs {needs:.0f} MB: {held}", for_ever=False)
@@ -169,7 +169,7 @@ def _among_others(warm: Sequence[Warm]) -> float:
     return sum(one.reserved for one in warm if one.among_others)
 
 
-def _strangers(warm: Sequence[Warm], room: Room) -> float:
+def _held_by_others(warm: Sequence[Warm], room: Room) -> float:
     """What others hold that is none of these models: those reserved theirs, which must not count twice."""
     return max(0.0, room.others - _among_others(warm))
 

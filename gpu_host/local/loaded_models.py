@@ -38,7 +38,7 @@ class LoadedModels:
     other methods are called with the lock of the GPU held.
 
     tainted: why the process must be replaced once nothing runs in it; empty: it is well. outlived: the
-    process has exited, but models held outside it (e.g. in an Ollama server) may still be loaded. """
+    process has exited, but models held outside it (e.g. in an Ollama server) may still be loaded."""
 
     def __init__(
         self, owner: ProcessOwner, gauge: Gauge, knobs: Knobs, happened: Callable[..., None]

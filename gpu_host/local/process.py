@@ -116,7 +116,7 @@ class ModelProcess:
         try:
             self._popen.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:  # its warden was killed, or something does not die
-            self._kill_what_is_left()
+            self._kill_group()
             self._popen.wait()
 
     def _read(self) -> None:
@@ -144,15 +144,15 @@ class ModelProcess:
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        while self._kill_what_is_left():  # its GPU is not free before
+        while self._kill_group():  # its GPU is not free before
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # what it wrote last may say why
         self._pipe.close()
         self.kill(wait=False)
-        self._on_exit(self._unheard or _in_words(status))
+        self._on_exit(self._unheard or _exit_text(status))
 
-    def _kill_what_is_left(self) -> bool:
+    def _kill_group(self) -> bool:
         """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing."""
         try:
             left = members(self._popen.pid)
@@ -197,7 +197,7 @@ def _inherited(confinement: Confinement) -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
 
 
-def _in_words(status: int) -> str:
+def _exit_text(status: int) -> str:
     number = -status if status < 0 else status - SIGNALLED
     if number <= 0:
         return f"it exited with status {status}"

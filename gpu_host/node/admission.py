@@ -100,7 +100,7 @@ class Admission:
         with self._lock:
             found = [run for run in self._runs.values() if run.belongs_to(job_id, attempt_id)]
             if attempt_id and attempt_id not in self._by_attempt:
-                self._bar(job_id, attempt_id)
+                self._refuse_later(job_id, attempt_id)
             for run in found:
                 run.context.cancel()
                 if run in self._waiting:
@@ -202,7 +202,7 @@ class Admission:
         self._kept_bytes += len(answer)
         self._forget_old()
 
-    def _bar(self, job_id: str, attempt_id: str) -> None:
+    def _refuse_later(self, job_id: str, attempt_id: str) -> None:
         never = Run(RunOrder(Handler("", lambda payload, ctx: None), None, job_id, attempt_id))
         self._remember(never)
         self._end(never, "cancelled", CANCELLED_ANSWER)

@@ -21,11 +21,11 @@ class RunLogger:
 
     def __init__(self, *, job_id: str, attempt_id: str, model: str) -> None:
         self._job_id, self._attempt_id, self._model = job_id, attempt_id, model
-        self._faucet = OutputLimiter()
+        self._limiter = OutputLimiter()
 
     def __call__(self, kind: str, value: Any) -> None:
         """Raises TypeError, ValueError for what is not JSON, as a pinned worker's does."""
-        for let_kind, let_value in self._faucet.admit(kind, value, time.monotonic()):
+        for let_kind, let_value in self._limiter.admit(kind, value, time.monotonic()):
             if let_kind == "log":
                 log.info(
                     "model_log job_id=%s attempt=%s model=%s text=%s fields=%s",

@@ -95,7 +95,7 @@ def register_server(
                 "give the headers that it is to get there, or an empty object.",
                 pointer="/headers",
             )
-        before = _told(row, placement)
+        before = _registered_fields(row, placement)
         row.slots = slots
         if host is not None:
             row.host = host or None
@@ -109,7 +109,7 @@ def register_server(
         placement, _ = Placement.objects.update_or_create(
             server=row, model=config, defaults={"endpoint": endpoint}
         )
-        if created or changed or _told(row, placement) != before:
+        if created or changed or _registered_fields(row, placement) != before:
             detail = {"model": model, "endpoint": endpoint, "slots": slots, "model_fields": changed}
             record(by, "register_server", f"server:{server}", **detail)
     wakes, mirrored = mirror(leases, home, row)
@@ -217,7 +217,7 @@ def _save_fields(
     return note_change(config, home, before=before, by=by)
 
 
-def _told(row: Server, placement: Placement | None) -> tuple[object, ...]:
+def _registered_fields(row: Server, placement: Placement | None) -> tuple[object, ...]:
     """What a registration may change of a server."""
     endpoint = placement.endpoint if placement else None
     return row.slots, row.host, row.machine, row.headers_encrypted, row.ca_pem, endpoint

@@ -220,15 +220,15 @@ def cell_of(
     if view is None:
         return Cell(slot, CellState.UNKNOWN, "Redis says nothing of it")
     if view.state in ("leased", "adoptable", "settling"):
-        state, reason = _of_running(view, server)
+        state, reason = _running_state(view, server)
         return Cell(
             slot, state, reason, view.job_id, view.attempt_id, view.model, max(0.0, view.held_seconds), warm
         )
-    state, reason = _of_idle(view, server, is_paused=is_paused)
+    state, reason = _idle_state(view, server, is_paused=is_paused)
     return Cell(slot, state, reason, warm_models=warm)
 
 
-def _of_running(view: SlotView, server: Server) -> tuple[CellState, str]:
+def _running_state(view: SlotView, server: Server) -> tuple[CellState, str]:
     waits = {"adoptable": "waits for a worker to go on with it", "settling": "its end is being written"}
     if server.desired == DesiredState.OFF:
         return CellState.DRAINING, "is being interrupted"
@@ -239,7 +239,7 @@ def _of_running(view: SlotView, server: Server) -> tuple[CellState, str]:
     return CellState.BUSY, waits.get(view.state, "")
 
 
-def _of_idle(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellState, str]:
+def _idle_state(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellState, str]:
     if view.state == "quarantined":
         return CellState.QUARANTINED, "nobody vouches for it"
     if server.host and server.healthy is False and server.desired == DesiredState.ON:

@@ -113,17 +113,17 @@ class DeliveryWorker:
                     self._step()
                 except (OperationalError, InterfaceError) as error:
                     log.warning("callbacks_wait_for_database", error=str(error), kind=type(error).__name__)
-                    self._rest()
+                    self._pause()
                 except Exception:
                     log.exception("callbacks_step_failed")
-                    self._rest()
+                    self._pause()
         finally:
             connection.close()
 
     def _has_work(self) -> bool:
         return bool(self._nudged or self._sent or self._stopping)
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         connection.close()
         time.sleep(_AFTER_ERROR_SECONDS)
 

@@ -157,7 +157,7 @@ class EventHub:
                     await pubsub.subscribe(channel())
                     self._hears = True
                     self._mark()
-                    await self._hear(pubsub)
+                    await self._read_messages(pubsub)
             except (redis.RedisError, OSError, ValueError) as error:
                 if self._hears:
                     log.warning("announcements_lost", error=str(error))
@@ -165,7 +165,7 @@ class EventHub:
                 self._hears = False
             await asyncio.sleep(_RECONNECT_SECONDS)
 
-    async def _hear(self, pubsub: Any) -> None:
+    async def _read_messages(self, pubsub: Any) -> None:
         clock = asyncio.get_running_loop().time
         heard_at, pinged = clock(), False
         while True:
@@ -206,7 +206,7 @@ class EventHub:
             for start in range(0, len(ids), _CHUNK):
                 asked = {job_id: cursors[job_id] for job_id in ids[start : start + _CHUNK]}
                 try:
-                    news = await loop.run_in_executor(self._thread, self._read_and_let_go, asked)
+                    news = await loop.run_in_executor(self._thread, self._read_and_close, asked)
                 except Exception as error:  # the database is away: the next poll asks again
                     log.warning("news_not_read", jobs=len(asked), error=str(error).strip())
                     continue
@@ -216,7 +216,7 @@ class EventHub:
                     if found is not None and found.has_more:
                         self._mark([job_id])
 
-    def _read_and_let_go(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
+    def _read_and_close(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         close_old_connections()
         try:
             return self._read(cursors)

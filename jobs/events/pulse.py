@@ -28,7 +28,7 @@ async def stream_pulse(
 ) -> None:
     """Until the client leaves, or `stream_seconds`."""
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await _say(send, f"retry: {RETRY_MS}\n\n")
+    await _send_text(send, f"retry: {RETRY_MS}\n\n")
     leaves = asyncio.ensure_future(until_disconnect(receive))
     ends_at = asyncio.get_running_loop().time() + stream_seconds
     try:
@@ -42,12 +42,12 @@ async def stream_pulse(
                 if leaves.done():
                     return
                 pulse.clear()
-                await _say(send, "event: changed\ndata:\n\n")
+                await _send_text(send, "event: changed\ndata:\n\n")
                 await asyncio.wait({leaves}, timeout=rest_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         leaves.cancel()
 
 
-async def _say(send: Send, text: str) -> None:
+async def _send_text(send: Send, text: str) -> None:
     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

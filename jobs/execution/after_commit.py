@@ -90,7 +90,7 @@ def push_waiting(job_id: str, ports: Ports) -> None:
         log.warning("cancel_left_to_the_sweep", job_id=job_id, error=str(error))
 
 
-def take_out_of_line(job: Job, ports: Ports) -> bool:
+def remove_tickets(job: Job, ports: Ports) -> bool:
     """The ticket of a QUEUED job leaves the line. False: a worker holds it. Raises LeasingUnavailable."""
     leases = ports.leases(job.fleet)
     leases.remove(job.pool, job.ticket)
@@ -101,7 +101,7 @@ def take_out_of_line(job: Job, ports: Ports) -> bool:
 def cancel_waiting(job: Job, ports: Ports) -> bool:
     """Ends a QUEUED job whose cancel was asked for while a worker held its ticket. False: one holds it still,
     or the job moved on. Raises LeasingUnavailable."""
-    if not take_out_of_line(job, ports):
+    if not remove_tickets(job, ports):
         return False
     with transaction.atomic():
         ended = transitions.end_cancelled(job.id, ports.clock.now(), by_operator=job.cancelled_by_operator)

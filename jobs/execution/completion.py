@@ -94,7 +94,7 @@ class Completion:
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
             Touched(start.job_id, start.attempt_id),
         )
-        written.add_done_callback(lambda done: _pass_on(done, future))
+        written.add_done_callback(lambda done: _copy_result(done, future))
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
         """then: called once the id is durable; only then may the run be handed over."""
@@ -272,7 +272,7 @@ class Completion:
         """Not with its outcome: that holds the job, with its payload."""
 
         def apply() -> EndWritten | None:
-            ended = transitions.end_again(end)
+            ended = transitions.rewrite_end(end)
             if not ended.won:
                 return None
             log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
@@ -332,7 +332,7 @@ def _is_committed(started: Future[StartOutcome] | None) -> bool:
     return started.result() is StartOutcome.STARTED
 
 
-def _pass_on(done: Future[Any], future: Future[StartOutcome]) -> None:
+def _copy_result(done: Future[Any], future: Future[StartOutcome]) -> None:
     error = done.exception()
     if error is not None:
         future.set_exception(error)

@@ -33,15 +33,15 @@ _last_of_slot = statements.Read(
 )
 
 
-def last_of_slot(server: str, slot: int) -> Attempt | None:
+def last_attempt_on(server: str, slot: int) -> Attempt | None:
     found: Attempt | None = _last_of_slot.first(server=server, slot=slot)
     return found
 
 
-def keep_shut(server: Server, slot: int) -> bool:
+def quarantine_unproven(server: Server, slot: int) -> bool:
     """Writes the row that the slot's last attempt lacks. False: it lacks none, for it lives, has its row, or
     was proven gone. One that lives holds its slot in the index of its own fleet only."""
-    last = last_of_slot(server.name, slot)
+    last = last_attempt_on(server.name, slot)
     if last is None or last.slot_freed or _lives_here(last, server) or _was_judged(last, server):
         return False
     spec = fleet.model_spec(last.model) or ModelSpec(last.model, server.pool_id)
@@ -77,7 +77,7 @@ def _on_registration(instance: Server, *, created: bool, raw: bool, **_: Any) ->
     # most servers are new, and have up to a thousand slots
     if created and not raw and Attempt.objects.filter(server=instance.name).exists():
         for slot in range(instance.slots):
-            keep_shut(instance, slot)
+            quarantine_unproven(instance, slot)
 
 
 post_save.connect(_on_registration, sender=Server, dispatch_uid="keep-unproven-slots-shut")

@@ -26,7 +26,7 @@ from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode, slot_name
 from gpus.registry import queries as fleet_queries
 from jobs.domain.states import JobState
-from jobs.execution.unproven_slots import keep_shut
+from jobs.execution.unproven_slots import quarantine_unproven
 from jobs.index_rebuild import fleet_time
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.index_rebuild.recent_usage import recent_shares
@@ -86,7 +86,7 @@ class Rebuild:
 
     def step(self) -> Progress:
         """Raises LeasingUnavailable; the next step goes on where this one was."""
-        if not self._may_go_on():
+        if not self._sign_and_check():
             return Progress.BUSY_ELSEWHERE
         if not self.leases.wipe(self.owner):
             return Progress.WIPING
@@ -103,7 +103,7 @@ class Rebuild:
         self._fill_and_open()
         return Progress.OPEN
 
-    def _may_go_on(self) -> bool:
+    def _sign_and_check(self) -> bool:
         """Also a sign of life: who gives none for six seconds is replaced. Where Redis lost everything once
         more, what it was told and what keepers announced is lost as well."""
         self.seen_at = self.ports.clock.monotonic()
@@ -116,17 +116,17 @@ class Rebuild:
             self.name, self.listening_since = name, None
         return bool(name)
 
-    def _slowly(self, rows: Iterable[Row]) -> Iterator[Row]:
+    def _with_signs(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The rows, with signs of life between them: a large fleet takes longer than the silence."""
         for row in rows:
             if self.ports.clock.monotonic() - self.seen_at > SIGN_SECONDS:
-                self._may_go_on()
+                self._sign_and_check()
             yield row
 
     def _fill_and_open(self) -> None:
         restored = [
             lease
-            for attempt in self._slowly(_live_attempts(self.fleet))
+            for attempt in self._with_signs(_live_attempts(self.fleet))
             if (lease := restore(attempt.job, attempt, self.leases, self.ports)) is not None
         ]
         self._give_back_ended(restored)
@@ -155,19 +155,19 @@ class Rebuild:
         for first in range(0, len(restored), PAGE):
             page = restored[first : first + PAGE]
             live = set(_still_live(ids=[lease.attempt_id for lease in page]))
-            for lease in self._slowly(page):
+            for lease in self._with_signs(page):
                 if lease.attempt_id not in live:
                     self.leases.release(lease.ref, ReleaseMode.FREE, worker="")
 
     def _quarantine(self) -> int:
         servers = _servers(fleet=self.fleet)
-        for server in self._slowly(servers):
+        for server in self._with_signs(servers):
             for slot in range(server.slots):
-                keep_shut(server, slot)
+                quarantine_unproven(server, slot)
         if _may_be_held(self.fleet):
             self._ask(askable(servers))
         open_rows = _open_rows(fleet=self.fleet)
-        for server_name, slot, attempt_id in self._slowly(open_rows):
+        for server_name, slot, attempt_id in self._with_signs(open_rows):
             self.leases.quarantine(slot_name(server_name, slot), attempt_id)
         return len(open_rows)
 
@@ -180,7 +180,7 @@ class Rebuild:
                 log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)
                 break
             quarantine_unknown_runs(servers[first : first + few], self.leases, self.ports)
-            self._may_go_on()
+            self._sign_and_check()
 
     def _push(self, pool: str) -> int:
         pushed, place = 0, START
@@ -196,7 +196,7 @@ class Rebuild:
             if following is None:
                 return pushed
             place = following
-            self._may_go_on()
+            self._sign_and_check()
 
 
 def lease_of(job: Job, attempt: Attempt) -> Lease:

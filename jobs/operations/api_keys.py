@@ -45,7 +45,7 @@ def create_key(
             expiry_date=expires_at,
         )
         row = cast("ApiKey", made)
-        _record(by, "create_key", row, **_told(row))
+        _record(by, "create_key", row, **_details(row))
     return row, plaintext
 
 
@@ -104,14 +104,14 @@ def _listed(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else sorted(set(names))
 
 
-def _told(row: ApiKey) -> dict[str, object]:
-    told: dict[str, object] = {"kind": str(row.kind)}
+def _details(row: ApiKey) -> dict[str, object]:
+    details: dict[str, object] = {"kind": str(row.kind)}
     for name in ("scopes", "allowed_models"):
         if (value := getattr(row, name)) is not None:
-            told[name] = value
+            details[name] = value
     if row.expiry_date is not None:
-        told["expires_at"] = row.expiry_date.isoformat()
-    return told
+        details["expires_at"] = row.expiry_date.isoformat()
+    return details
 
 
 def _record(by: str | None, action: str, key: ApiKey, **detail: object) -> None:

@@ -20,7 +20,7 @@ from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import NotCancellable, NotDeadLetter
 from jobs.domain.states import JobState
-from jobs.execution.after_commit import after_ends, take_out_of_line
+from jobs.execution.after_commit import after_ends, remove_tickets
 from jobs.limits.queue_deadline import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
@@ -75,7 +75,7 @@ def move_to_cancelled(
         raise Job.DoesNotExist
     if job.state == JobState.CANCELLED:
         return CancelOutcome.CANCELLED, Ended(won=False)
-    is_held = job.state == JobState.QUEUED and not _take_out_if_redis_answers(job, ports)
+    is_held = job.state == JobState.QUEUED and not _remove_ticket_if_possible(job, ports)
     now = ports.clock.now()
     with transaction.atomic():
         ended = Ended(won=False)
@@ -120,10 +120,10 @@ def dismiss_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> 
         _audit(by, "dismiss_dead_letter", job_id)
 
 
-def _take_out_if_redis_answers(job: Job, ports: Ports) -> bool:
+def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
     """False: a worker holds it."""
     try:
-        return take_out_of_line(job, ports)
+        return remove_tickets(job, ports)
     except LeasingUnavailable as error:
         log.warning("ticket_not_removed", job_id=job.id, error=str(error))
         return True

@@ -16,7 +16,7 @@ from jobs import transitions
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
 from jobs.execution import after_commit
-from jobs.execution.after_commit import take_out_of_line
+from jobs.execution.after_commit import remove_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.transitions import WAITING
@@ -52,7 +52,7 @@ def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, 
         if (priority, place_us) == (job.priority, job.place_us):
             return job
         try:
-            if job.state == JobState.QUEUED and not take_out_of_line(job, ports):
+            if job.state == JobState.QUEUED and not remove_tickets(job, ports):
                 raise NotWaiting("The job is being started: a worker has its ticket.")
             with transaction.atomic():
                 moved = transitions.change_place(job, priority, place_us, ports.clock.now())

@@ -84,12 +84,12 @@ def check_rules(tenant: Tenant) -> None:
 def sync_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
     """Every fleet, until the row says what was told; the wakes, and whether all took it."""
     wakes: list[Wakes] = []
-    told: TenantSpec | None = None
-    while (tenant := _of_id.first(id=tenant_id)) is not None and tenant.spec != told:
-        told = tenant.spec
+    written: TenantSpec | None = None
+    while (tenant := _of_id.first(id=tenant_id)) is not None and tenant.spec != written:
+        written = tenant.spec
         for fleet in registry.fleets():
             try:
-                wakes += leases(fleet).set_tenants([told])
+                wakes += leases(fleet).set_tenants([written])
             except LeasingUnavailable:
                 return tuple(wakes), False
     return tuple(wakes), True

@@ -61,7 +61,7 @@ def fleet_snapshot(
     found = read_fleet(chosen, leases, now)
     attempts = _attempts([server.name for server in chosen])
     rows = tuple(
-        replace(row, cells=tuple(_known(cell, attempts.get(cell.slot), now) for cell in row.cells))
+        replace(row, cells=tuple(_from_database(cell, attempts.get(cell.slot), now) for cell in row.cells))
         for row in found.rows
     )
     return FleetSnapshot(rows, servers.count(), attempts, found.away)
@@ -100,7 +100,7 @@ def _attempts(names: Sequence[str]) -> dict[str, LiveAttempt]:
     }  # fmt: skip
 
 
-def _known(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Cell:
+def _from_database(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Cell:
     """While Redis does not answer, the database still says what runs."""
     if cell.state is not CellState.UNKNOWN or attempt is None:
         return cell

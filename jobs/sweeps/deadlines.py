@@ -20,7 +20,7 @@ from jobs import transitions
 from jobs.domain.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
 from jobs.domain.states import JobState
 from jobs.execution import after_commit
-from jobs.execution.after_commit import take_out_of_line
+from jobs.execution.after_commit import remove_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
@@ -99,7 +99,7 @@ def _fail(job: Job, now: datetime, reason: Reason) -> Ended | None:
 def _is_held(job: Job, ports: Ports) -> bool:
     """Takes the job out of the line; True: it is on a slot already (its start or its end is under way)."""
     try:
-        return not take_out_of_line(job, ports)
+        return not remove_tickets(job, ports)
     except LeasingUnavailable:
         return False
 

@@ -11,7 +11,7 @@ from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from jobs.domain.states import LIVE_ATTEMPT_STATES
-from jobs.execution.unproven_slots import keep_shut, last_of_slot
+from jobs.execution.unproven_slots import last_attempt_on, quarantine_unproven
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 
@@ -23,10 +23,10 @@ PATIENCE_SECONDS = 20.0
 
 def _explain_or_free(server: Server, slot: str, leases: Leases, ports: Ports) -> bool:
     index = split_slot(slot)[1]
-    last = last_of_slot(server.name, index)
+    last = last_attempt_on(server.name, index)
     if last is not None and last.state in LIVE_ATTEMPT_STATES:
         return False  # `orphans` ends it, with a row
-    if not keep_shut(server, index):
+    if not quarantine_unproven(server, index):
         log.warning("slot_held_back_without_reason", slot=slot)
         ports.send_wakes(leases.free_slot(slot))
     return True

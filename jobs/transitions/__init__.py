@@ -6,7 +6,7 @@ repeated (a COMMIT whose reply was lost is applied again): the second time chang
 
 from jobs.transitions.unit_of_work import Touched, unit_of_work, write_out
 
-from .attempts import End, end_again, end_attempt, lose_stray, note_progress, note_remote_id, take_over
+from .attempts import End, end_attempt, lose_stray, note_progress, note_remote_id, rewrite_end, take_over
 from .quarantine import quarantine_slot
 from .starts import Start, StartOutcome, start_attempt
 from .waiting import (
@@ -35,7 +35,6 @@ __all__ = [
     "change_place",
     "create_jobs",
     "dismiss",
-    "end_again",
     "end_attempt",
     "end_cancelled",
     "end_waiting",
@@ -49,6 +48,7 @@ __all__ = [
     "queue_again",
     "queue_at_its_time",
     "request_cancel",
+    "rewrite_end",
     "start_attempt",
     "take_over",
     "unit_of_work",

@@ -18,7 +18,7 @@ from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_f
 from jobs.models import Attempt, Event, Job
 from jobs.transitions.quarantine import quarantine_slot
 from jobs.transitions.rows import call_back, log_event, move_attempt, move_job
-from jobs.transitions.starts import Start, is_to_begin, start_again
+from jobs.transitions.starts import Start, is_to_begin, rewrite_start
 from jobs.transitions.unit_of_work import lock_job, read_attempt, write_out
 from jobs.transitions.waiting import Ended, note_cancel
 
@@ -201,14 +201,14 @@ def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:
 def _begun(end: End) -> tuple[Job | None, Attempt | None]:
     """Its job, locked, and the attempt, whose start is written again where it was forgotten."""
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
-    if attempt is None and end.start is not None and start_again(end.start):
+    if attempt is None and end.start is not None and rewrite_start(end.start):
         job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
         if attempt is not None:
-            attempt.state = AttemptState.SENT.value  # no move: it may be written as over, see `start_again`
+            attempt.state = AttemptState.SENT.value  # no move: it may be written as over, see `rewrite_start`
     return job, attempt
 
 
-def end_again(end: End) -> Ended:
+def rewrite_end(end: End) -> Ended:
     """Writes an end that was committed before; changes nothing where it is there, or its job went on without
     it. A refusal whose start is missing too is not missed: it cost nothing, or was counted and removed."""
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)

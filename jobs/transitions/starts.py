@@ -46,7 +46,7 @@ def start_attempt(start: Start) -> StartOutcome:
     return _write(start, job, AttemptState.SENT)
 
 
-def start_again(start: Start) -> bool:
+def rewrite_start(start: Start) -> bool:
     """Writes a start that was committed before and is not there: a promoted standby lacked it. False: its job
     is over, or went on without it.
 

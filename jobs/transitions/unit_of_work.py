@@ -4,7 +4,7 @@ written together.
 A transaction has as many statements as there are kinds of rows, however many attempts it writes. Its result
 is that of its writes one after the other; where that is impossible (the unique index on live slots refuses a
 row, or a slot's next attempt begins before the last one has ended) it fails, and the caller writes one by
-one. """
+one."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(
     assert headers["ignore_result"] is True
 
 
-def test_a_dead_broker_raises_nothing_and_shuts_the_door_for_a_moment() -> None:
+def test_a_dead_broker_raises_nothing_and_pauses_publishing() -> None:
     app = app_of(DEAD)
     hints = HintPublisher(lambda: app)
     assert hints.send_wakes([Wakes("zimg", None, 3)]) == 0
@@ -111,7 +111,7 @@ def test_a_dead_broker_raises_nothing_and_shuts_the_door_for_a_moment() -> None:
     assert hints.send_wakes([Wakes("zimg", None, 3)]) == 3
 
 
-def test_a_silent_broker_is_given_up_on_for_all_who_wait() -> None:
+def test_a_silent_broker_delays_all_publishers_only_once() -> None:
     """One publisher waits for its time-outs; the others, queued for a producer, leave with it."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         hints = publisher_to(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
@@ -125,7 +125,7 @@ def test_a_silent_broker_is_given_up_on_for_all_who_wait() -> None:
         assert time.monotonic() - started < 10
 
 
-def test_the_door_works_again_after_the_broker_was_restarted(tmp_path: Any) -> None:
+def test_publishing_works_again_after_a_restart_of_the_broker(tmp_path: Any) -> None:
     with EmbeddedValkey(tmp_path / "v") as server:
         hints = publisher_to(server.url)
         assert hints.send_wakes([Wakes("z", None, 1)]) == 1

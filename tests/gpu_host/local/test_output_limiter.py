@@ -11,7 +11,7 @@ def line(text: str = "x", **fields: object) -> dict[str, object]:
     return {"text": text, "fields": fields}
 
 
-def test_progress_is_told_ten_times_a_second_and_its_end_always():
+def test_progress_is_sent_ten_times_a_second_and_always_at_its_end():
     faucet = OutputLimiter()
     told = [
         faucet.admit("progress", value, now)
@@ -30,13 +30,13 @@ def test_a_flood_is_cut_and_counted():
     ]
 
 
-def test_what_is_too_large_is_cut_or_left_out():
+def test_large_items_are_cut_or_left_out():
     faucet = OutputLimiter()
     ((_, long),) = faucet.admit("log", line("x" * 10_000, blob="y" * 10_000), 1.0)
     assert long == {"text": "x" * MAX_LOG_CHARS, "fields": {"left_out": ["blob"]}}
     assert faucet.admit("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
 
 
-def test_what_is_no_json_is_the_handlers_mistake():
+def test_a_value_that_is_not_json_raises_in_the_handler():
     with pytest.raises(TypeError):
         OutputLimiter().admit("partial", {1, 2}, 1.0)

@@ -24,7 +24,7 @@ def test_the_dispatcher_is_refused_while_all_slots_are_busy(start):
     assert node.health()["refused_503"] == 1
 
 
-def test_direct_callers_wait_their_turn_and_go_before_the_dispatcher(start):
+def test_direct_callers_queue_and_go_before_the_dispatcher(start):
     node = start(slots=1)
     running = node.later(node.dispatch, HANG, X_Job_Id="first")
     eventually(lambda: node.health()["active_jobs"] == 1)

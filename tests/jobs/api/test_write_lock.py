@@ -64,24 +64,24 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
     assert order == ["short", "long"]
 
 
-def test_a_writer_inside_a_transaction_waits_for_no_turn(database: SimpleNamespace) -> None:
+def test_a_writer_inside_a_transaction_does_not_wait(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
     with write_lock.write_lock(1):
         assert not write_lock._lock.taken
 
 
-def test_fibers_of_the_simulator_wait_for_no_turn(database: SimpleNamespace) -> None:
+def test_fibers_of_the_simulator_do_not_wait(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
     with write_lock.write_lock(1):
         assert not write_lock._lock.taken
 
 
-def test_a_writer_that_fails_gives_its_turn_back(database: SimpleNamespace) -> None:
+def test_a_writer_that_fails_releases_the_lock(database: SimpleNamespace) -> None:
     with pytest.raises(KeyError), write_lock.write_lock(1):
         raise KeyError
 
 
-def test_a_turn_that_does_not_come_stops_no_writer(database: SimpleNamespace) -> None:
+def test_a_lock_that_stays_taken_stops_no_writer(database: SimpleNamespace) -> None:
     """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
     with write_lock.write_lock(1):
@@ -102,7 +102,7 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 @pytest.mark.sqlite_only
 @pytest.mark.usefixtures("zimg")
 @pytest.mark.parametrize("key", [None, "of-the-batch"])
-def test_jobs_are_stored_in_a_turn(
+def test_jobs_are_stored_under_the_lock(
     acme: Account, world: World, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     write, held = bulk_rows.write, []

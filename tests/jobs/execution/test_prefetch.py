@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 # -- it is sent first, and told of afterwards --------------------------------------------------------------
 
 
-def test_the_next_run_is_sent_before_redis_hears_of_the_last_ones_end(hands: Hands) -> None:
+def test_the_prefetched_run_is_sent_before_the_ended_one_is_released(hands: Hands) -> None:
     first, second, third, _ = (hands.submit() for _ in range(4))
     following = run_first(hands)
     assert following is not None
@@ -94,7 +94,7 @@ def test_a_server_that_takes_no_connection_delays_nobodys_end(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_behind_a_run_that_may_take_its_time_nothing_is_claimed(shop: Shop, seconds: float) -> None:
+def test_nothing_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
     """One that nobody knows is expected to take a second."""
     hands = by_hand(shop)
     hands.worker.prefetched.short_seconds = seconds
@@ -104,7 +104,7 @@ def test_behind_a_run_that_may_take_its_time_nothing_is_claimed(shop: Shop, seco
     assert calls(hands, "reserve") == []
 
 
-def test_where_too_few_wait_redis_is_asked_now_and_then(hands: Hands) -> None:
+def test_a_pool_without_waiting_jobs_is_asked_only_now_and_then(hands: Hands) -> None:
     for _ in range(6):
         hands.submit()
     hands.gpu.seconds = 0.0
@@ -116,7 +116,7 @@ def test_where_too_few_wait_redis_is_asked_now_and_then(hands: Hands) -> None:
     assert calls(hands, "reserve") == ["reserve"] * 2
 
 
-def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
+def test_nothing_is_prefetched_at_the_end_of_a_time_slice_or_of_a_worker(hands: Hands) -> None:
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
@@ -127,7 +127,9 @@ def test_nor_at_the_end_of_a_threads_turn_nor_of_a_worker(hands: Hands) -> None:
 
 
 @pytest.mark.parametrize("change", [{"at_most_once": True}, {"model_type": "async"}])
-def test_nor_behind_what_may_run_once_or_is_polled(hands: Hands, change: dict[str, object]) -> None:
+def test_nothing_is_prefetched_behind_runs_that_are_polled_or_may_run_once(
+    hands: Hands, change: dict[str, object]
+) -> None:
     ModelConfig.objects.update(**change)
     forget()
     for _ in range(3):
@@ -139,7 +141,7 @@ def test_nor_behind_what_may_run_once_or_is_polled(hands: Hands, change: dict[st
 # -- when it is not sent at once ---------------------------------------------------------------------------
 
 
-def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
+def test_after_a_failed_run_redis_decides_whether_the_prefetched_job_begins(shop: Shop) -> None:
     hands = with_followers(shop, ServerFailed("no"), Finished("done"))
     _, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
@@ -150,7 +152,7 @@ def test_after_a_failure_redis_decides_whether_it_begins(shop: Shop) -> None:
     assert (state(second), tries(second)) == ("completed", 1)
 
 
-def test_then_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
+def test_after_a_failed_run_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
     """Under the id that was the follower's."""
     hands = with_followers(shop, ServerFailed("no"), Finished("done"))
     _, second, third = (hands.submit() for _ in range(3))
@@ -167,7 +169,7 @@ def test_then_redis_may_give_the_slot_to_another_job(shop: Shop) -> None:
     assert (state(third), state(second), hands.waiting()) == ("completed", "queued", 1)
 
 
-def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands) -> None:
+def test_a_prefetched_job_whose_lease_was_just_lost_is_not_sent(hands: Hands) -> None:
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def forget_it(run: RunRequest) -> None:
@@ -182,7 +184,7 @@ def test_one_that_its_keeper_has_lost_just_now_is_not_sent_unasked(hands: Hands)
     assert (state(second), tries(second)) == ("completed", 1)
 
 
-def test_what_may_run_once_waits_for_its_commit(hands: Hands) -> None:
+def test_a_job_that_may_run_once_waits_for_its_commit(hands: Hands) -> None:
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def may_run_once(real: Callable[..., Lease], *given: object, **named: object) -> Lease:
@@ -198,7 +200,7 @@ def test_what_may_run_once_waits_for_its_commit(hands: Hands) -> None:
     assert state(second) == "running"
 
 
-def test_in_a_young_index_it_waits_for_its_commit(shop: Shop) -> None:
+def test_in_a_young_index_a_prefetched_job_waits_for_its_commit(shop: Shop) -> None:
     hands = with_followers(shop, generation_age=0.0)
     for _ in range(3):
         hands.submit()
@@ -207,7 +209,7 @@ def test_in_a_young_index_it_waits_for_its_commit(shop: Shop) -> None:
     assert (deferred_end(following), hands.worker.awaited) == (None, 2)
 
 
-def test_a_runner_that_tells_nothing_while_it_runs_is_begun_by_redis(hands: Hands) -> None:
+def test_without_a_call_during_the_run_redis_begins_the_next_job(hands: Hands) -> None:
     """Else the run before would end only with the next one."""
     first, *_ = (hands.submit() for _ in range(3))
     hands.gpu.on_start = lambda run: setattr(hands.gpu, "tells_meanwhile", False)
@@ -228,7 +230,7 @@ def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> N
     assert state(first) == "completed"
 
 
-def test_what_it_waited_for_its_turn_is_not_its_run(hands: Hands) -> None:
+def test_a_prefetched_jobs_wait_does_not_count_as_run_time(hands: Hands) -> None:
     """Neither for its charge nor for its limit."""
     _, second, *_ = (hands.submit() for _ in range(3))
     Job.objects.filter(id=second.id).update(max_run_seconds=6.0)

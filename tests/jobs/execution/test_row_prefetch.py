@@ -68,7 +68,7 @@ def line() -> Line:
     return Line()
 
 
-def test_rows_of_those_who_come_next_are_at_hand_once(line: Line) -> None:
+def test_a_prefetched_row_is_taken_once(line: Line) -> None:
     first, *others = line.jobs(5)
     assert line.take(first) == [False]
     line.look(slots=2)
@@ -79,7 +79,7 @@ def test_rows_of_those_who_come_next_are_at_hand_once(line: Line) -> None:
     assert line.take(*others) == [True, True, True, False]
 
 
-def test_nothing_is_read_again_while_there_is_one_for_each_slot(line: Line) -> None:
+def test_nothing_is_read_while_each_slot_has_a_prefetched_row(line: Line) -> None:
     jobs = line.jobs(20)
     line.look(slots=2)
     assert not line.want(slots=2)
@@ -90,13 +90,13 @@ def test_nothing_is_read_again_while_there_is_one_for_each_slot(line: Line) -> N
     assert all(line.take(*jobs[3:7]))
 
 
-def test_before_long_jobs_nobody_needs_it(line: Line) -> None:
+def test_rows_of_long_jobs_are_not_prefetched(line: Line) -> None:
     line.jobs(3)
     assert not line.want(ran_seconds=SHORT_SECONDS)
     assert line.want(ran_seconds=SHORT_SECONDS - 0.01)
 
 
-def test_what_was_read_too_long_ago_is_read_again(line: Line) -> None:
+def test_stale_rows_are_read_again(line: Line) -> None:
     jobs = line.jobs(6)
     line.look(slots=3)
     assert all(line.take(*jobs[:4]))
@@ -107,14 +107,14 @@ def test_what_was_read_too_long_ago_is_read_again(line: Line) -> None:
     assert line.take(*jobs[4:]) == [True, True]
 
 
-def test_what_does_not_wait_is_left_to_the_claim(line: Line) -> None:
+def test_rows_of_jobs_that_do_not_wait_are_not_kept(line: Line) -> None:
     waiting, moved = line.jobs(2)
     Job.objects.filter(id=moved).update(state=JobState.CANCELLED, finished_at=line.clock.now())
     line.look()
     assert line.take(waiting, moved) == [True, False]
 
 
-def test_what_was_claimed_during_the_look_is_not_kept(line: Line, monkeypatch) -> None:
+def test_rows_of_jobs_claimed_during_the_read_are_not_kept(line: Line, monkeypatch) -> None:
     first, second = line.jobs(2)
     rows_among = row_prefetch._rows_among
 
@@ -127,7 +127,7 @@ def test_what_was_claimed_during_the_look_is_not_kept(line: Line, monkeypatch) -
     assert line.take(first, second) == [False, True]
 
 
-def test_rows_of_those_who_left_the_line_make_room(line: Line) -> None:
+def test_rows_of_jobs_that_left_the_queue_are_dropped(line: Line) -> None:
     jobs = line.jobs(8)
     line.look()
     assert line.take(*jobs[:3]) == [True] * 3
@@ -136,13 +136,13 @@ def test_rows_of_those_who_left_the_line_make_room(line: Line) -> None:
     assert line.take(*jobs[3:8]) == [False, True, True, True, True]
 
 
-def test_however_many_slots_there_are_rows_are_few(line: Line) -> None:
+def test_prefetched_rows_are_bounded_for_any_number_of_slots(line: Line) -> None:
     jobs = line.jobs(MOST + 5)
     line.look(slots=1000)
     assert sum(line.take(*jobs)) == MOST
 
 
-def test_who_reads_mostly_for_others_rests(line: Line) -> None:
+def test_the_prefetch_pauses_where_most_rows_go_to_other_workers(line: Line) -> None:
     jobs = line.jobs(12)
     line.look()
     assert line.take(jobs[0]) == [True]

@@ -14,7 +14,7 @@ from jobs.execution.self_notifications import SelfNotifications
 from tests.builders import Told, make_ports
 
 
-def test_of_what_is_heard_the_own_is_taken_out_once() -> None:
+def test_an_own_announcement_is_taken_out_once() -> None:
     told: list[str] = []
     echoes = SelfNotifications()
     announce = echoes.tracking(told.extend)
@@ -26,7 +26,7 @@ def test_of_what_is_heard_the_own_is_taken_out_once() -> None:
     assert echoes.from_others(["a", "b"]) == {"a", "b"}, "these are from others"
 
 
-def test_where_nothing_comes_back_nothing_piles_up(monkeypatch) -> None:
+def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST", 10)
     echoes = SelfNotifications()
     announce = echoes.tracking(lambda job_ids: None)
@@ -36,7 +36,7 @@ def test_where_nothing_comes_back_nothing_piles_up(monkeypatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_worker_of_a_process_does_not_look_for_its_own_news(monkeypatch) -> None:
+def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch) -> None:
     monkeypatch.setattr(worker_module, "_current", None)
     told = Told()
     worker = create_worker(make_ports(told=told))

@@ -29,20 +29,20 @@ def worker() -> GpuWorker:
     [GpuBusy(), GpuBusy(retry_after_seconds=0.0), ConnectFailed(), CredentialsRefused(), StaleFence()],
     ids=["busy", "busy, again in 0 s", "connect", "credentials", "stale fence"],
 )
-def test_it_rests_a_second_doubling_to_thirty(worker, error):
+def test_the_backoff_doubles_from_one_second_to_thirty(worker, error):
     rests = [worker.backoff.after_answer("gpu-1", error) for _ in range(7)]
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 @pytest.mark.parametrize("answer", [None, ServerFailed(), BadInput(), ServerLost()], ids=str)
-def test_any_other_end_forgets_its_rests(worker, answer):
+def test_any_other_answer_resets_the_backoff(worker, answer):
     worker.backoff.after_answer("gpu-1", GpuBusy())
     worker.backoff.after_answer("gpu-1", GpuBusy())
     assert worker.backoff.after_answer("gpu-1", answer) is None, "it rests no more"
     assert worker.backoff.after_answer("gpu-1", GpuBusy()) == 1.0
 
 
-def test_each_server_rests_for_itself(worker):
+def test_each_server_has_its_own_backoff(worker):
     worker.backoff.after_answer("gpu-1", GpuBusy())
     worker.backoff.after_answer("gpu-1", GpuBusy())
     assert worker.backoff.after_answer("gpu-2", GpuBusy()) == 1.0
@@ -51,13 +51,13 @@ def test_each_server_rests_for_itself(worker):
 
 
 @pytest.mark.parametrize(("asked", "rest"), [(7.0, 7.0), (1.0, 1.0), (3600.0, 3600.0), (1e9, 3600.0)])
-def test_what_the_server_asks_for_wins_up_to_an_hour(worker, asked, rest):
+def test_the_servers_retry_after_wins_up_to_an_hour(worker, asked, rest):
     assert worker.backoff.after_answer("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
     assert worker.backoff.after_answer("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
 
 
 @pytest.mark.parametrize("asked", [0.5, 0.0, -5.0])
-def test_a_server_that_asks_for_less_than_a_second_rests_longer_each_time(worker, asked):
+def test_a_retry_after_below_a_second_does_not_stop_the_doubling(worker, asked):
     """Else each refusal is another attempt at once, without end."""
     busy = GpuBusy(retry_after_seconds=asked)
     assert [worker.backoff.after_answer("gpu-1", busy) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]

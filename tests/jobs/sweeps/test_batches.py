@@ -93,14 +93,14 @@ def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
 ) -> None:
     world.server()
     first, bad, last = (past_deadline(world).id for _ in range(3))
-    real = queue_position.take_out_of_line
+    real = queue_position.remove_tickets
 
     def take(job: Job, *rest: Any) -> bool:
         if job.id == bad:
             raise ValueError("bad")
         return real(job, *rest)
 
-    monkeypatch.setattr(deadlines, "take_out_of_line", take)
+    monkeypatch.setattr(deadlines, "remove_tickets", take)
     assert deadlines.sweep(world.ports) == SweepCount(3, 2, 1)
     assert set(Job.objects.filter(state="failed").values_list("id", flat=True)) == {first, last}
 

@@ -46,7 +46,7 @@ def stands_in_line(world: World, lease: Lease) -> bool:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_the_holder_is_lost_and_its_follower_waits_again(
+def test_the_holder_is_lost_and_its_prefetched_job_waits_again(
     world: World, gpu: HealthServer, written: bool
 ) -> None:
     world.server(url=f"{gpu.url}/run")
@@ -114,14 +114,14 @@ def test_with_its_start_committed_too(world: World, pair: Pair) -> None:
     assert world.slot() == "quarantined"
 
 
-def test_after_a_run_that_failed_nothing_begins_unasked(world: World, pair: Pair) -> None:
+def test_after_a_failed_run_its_prefetched_job_has_not_begun(world: World, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending(ServerFailed("no")))
     expire(world)
     assert stands_in_line(world, follower)
 
 
-def test_a_polled_run_that_others_take_up_leaves_its_follower(world: World, pair: Pair) -> None:
+def test_a_polled_run_that_is_adopted_leaves_its_prefetched_job(world: World, pair: Pair) -> None:
     holder, follower = pair
     world.accept(holder)
     expire(world)
@@ -129,7 +129,9 @@ def test_a_polled_run_that_others_take_up_leaves_its_follower(world: World, pair
     assert stands_in_line(world, follower)
 
 
-def test_a_follower_whose_start_redis_has_not_heard_of_is_no_orphan(world: World, pair: Pair) -> None:
+def test_a_prefetched_run_that_redis_does_not_know_to_have_begun_is_no_orphan(
+    world: World, pair: Pair
+) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending())
     world.start(follower)

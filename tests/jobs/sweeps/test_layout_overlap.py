@@ -17,7 +17,7 @@ from tests.builders import ManualClock, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 
 
-def test_it_ticks_each_step_and_reconciles_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_ticks_and_every_fifth_reconciles(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(layout_overlap, "run_sweep", ran.append)
     monkeypatch.setattr(layout_overlap.connection, "close", lambda: None)
@@ -30,7 +30,7 @@ def test_it_ticks_each_step_and_reconciles_now_and_then(monkeypatch: pytest.Monk
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("in_use", "steps"), [(6, 1), (7, 0)])
-def test_only_while_others_know_another_layout_and_ours_is_in_use(in_use: int, steps: int) -> None:
+def test_it_runs_only_while_our_layout_is_in_use_and_another_one_lives(in_use: int, steps: int) -> None:
     clock = ManualClock()
     layouts = Layouts(lambda: {"main": IndexState(in_use)}, layout=6)
     called: list[int] = []

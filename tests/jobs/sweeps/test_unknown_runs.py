@@ -90,9 +90,7 @@ def test_no_second_slot_is_kept_for_a_run_that_somebody_else_knows_of(
     assert sorted(states) == ["free"] * 3 + ["leased"] * 2 + ["quarantined"]
 
 
-def test_nobody_waits_for_a_server_that_did_not_answer_before_nor_asks_where_nothing_can_run(
-    world: World, gpu: HealthServer
-) -> None:
+def test_silent_servers_and_servers_without_runs_are_not_asked(world: World, gpu: HealthServer) -> None:
     world.server(url=f"{gpu.url}/run")
     world.flush()
     rebuild(world)
@@ -170,7 +168,7 @@ def test_a_run_that_ends_between_two_looks_keeps_no_slot(
     assert not QuarantinedSlot.objects.exists()
 
 
-def test_what_follows_on_a_slot_is_no_stranger(world: World, gpu: HealthServer) -> None:
+def test_a_prefetched_run_of_a_slot_is_no_unknown_run(world: World, gpu: HealthServer) -> None:
     world.server(slots=2, url=f"{gpu.url}/run")
     for _ in range(2):
         world.job()

@@ -53,7 +53,7 @@ def test_a_slot_that_may_be_busy_runs_nothing_next(shop: Shop) -> None:
     assert state(third) == "queued"
 
 
-def test_a_worker_that_stops_gives_it_back(hands: Hands) -> None:
+def test_a_worker_that_stops_gives_its_prefetched_job_back(hands: Hands) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     hands.gpu.on_start = lambda run: hands.worker.drain()
     assert run_first(hands) is None
@@ -62,7 +62,7 @@ def test_a_worker_that_stops_gives_it_back(hands: Hands) -> None:
     assert hands.waiting() == 2
 
 
-def test_a_run_that_is_handed_over_leaves_it(shop: Shop) -> None:
+def test_a_run_that_is_handed_over_leaves_its_prefetched_job(shop: Shop) -> None:
     ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
     hands = with_followers(shop, Accepted("r1"))
     _, second, *_ = (hands.submit() for _ in range(3))
@@ -73,7 +73,7 @@ def test_a_run_that_is_handed_over_leaves_it(shop: Shop) -> None:
     assert hands.waiting() == 2
 
 
-def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Hands) -> None:
+def test_a_prefetched_job_is_returned_when_the_run_takes_longer_than_expected(hands: Hands) -> None:
     first, second, third = (hands.submit() for _ in range(3))
 
     def looks(run: RunRequest) -> None:
@@ -90,7 +90,7 @@ def test_behind_a_run_that_takes_longer_than_expected_it_does_not_wait(hands: Ha
 
 
 @pytest.mark.parametrize("drains", [True, False])
-def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: Hands, drains: bool) -> None:
+def test_a_job_is_not_pushed_before_redis_has_its_release(hands: Hands, drains: bool) -> None:
     """Its ticket would be refused because it is held; once it is not, nobody would know that it waits."""
     first, second, third = (hands.submit() for _ in range(3))
 
@@ -108,7 +108,7 @@ def test_while_redis_does_not_take_it_back_it_is_not_pushed_for_nothing(hands: H
     assert hands.waiting() == 2
 
 
-def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Hands, monkeypatch) -> None:
+def test_a_database_that_is_away_at_the_release_costs_no_end(hands: Hands, monkeypatch) -> None:
     first, _, _ = (hands.submit() for _ in range(3))
 
     def away(*asked: object) -> None:
@@ -125,7 +125,7 @@ def test_a_database_that_is_away_when_redis_takes_it_back_costs_no_end(hands: Ha
     assert state(first) == "completed"
 
 
-def test_until_then_it_waits(hands: Hands) -> None:
+def test_until_the_run_takes_too_long_the_prefetched_job_waits(hands: Hands) -> None:
     for _ in range(3):
         hands.submit()
     hands.gpu.seconds = 1.0
@@ -135,7 +135,7 @@ def test_until_then_it_waits(hands: Hands) -> None:
     assert deferred_end(following) is not None
 
 
-def test_one_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
+def test_a_prefetched_job_whose_lease_is_lost_is_not_sent(hands: Hands) -> None:
     first, second, third = (hands.submit() for _ in range(3))
 
     def lose(run: RunRequest) -> None:
@@ -166,7 +166,7 @@ def test_a_stale_ticket_is_not_kept_for_later(hands: Hands) -> None:
 # -- cancels -----------------------------------------------------------------------------------------------
 
 
-def test_a_follower_that_is_cancelled_is_never_sent(hands: Hands) -> None:
+def test_a_prefetched_job_that_is_cancelled_is_never_sent(hands: Hands) -> None:
     first, second, third, _ = (hands.submit() for _ in range(4))
 
     def cancel(run: RunRequest) -> None:
@@ -183,7 +183,7 @@ def test_a_follower_that_is_cancelled_is_never_sent(hands: Hands) -> None:
     assert hands.gpu.sent == [first.id, third.id]
 
 
-def test_what_changed_for_a_follower_is_looked_at_at_once(hands: Hands) -> None:
+def test_a_change_of_a_prefetched_job_is_checked_at_once(hands: Hands) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     nudged = []
 
@@ -204,7 +204,7 @@ def unanswered(*given: object, **named: object) -> None:
     raise LeasingUnavailable("no answer")
 
 
-def test_what_redis_did_not_hear_it_is_told_later_and_in_order(hands: Hands) -> None:
+def test_releases_without_an_answer_are_retried_in_order(hands: Hands) -> None:
     """Two runs of a slot ended while Redis was away: the first one's end must come first."""
     jobs = [hands.submit() for _ in range(3)]
     following = run_first(hands)
@@ -228,7 +228,7 @@ def test_what_redis_did_not_hear_it_is_told_later_and_in_order(hands: Hands) -> 
     assert hands.worker.completion.keeper.held() == 0
 
 
-def test_a_later_end_tells_the_earlier_one_first(hands: Hands) -> None:
+def test_a_slots_pending_release_is_retried_before_its_next_one(hands: Hands) -> None:
     jobs = [hands.submit() for _ in range(4)]
     following = run_first(hands)
 
@@ -246,7 +246,7 @@ def test_a_later_end_tells_the_earlier_one_first(hands: Hands) -> None:
     assert hands.waiting() == 1
 
 
-def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Hands) -> None:
+def test_a_reservation_without_an_answer_begins_when_its_holder_ends(hands: Hands) -> None:
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def answer_lost(real: Callable[..., object], *given: object, **named: object) -> None:
@@ -261,7 +261,7 @@ def test_a_follower_that_nobody_heard_of_is_begun_when_its_holder_ends(hands: Ha
     assert state(second) == "completed"
 
 
-def test_or_found_where_its_worker_stops(hands: Hands) -> None:
+def test_a_reservation_without_an_answer_is_found_when_its_worker_stops(hands: Hands) -> None:
     _, second, *_ = (hands.submit() for _ in range(3))
 
     def answer_lost(real: Callable[..., object], *given: object, **named: object) -> None:
@@ -295,7 +295,7 @@ def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatc
     assert tries(second) == 0
 
 
-def test_what_breaks_meanwhile_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:
+def test_a_failure_of_the_prefetch_ends_no_run_and_loses_no_end(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
     monkeypatch.setattr(hands.worker.prefetched, "short_seconds", None)  # no number: it can't be compared

@@ -34,7 +34,7 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_no_more_is_kept_than_what_runs_and_what_follows(
+def test_memory_holds_only_the_running_and_the_prefetched_job(
     hands: Hands, no_collector: None, ahead: bool
 ) -> None:
     hands.worker.prefetched.short_seconds *= ahead
@@ -62,7 +62,7 @@ def test_no_more_is_kept_than_what_runs_and_what_follows(
     assert [one() for one in runs] == [None] * len(runs)
 
 
-def test_rows_that_nobody_took_are_not_kept_by_a_pool_that_became_quiet(hands: Hands) -> None:
+def test_prefetched_rows_of_a_quiet_pool_are_dropped(hands: Hands) -> None:
     for _ in range(3):
         hands.submit()
     ahead = hands.worker.row_prefetch
