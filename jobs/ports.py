@@ -20,12 +20,20 @@ from gpus.protocol import Clock
 from gpus.registry.layouts import Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from jobs.reports.history import RecentHistory
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, work)
     timer.daemon = True
     timer.start()
+
+
+@dataclass(slots=True)
+class RedisRest:
+    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.redis_breaker`)."""
+
+    until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +48,7 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
+    redis_rest, recent_history: what the process keeps of a slow Redis, and of the history that pages show.
     """
 
     clock: Clock
@@ -56,6 +65,8 @@ class Ports:
     index_gate: Callable[[str, int], IndexGate] = field(
         default_factory=lambda: IndexGates(lambda: str(settings.REDIS_URL))
     )
+    redis_rest: RedisRest = field(default_factory=RedisRest)
+    recent_history: RecentHistory = field(default_factory=RecentHistory)
 
 
 @lru_cache(maxsize=1)

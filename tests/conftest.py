@@ -101,13 +101,13 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> None:
     """Reads are remembered for seconds, which is longer than most tests, by numbers that the next test's rows
-    have too; and that a busy machine's Redis was slow, by a clock that the next test may not go by."""
+    have too."""
     from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.limits import approximate_counts, gpu_quotas, redis_breaker, tenant_limits
+    from jobs.limits import approximate_counts, gpu_quotas, tenant_limits
     from jobs.reports import jobs as job_queries
 
-    for one in (queries, job_queries, tenant_limits, gpu_quotas, approximate_counts, redis_breaker):
+    for one in (queries, job_queries, tenant_limits, gpu_quotas, approximate_counts):
         one.forget()
     authentication.forget_keys()
 

@@ -16,7 +16,7 @@ from jobs import ports
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Job
 from jobs.reports.fleet import fleet_snapshot
-from jobs.reports.history import WINDOWS, recent_history
+from jobs.reports.history import WINDOWS
 from jobs.reports.queue_report import queue_snapshot
 from jobs.sweeps import TICK, sweep_ages
 
@@ -37,8 +37,9 @@ def start_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 def overview(request: HttpRequest) -> dict[str, Any]:
     window, now = window_of(request), timezone.now()
-    past = recent_history(window, now)
-    recent = past if window.name == "1h" else recent_history(WINDOWS["1h"], now)
+    real = ports.production_ports()
+    past = real.recent_history(window, now)
+    recent = past if window.name == "1h" else real.recent_history(WINDOWS["1h"], now)
     context: dict[str, Any] = {
         "here": "overview",
         "every": past.all_models(),
@@ -48,7 +49,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         "windows": list(WINDOWS.values()),
         **pause_of_system(request),
     }
-    leases = ports.production_ports().leases
+    leases = real.leases
     if request.user.has_perm("gpus.view_server"):
         fleet = fleet_snapshot(leases, now)
         context |= {

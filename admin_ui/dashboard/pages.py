@@ -16,7 +16,7 @@ from gpus.reports.fleet import CellState
 from jobs import ports
 from jobs.events.handover import PULSE_HEADER, offered
 from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot
-from jobs.reports.history import WINDOWS, Window, recent_history
+from jobs.reports.history import WINDOWS, Window
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
 
@@ -61,8 +61,9 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
 def queues_page(request: HttpRequest) -> HttpResponse:
     require(request, *QUEUES)
     window, now = window_of(request), timezone.now()
-    past = recent_history(window, now)
-    snapshot = queue_snapshot(ports.production_ports().leases, now, past)
+    real = ports.production_ports()
+    past = real.recent_history(window, now)
+    snapshot = queue_snapshot(real.leases, now, past)
     context = {
         "here": "queues",
         "queues": snapshot,

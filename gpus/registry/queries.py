@@ -29,6 +29,7 @@ its health."""
 TOO_SMALL = _LIVES & TOO_LARGE
 """The same but for the memory."""
 
+# of the process, like django.core.cache: its callers have no owner of it to pass
 _remembered: TtlCache[tuple[str, ...], Any] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
 
 

@@ -23,6 +23,7 @@ class _Count:
     until: float
 
 
+# of the process, like django.core.cache: its callers have no owner of it to pass
 _counts: dict[str, _Count] = {}
 _lock = threading.Lock()
 

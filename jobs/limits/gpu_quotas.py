@@ -20,6 +20,7 @@ from jobs.models import Tenant
 
 REMEMBER_SECONDS = 2.0
 
+# of the process, like django.core.cache: its callers have no owner of it to pass
 _remembered: TtlCache[tuple[int, datetime], float] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=10_000)
 
 

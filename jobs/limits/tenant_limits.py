@@ -40,6 +40,7 @@ _FIELDS = (
     "allowed_models",
 )
 _row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*_FIELDS))
+# of the process, like django.core.cache: its callers have no owner of it to pass
 _remembered: TtlCache[int, Limits] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
 
 

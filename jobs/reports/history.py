@@ -108,23 +108,20 @@ def history(window: Window, now: datetime) -> History:
     return found
 
 
-def recent_history(window: Window, now: datetime) -> History:
-    """`history`, remembered in this process for a twelfth of a bucket: pages that are looked at ask often."""
-    turn = int(now.timestamp() // (window.bucket_seconds / 12))
-    with _lock:
-        known = _remembered.get(window.name)
-        if known is None or known[0] != turn:
-            known = _remembered[window.name] = (turn, history(window, now))
-        return known[1]
+class RecentHistory:
+    """`history`, cached for a twelfth of a bucket: open pages poll it."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cached: dict[str, tuple[int, History]] = {}
 
-def forget() -> None:
-    """What is remembered."""
-    _remembered.clear()
-
-
-_lock = threading.Lock()
-_remembered: dict[str, tuple[int, History]] = {}
+    def __call__(self, window: Window, now: datetime) -> History:
+        period = int(now.timestamp() // (window.bucket_seconds / 12))
+        with self._lock:
+            known = self._cached.get(window.name)
+            if known is None or known[0] != period:
+                known = self._cached[window.name] = (period, history(window, now))
+            return known[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class Waiting:
     oldest_queued_at: datetime | None
 
 
+# of the process, like django.core.cache: its callers have no owner of it to pass
 _of_all: AdaptiveTtlValue[list[Waiting]] = AdaptiveTtlValue()
 
 

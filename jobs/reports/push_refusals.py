@@ -11,6 +11,7 @@ from collections import Counter
 from jobs.reports import counters
 
 WRITE_SECONDS = 1.0
+# of the process, which writes them once a second
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 _written_at = -math.inf

@@ -30,7 +30,7 @@ from jobs.domain.errors import Refused
 from jobs.execution import time_slice, worker_signs
 from jobs.execution.push_admission import admit_push
 from jobs.execution.pushed_results import accept_push
-from jobs.limits import gpu_quotas, redis_breaker, tenant_limits
+from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.reports.database_clock import read_last_database_time
@@ -400,7 +400,6 @@ class World:
         ids.clock = lambda: START.timestamp() + self.scheduler.now
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
-        redis_breaker.forget()
         _forget_registry()
         enqueue_retries._late.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours

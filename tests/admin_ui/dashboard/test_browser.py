@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -15,6 +15,7 @@ from gpus.models import AuditEntry, ModelConfig, Pause, QuarantinedSlot, Server
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports, transitions
 from jobs.models import Job, Rollup
+from jobs.reports.history import RecentHistory
 from jobs.reports.rollups import HOUR, MINUTE, counted, span_begin
 from tests.admin_ui.browser import DESKTOP, PHONE, Desk, wait_until
 from tests.builders import make_job, make_model, make_server, make_tenant
@@ -45,7 +46,14 @@ class Works:
 
 
 @pytest.fixture
-def works(desk: Desk, fleet: str) -> Works:
+def own_history(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests share a minute, and not their rows."""
+    fresh = replace(ports.production_ports(), recent_history=RecentHistory())
+    monkeypatch.setattr(ports, "production_ports", lambda: fresh)
+
+
+@pytest.fixture
+def works(desk: Desk, own_history: None, fleet: str) -> Works:
     now = timezone.now()
     leases = ports.production_ports().leases(fleet)
     open_index(leases)

@@ -17,7 +17,6 @@ from gpus.leasing.values import PoolDepth
 from gpus.models import Pause, Server
 from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
-from jobs.reports import history
 from jobs.reports.rollups import counted
 from tests.admin_ui.conftest import World
 from tests.admin_ui.rows import fill
@@ -110,7 +109,6 @@ def test_a_page_costs_few_queries_and_no_more_for_more_jobs(
     text(boss, path)  # what is remembered is remembered now
     counts = []
     for _ in range(2):
-        history.forget()
         with CaptureQueriesContext(connection) as asked:
             text(boss, path)
         counts.append(len(asked))

@@ -10,17 +10,11 @@ import pytest
 
 from dispatcher_project.cli import submitting
 from jobs.domain.states import JobState
-from jobs.limits import redis_breaker
 from jobs.models import Job, Tenant
 from jobs.transitions import end_waiting
 from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def redis_was_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    redis_breaker.forget()
 
 
 def test_a_job_is_stored_with_what_was_said_and_stands_in_line(world: World, terminal: Terminal) -> None:

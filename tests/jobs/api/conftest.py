@@ -18,10 +18,9 @@ from gpus.registry import queries as registry
 from gpus.runners.base import Response, Transport
 from jobs import ports as wiring
 from jobs.api.authentication import forget_keys
-from jobs.limits import redis_breaker
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-from jobs.ports import Ports
+from jobs.ports import Ports, RedisRest
 from tests.jobs.fake_leases import FakeLeases
 
 
@@ -41,6 +40,7 @@ class World:
     announced: list[str] = field(default_factory=list)
     clock: Clock = field(default_factory=SystemClock)
     transport: Transport = field(default_factory=Unreachable)
+    redis_rest: RedisRest = field(default_factory=RedisRest)
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.wakes += wakes
@@ -56,6 +56,7 @@ class World:
             announce=self.announced.extend,
             after=lambda seconds, work: None,
             transport=self.transport,
+            redis_rest=self.redis_rest,
         )
 
 
@@ -70,7 +71,6 @@ class Account:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     registry.forget()
     forget_keys()
-    redis_breaker.forget()
     world = World()
     monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
     yield world

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.models import Job, Rollup
 from jobs.reports.event_horizon import EventHorizon
-from jobs.reports.history import WINDOWS, Window, forget, history, recent_history, shares
+from jobs.reports.history import WINDOWS, RecentHistory, Window, history, shares
 from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
 from jobs.sweeps.rollups import RollupsSweep
 from tests.builders import START, ManualClock, make_ports, make_tenant
@@ -121,10 +121,9 @@ def test_it_is_one_question_and_none_of_them_to_the_jobs(lives: Lives, django_as
 def test_what_was_read_lately_is_not_read_again(lives: Lives, django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
     now = START + timedelta(hours=1)
     sweep(now)
-    forget()
+    recent_history = RecentHistory()
     first = recent_history(WINDOWS["24h"], now)
     with django_assert_num_queries(0):
         assert recent_history(WINDOWS["24h"], now + timedelta(seconds=49)) is first
     assert recent_history(WINDOWS["24h"], now + timedelta(seconds=50)) is not first
     assert recent_history(WINDOWS["1h"], now).window.name == "1h"
-    forget()
