@@ -1,5 +1,6 @@
 """External changes of the runs in hand: cancels, results that GPU servers pushed, servers that an operator
-switched off, attempts that a sweep ended. A worker reads them each second, in one query of rows by their keys.
+switched off, attempts that a sweep ended. A worker reads them each second, in one query of rows by their
+keys.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """cancelled: ids of jobs whose cancel was requested. pushed: ids of attempts. off: names of servers. over:
-    ids of attempts whose end is committed, whoever wrote it."""
+    """cancelled: ids of jobs whose cancel was requested. pushed: ids of attempts. off: names of servers.
+    over: ids of attempts whose end is committed, whoever wrote it."""
 
     cancelled: frozenset[str]
     pushed: frozenset[str]

@@ -62,12 +62,12 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
     """Those of these whose runs no worker can poll, and why."""
-    what_is_in_the_way = cache(unreachable.obstacle)
+    obstacle = cache(unreachable.obstacle)
     by_attempt = {job.live_attempt: job for job in jobs if job.live_attempt}
     ids = list(by_attempt)
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
         for attempt in _polled(ids[at : at + 500]):
-            if why := what_is_in_the_way(attempt.server, attempt.model):
+            if why := obstacle(attempt.server, attempt.model):
                 yield by_attempt[attempt.id], attempt, why
 
 

@@ -11,7 +11,7 @@ from gpus.health.health import health_url, health_urls, probe
 from gpus.models import ModelConfig, Server
 from gpus.registry import queries
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.unreachable import what_is_in_the_way
+from jobs.execution.unreachable import obstacle
 from jobs.models import Attempt
 from tests.builders import make_model, make_server
 from tests.gpus.runners.cog_server import CogServer
@@ -64,7 +64,7 @@ def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
     shop.worker().work("m")
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "nobody ended it"
-    assert what_is_in_the_way(attempt.server, "m") == "no runner 'gone' is installed"
+    assert obstacle(attempt.server, "m") == "no runner 'gone' is installed"
 
 
 @pytest.mark.django_db

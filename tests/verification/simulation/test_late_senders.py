@@ -9,11 +9,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from django.conf import settings
 
+from foundation.ids import new_id
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.gpu import GpuServer, origin
 from verification.simulation.gpu_link import GpuLink
-from verification.simulation.scheduler import Process, Scheduler
+from verification.simulation.scheduler import START, Process, Scheduler
 
+FIRST, SECOND = new_id(START.timestamp()), new_id(START.timestamp() + 1)
+"""Attempts, by when they were claimed."""
 LEASE_SECONDS = settings.DISPATCHER.lease_seconds
 
 
@@ -51,14 +54,14 @@ def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: flo
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False)
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
     stopped = Process("stopped")
-    scheduler.spawn(stopped, sender(link, "a", 1))
+    scheduler.spawn(stopped, sender(link, FIRST, 1))
     scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(stopped))
     scheduler.run(stood_still)
     assert server.running() == []
     scheduler.go_on(stopped)
     scheduler.run(stood_still + 1.0)
-    assert [one.attempt_id for one in server.running()] == ["a"]
-    scheduler.spawn(Process("other"), sender(link, "b", 2))
+    assert [one.attempt_id for one in server.running()] == [FIRST]
+    scheduler.spawn(Process("other"), sender(link, SECOND, 2))
     scheduler.run(stood_still + 2.0)
     scheduler.end()
     assert (server.oversubscribed == []) is is_excused
@@ -71,14 +74,14 @@ def test_a_poll_that_stood_still_excuses_nothing() -> None:
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=True)
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
     polls = Process("polls")
-    scheduler.spawn(Process("starts"), sender(link, "a", 1, seconds=100))
+    scheduler.spawn(Process("starts"), sender(link, FIRST, 1, seconds=100))
     scheduler.run(1.0)
-    scheduler.spawn(polls, poll(link, "a"))
+    scheduler.spawn(polls, poll(link, FIRST))
     scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(polls))
     scheduler.run(LEASE_SECONDS + 2.0)
     scheduler.go_on(polls)
     scheduler.run(LEASE_SECONDS + 3.0)
-    scheduler.spawn(Process("other"), sender(link, "b", 2))
+    scheduler.spawn(Process("other"), sender(link, SECOND, 2))
     scheduler.run(LEASE_SECONDS + 4.0)
     scheduler.end()
     assert len(server.oversubscribed) == 1
