@@ -10,6 +10,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.logging import logging_config
+from foundation.database.sqlite3.checkpoint import OWN_PAGES
 
 from .admin import FORMAT_MODULE_PATH, LOGIN_REDIRECT_URL, UNFOLD  # noqa: F401
 from .api import *  # noqa: F403
@@ -157,7 +158,8 @@ def database(url: str) -> dict[str, Any]:
             "timeout": 20,
             "cached_statements": _KEPT_STATEMENTS,
             "transaction_mode": "IMMEDIATE",
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+            f"PRAGMA wal_autocheckpoint={OWN_PAGES};",
             **entry.get("OPTIONS", {}),
         }
     else:

@@ -11,6 +11,7 @@ from django.conf import settings
 from jobs.ports import Ports
 from jobs.sweeps import (
     cancelling,
+    checkpoint,
     deadlines,
     due_callbacks,
     due_retries,
@@ -101,6 +102,9 @@ class Sweeps:
             "reconcile": Entry(self._reconcile, knobs.reconcile_seconds, slow=True),
             "lock_sync": Entry(self._lock_sync, knobs.lock_sync_seconds, slow=True),
             "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),
+            "checkpoint": Entry(
+                checkpoint.sweep, 1.0, slow=True, is_needed=checkpoint.is_needed, any_layout=True
+            ),
             "refusals": Entry(refusals.sweep, refusals.PERIOD_SECONDS, slow=True, any_layout=True),
             "rollups": Entry(self._rollups, rollups.PERIOD_SECONDS, slow=True, any_layout=True),
         }
