@@ -231,7 +231,7 @@ def test_forty_guesses_at_once_leave_the_web_to_others(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
-    settings.DATABASES["default"]["CONN_MAX_AGE"] = 0
+    monkeypatch.setitem(settings.DATABASES["default"], "CONN_MAX_AGE", 0)
     go, hashing = threading.Event(), threading.Semaphore(0)
 
     def slow(self: Any, *_: Any) -> str:

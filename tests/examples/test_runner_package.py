@@ -16,12 +16,12 @@ from gpus.runners.registry import RUNNERS, find_runner
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.operations.explain_job import explain_job
-from jobs.sweeps import mirror_registry
 from tests.builders import make_model
 from tests.examples.installed import installed
 from tests.examples.turnstile_server import TurnstileServer
 from tests.jobs.execution.shop import eventually, open_shop, state
 from tests.jobs.fake_leases import FakeLeases
+from tests.jobs.sweeps.by_process import run_sweep
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -68,7 +68,7 @@ def test_a_job_is_run_by_it_and_waits_once_it_is_removed(
         assert Job.objects.get(id=job.id).result == {"prompt": "x"}
         assert Attempt.objects.get(job=job).remote_id == "t/1"
     queries.forget()
-    mirror_registry.sweep(shop.ports)
+    run_sweep("mirror_registry", shop.ports)
     waiting = shop.submit({"prompt": "y"})
     shop.worker().work("m")
     assert state(waiting) == JobState.QUEUED

@@ -64,16 +64,16 @@ class Hostile:
         }
 
     def forks_once(self, payload: Any, ctx: RunContext) -> Any:
-        """The sockets that it holds, and those that its child does."""
+        """Whether it holds the end of the frames that it was started with, and whether its child does."""
         end_read, end_written = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                os.write(end_written, json.dumps(_sockets()).encode())
+                os.write(end_written, json.dumps(_has_pipe()).encode())
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-        return {"its own": _sockets(), "its child's": json.loads(os.read(end_read, 65536))}
+        return [_has_pipe(), json.loads(os.read(end_read, 100))]
 
     def writes(self, payload: Any, ctx: RunContext) -> Any:
         (ctx.output_dir / "mine.txt").write_text("x")
@@ -206,9 +206,8 @@ def _read(path: str) -> str:
         return type(error).__name__
 
 
-def _sockets() -> list[str]:
-    targets = map(_target, os.listdir("/proc/self/fd"))
-    return [target for target in targets if target.startswith("socket:")]
+def _has_pipe() -> bool:
+    return _target(sys.argv[1]).startswith("socket:")
 
 
 def _target(number: str) -> str:
