@@ -90,6 +90,7 @@ def script_names() -> tuple[str, ...]:
 def library_code() -> str:
     """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
     includes: dict[str, str] = {}
+    add_includes("-- include: call", FOLDER / "includes", includes)
     scripts = [read_script(name, includes) for name in script_names()]
     texts = {name: _COMMENT.sub("", text) for name, text in includes.items()}
     words = Counter(word for text in (*texts.values(), *scripts) for word in set(_WORD.findall(text)))

@@ -95,12 +95,12 @@ class RedisServer:
 
     def is_whole(self, fleet: str, layout: int = 0) -> bool:
         """The fleet's index, as this run of the server knows it."""
-        made = self.client.hmget(f"{keys.prefix(fleet, layout)}generation", "run_id", "replication")
+        made = self.client.hmget(keys.Keys(fleet, layout).generation(), "run_id", "replication")
         return bool(as_text(made) == [self.run_id, self.replication])
 
     def is_held(self, fleet: str, job_id: str, layout: int = 0) -> bool:
         """Under a lease, or claimed ahead of one."""
-        return bool(self.client.hexists(f"{keys.prefix(fleet, layout)}held", job_id))
+        return bool(self.client.hexists(keys.Keys(fleet, layout).held(), job_id))
 
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds

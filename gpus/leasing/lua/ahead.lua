@@ -13,7 +13,7 @@ local pool, found = load_pool(pool_name), {}
 
 -- The first line of a tenant that waits in the queue: so many of its tickets, and when the first of them goes.
 local function first_line(queue, tenant, rank, count)
-  local name = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
+  local name = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 0)[1]
   local tickets = redis.call('ZRANGE', named_line(pool, name, tenant), 0, count - 1, 'WITHSCORES')
   local seconds = pool.fifo and 0 or estimated_seconds(name:sub(2), tenant) / rules_of(tenant).weight
   return { tickets = tickets, at = 1, rank = tonumber(rank), seconds = seconds }
@@ -28,7 +28,7 @@ local function earliest(lines)
 end
 
 for _, queue in ipairs(queues_in_order(pool)) do
-  local order = redis.call('ZRANGE', key(pool.fifo and 'heads' or 'turn', queue.at), 0, most - 1, 'WITHSCORES')
+  local order = redis.call('ZRANGE', (pool.fifo and Keys.heads or Keys.turn)(queue.at), 0, most - 1, 'WITHSCORES')
   local lines, count = {}, math.ceil(2 * most / #order) * 2  -- of each tenant twice its equal part
   for i = 1, #order, 2 do lines[#lines + 1] = first_line(queue, order[i], order[i + 1], count) end
   local line = earliest(lines)

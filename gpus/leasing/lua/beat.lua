@@ -4,9 +4,9 @@
 -- Returns: 1
 -- include: keys
 local server, said, telemetry, kept = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-redis.call('HSET', key('beats'), server, cmsgpack.pack(now, said))
+redis.call('HSET', Keys.beats(), server, cmsgpack.pack(now, said))
 if telemetry ~= '' then
-  redis.call('LPUSH', key('telemetry', server), cmsgpack.pack(now, telemetry))
-  redis.call('LTRIM', key('telemetry', server), 0, kept - 1)
+  redis.call('LPUSH', Keys.telemetry(server), cmsgpack.pack(now, telemetry))
+  redis.call('LTRIM', Keys.telemetry(server), 0, kept - 1)
 end
 return 1

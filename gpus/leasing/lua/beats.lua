@@ -5,7 +5,7 @@
 -- include: keys
 local found = {}
 for index = 2, #ARGV do
-  local packed = redis.call('HGET', key('beats'), ARGV[index])
+  local packed = redis.call('HGET', Keys.beats(), ARGV[index])
   local since, said = nil, ''
   if packed then since, said = cmsgpack.unpack(packed) end
   found[#found + 1] = since and tostring(now - since) or ''

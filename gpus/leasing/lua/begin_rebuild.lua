@@ -8,15 +8,15 @@
 local owner, silence_us, name = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 begin_call(KEYS, ARGV, tonumber(ARGV[5]))
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'at_us', 'name')
+local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'at_us', 'name')
 if is_of_this_run(rebuild) then
   if rebuild[3] == owner then
-    redis.call('HSET', key('rebuild'), 'at_us', now)
+    redis.call('HSET', Keys.rebuild(), 'at_us', now)
     return rebuild[5]
   end
   if now - rebuild[4] < silence_us then return '' end
 end
-redis.call('HSET', key('rebuild'), 'run_id', run_id, 'replication', replication, 'owner', owner, 'name', name,
+redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'replication', replication, 'owner', owner, 'name', name,
   'at_us', now, 'phase', 'wiping')
-redis.call('DEL', key('generation'))
+redis.call('DEL', Keys.generation())
 return name

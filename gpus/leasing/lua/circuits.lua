@@ -16,9 +16,9 @@ local function view(list, name, strikes, opens, until_us)
   for _, value in ipairs({ name, state, strikes, opens, tostring(left) }) do list[#list + 1] = value end
 end
 
-for _, model in ipairs(redis.call('HKEYS', key('circuits', pool_name))) do
+for _, model in ipairs(redis.call('HKEYS', Keys.circuits(pool_name))) do
   local circuit = read_circuit(pool, model)
-  view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0)
+  view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', Keys.kept(pool_name), model)) or 0)
 end
 for i = 3, #ARGV do
   local server = read_server(ARGV[i])

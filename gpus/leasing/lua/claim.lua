@@ -27,7 +27,7 @@ end
 use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
 end_rests(RESTS_AT_ONCE)
 
-local waiting = redis.call('ZRANGEBYSCORE', key('free', pool_name, 'adoptable', host), '-inf', now, 'LIMIT', 0, 1)[1]
+local waiting = redis.call('ZRANGEBYSCORE', Keys.free(pool_name, 'adoptable', host), '-inf', now, 'LIMIT', 0, 1)[1]
 if waiting then
   local slot = read_slot(waiting)
   pass_lease(slot, worker, slot.epoch, attempt)
@@ -43,7 +43,7 @@ local function claim_free()
   -- The classes with a free slot for this host, and the best ticket any of them could take.
   local open, best, best_place = {}, nil, nil
   for _, class in ipairs(read_classes(pool_name)) do
-    if redis.call('EXISTS', key('free', pool_name, class[1], host)) == 1 then
+    if redis.call('EXISTS', Keys.free(pool_name, class[1], host)) == 1 then
       open[#open + 1] = class
       local ticket, place = best_ticket(pool, class)
       if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
@@ -67,14 +67,14 @@ local function claim_free()
   for _, class in ipairs(open) do
     if serves(class[2], best.model) then
       fitting[#fitting + 1] = class
-      local name = not warm and first_elsewhere(key('warm', pool_name, class[1], best.model, host))
+      local name = not warm and first_elsewhere(Keys.warm(pool_name, class[1], best.model, host))
       if name then
         return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us)
       end
     end
   end
   for _, class in ipairs(fitting) do
-    local name = first_elsewhere(key('free', pool_name, class[1], host))
+    local name = first_elsewhere(Keys.free(pool_name, class[1], host))
     if name then
       local slot, server = read_slot(name), read_server((split_slot(name)))
       local ticket = prefer_warm(pool, best, warm or last_model(slot), class, server.name)
@@ -83,7 +83,7 @@ local function claim_free()
   end
 
   -- Only the server it avoids is free: that slot goes to the next one.
-  local name = redis.call('ZRANGE', key('free', pool_name, fitting[1][1], host), 0, 0)[1]
+  local name = redis.call('ZRANGE', Keys.free(pool_name, fitting[1][1], host), 0, 0)[1]
   local server = read_server((split_slot(name)))
   local ticket = best_ticket(pool, fitting[1], server.name)
   if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end

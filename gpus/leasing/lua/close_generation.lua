@@ -6,7 +6,7 @@
 -- include: gate
 local NEVER_SILENT_US = 9000000000000000
 
-redis.call('HSET', key('rebuild'), 'run_id', run_id, 'owner', ARGV[2], 'name', ARGV[2], 'at_us', NEVER_SILENT_US,
+redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'owner', ARGV[2], 'name', ARGV[2], 'at_us', NEVER_SILENT_US,
   'phase', 'filling')
-redis.call('DEL', key('generation'))
+redis.call('DEL', Keys.generation())
 return 1

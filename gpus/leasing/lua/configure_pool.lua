@@ -5,7 +5,7 @@
 -- include: gate
 -- include: pools
 if not is_open() then return refuse() end
-redis.call('SADD', key('pools'), ARGV[2])
+redis.call('SADD', Keys.pools(), ARGV[2])
 local pool = load_pool(ARGV[2])
 pool.fifo, pool.patience, pool.head_start = ARGV[3] == 'fifo', tonumber(ARGV[4]), tonumber(ARGV[5])
 save_pool(pool)

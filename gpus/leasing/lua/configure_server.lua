@@ -33,12 +33,12 @@ local server = {
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = past.rests_until or 0,
   gone = false, strikes = past.strikes or 0, struck = past.struck or '', opens = past.opens or 0, probe = past.probe, tenants = past.tenants,
 }
-redis.call('SADD', key('pools'), pool)
+redis.call('SADD', Keys.pools(), pool)
 save_server(server)
 enlist_server(server)
 if old and not old.gone then leave_class(old.pool, old.class) end
 if server.opens > 0 then  -- whatever became of its entry: without one nobody would look for who tries
-  redis.call('ZADD', key('resting'), math.max(server.rests_until, now), server.name)
+  redis.call('ZADD', Keys.resting(), math.max(server.rests_until, now), server.name)
 end
 
 for index = 0, server.top - 1 do
@@ -47,8 +47,8 @@ for index = 0, server.top - 1 do
     if index < count then set_state(new_slot(name .. '/' .. index, pool), 'off') end
   else
     if slot.home ~= pool then
-      redis.call('HINCRBY', key('states', slot.home), slot.state, -1)  -- counted there until now
-      redis.call('HINCRBY', key('states', pool), slot.state, 1)
+      redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1)  -- counted there until now
+      redis.call('HINCRBY', Keys.states(pool), slot.state, 1)
       slot.home = pool
       save_slot(slot)
     end

@@ -9,8 +9,8 @@ local pool = ARGV[2]
 
 if not is_open() then return refuse() end
 local counts = {}
-for _, kind in ipairs({ 'depth', 'parked_depth', 'pending', 'states' }) do
-  counts[#counts + 1] = redis.call('HGETALL', key(kind, pool))
+for _, name in ipairs({ Keys.depth(pool), Keys.parked_depth(pool), Keys.pending(pool), Keys.states(pool) }) do
+  counts[#counts + 1] = redis.call('HGETALL', name)
 end
 local circuits = {}
 for model, state in pairs(read_kept(pool).models) do

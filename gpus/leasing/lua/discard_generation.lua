@@ -3,5 +3,5 @@
 -- Args: clock
 -- Returns: 1
 -- include: keys
-redis.call('DEL', key('generation'), key('rebuild'))
+redis.call('DEL', Keys.generation(), Keys.rebuild())
 return 1

@@ -38,7 +38,7 @@ end
 -- While a floor is in force, or clocks differ, not all of these have run out.
 local skipped = 0
 repeat
-  local found = redis.call('ZRANGEBYSCORE', key('expiry'), '-inf', latest_us, 'WITHSCORES', 'LIMIT', #rows + skipped, limit)
+  local found = redis.call('ZRANGEBYSCORE', Keys.expiry(), '-inf', latest_us, 'WITHSCORES', 'LIMIT', #rows + skipped, limit)
   for i = 1, #found, 2 do
     if #rows == limit then break end
     if runs_out_in(tonumber(found[i + 1]), clock_us, floor_us, had_time_us) <= 0 then add(found[i]) else skipped = skipped + 1 end

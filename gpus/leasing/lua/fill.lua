@@ -14,12 +14,12 @@ local reply = {}
 for i = 2, #ARGV do
   local pool, counts = ARGV[i], {}
   local function want(class, most)
-    local flat = redis.call('ZRANGE', key('open', pool, class), 0, -1, 'WITHSCORES')
+    local flat = redis.call('ZRANGE', Keys.open(pool, class), 0, -1, 'WITHSCORES')
     for h = 1, #flat, 2 do
       counts[flat[h]] = (counts[flat[h]] or 0) + math.min(tonumber(flat[h + 1]), most)
     end
   end
-  redis.call('DEL', key('pending', pool))
+  redis.call('DEL', Keys.pending(pool))
   want('adoptable', math.huge)
   for _, class in ipairs(read_classes(pool)) do want(class[1], waiting_for(pool, class[2])) end
   for host, count in pairs(counts) do

@@ -7,8 +7,8 @@
 -- include: idle
 -- include: rest
 if not is_open() then return refuse() end
-redis.call('HDEL', key('beats'), ARGV[2])
-redis.call('DEL', key('telemetry', ARGV[2]))
+redis.call('HDEL', Keys.beats(), ARGV[2])
+redis.call('DEL', Keys.telemetry(ARGV[2]))
 local server = read_server(ARGV[2])
 if not server or server.gone then return 1 end
 each_slot(server, function(slot)

@@ -5,6 +5,6 @@
 -- include: gate
 if not is_whole() then return nil end
 -- the version before, which may have opened it, did not write that
-redis.call('HSETNX', key('generation'), 'replication', replication)
-local marker = redis.call('HMGET', key('generation'), 'id', 'opened_us', 'none_held')
+redis.call('HSETNX', Keys.generation(), 'replication', replication)
+local marker = redis.call('HMGET', Keys.generation(), 'id', 'opened_us', 'none_held')
 return { marker[1], tostring((now - marker[2]) / 1000000), marker[3] or '', now }

@@ -10,7 +10,7 @@ for i = 3, #ARGV, 4 do
   local job, model, tenant, priority = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
   local line = line_of(pool, asked_band(priority), model, tenant)
   local is_reachable = redis.call('ZSCORE', line, member_of(job, priority))
-    or redis.call('HEXISTS', key('held'), job) == 1
+    or redis.call('HEXISTS', Keys.held(), job) == 1
   found[#found + 1] = is_reachable and 1 or 0
 end
 return found

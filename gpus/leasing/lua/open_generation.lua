@@ -6,15 +6,15 @@
 -- include: silence
 local owner, id, none_held = ARGV[2], ARGV[3], ARGV[4]
 
-local marker = redis.call('HMGET', key('generation'), 'run_id', 'replication', 'owner', 'id')
+local marker = redis.call('HMGET', Keys.generation(), 'run_id', 'replication', 'owner', 'id')
 if is_of_this_run(marker) and marker[3] == owner then return marker[4] end
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'phase')
+local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
 if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
 if rebuild[4] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
-redis.call('HSET', key('generation'), 'id', id, 'run_id', run_id, 'replication', replication, 'owner', owner,
+redis.call('HSET', Keys.generation(), 'id', id, 'run_id', run_id, 'replication', replication, 'owner', owner,
   'opened_us', now, 'none_held', none_held)
 note_look()  -- a silence before the first look counts too
-redis.call('DEL', key('rebuild'))
+redis.call('DEL', Keys.rebuild())
 return id

@@ -20,7 +20,7 @@ local queue, line = queue_of(pool, tenant, asked), line_of(pool, asked, model, t
 local slots = { free = 0, resting = 0, circuit = 0, busy = 0, quarantined = 0, off = 0 }
 local KIND = { leased = 'busy', adoptable = 'busy', settling = 'busy', quarantined = 'quarantined', off = 'off' }
 local rest_us, circuit_us, free_us, hosts = math.huge, math.huge, now, {}
-local names = redis.call('SRANDMEMBER', key('serving', pool_name, model), most)
+local names = redis.call('SRANDMEMBER', Keys.serving(pool_name, model), most)
 for _, name in ipairs(names) do
   local server = read_server(name)
   local rests = server.rests_until > now
@@ -43,10 +43,10 @@ end
 -- When a worker that could take one of the free slots asked last.
 local asked_us = 0
 for host in pairs(hosts) do
-  asked_us = math.max(asked_us, tonumber(redis.call('HGET', key('asked', pool_name), host) or 0))
+  asked_us = math.max(asked_us, tonumber(redis.call('HGET', Keys.asked(pool_name), host) or 0))
 end
 
-local reasons = redis.call('HGET', key('parked', pool_name), tenant) or ''
+local reasons = redis.call('HGET', Keys.parked(pool_name), tenant) or ''
 -- one that is only thought of would be parked when it came
 if job == '' and not reasons:find(FULL, 1, true) and is_full(tenant) then reasons = reasons .. FULL end
 local rank = job ~= '' and redis.call('ZRANK', line, member) or nil
@@ -59,13 +59,13 @@ local higher = 0
 for band = 1, queue.band do higher = higher + pool.queues[band].waiting end
 
 -- Its tenant's turn: how far its start tag is ahead of who goes next, in GPU-seconds.
-local first = redis.call('ZRANGE', key('turn', queue.at), 0, 0, 'WITHSCORES')
+local first = redis.call('ZRANGE', Keys.turn(queue.at), 0, 0, 'WITHSCORES')
 local lead = first[1] and math.max(0, start_tag(queue, tenant) - tonumber(first[2])) or 0
 
 local guess, factors = guess_start(pool_name, slots.free >= at and 0 or at)
 local circuit = read_circuit(pool, model)
-local kept_us = circuit and tonumber(redis.call('HGET', key('kept', pool_name), model)) or 0
-local attempt = job ~= '' and redis.call('HGET', key('held'), job) or false
+local kept_us = circuit and tonumber(redis.call('HGET', Keys.kept(pool_name), model)) or 0
+local attempt = job ~= '' and redis.call('HGET', Keys.held(), job) or false
 
 -- How often others went in its place, for what is warm or on the server that it avoids.
 local skips, since_us = 0, 0
@@ -75,11 +75,11 @@ local patience_us = since_us > 0 and math.max(0, since_us + pool.patience - now)
 local function seconds(us) return us < math.huge and us / 1000000 or 0 end
 return cjson.encode({
   rebuilding = false, held = attempt, in_line = rank and true or false, parked = reasons, fifo = pool.fifo,
-  position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', key('turn', queue.at)),
+  position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', Keys.turn(queue.at)),
   lead_seconds = lead, estimate_seconds = estimated_seconds(model, tenant),
   mean_seconds = pace(pool_name).mean, working_slots = pace(pool_name).slots,
-  running = redis.call('SCARD', key('running', tenant)), most_running = rules_of(tenant).cap,
-  servers = redis.call('SCARD', key('serving', pool_name, model)), looked_at = #names, slots = slots,
+  running = redis.call('SCARD', Keys.running(tenant)), most_running = rules_of(tenant).cap,
+  servers = redis.call('SCARD', Keys.serving(pool_name, model)), looked_at = #names, slots = slots,
   rest_seconds = seconds(rest_us), circuit_seconds = seconds(circuit_us),
   model_circuit = circuit and circuit.opens > 0 and
     (read_kept(pool_name).models[model] == 'half_open' and 'half_open' or 'open') or 'closed',

@@ -4,4 +4,4 @@
 -- Returns: the names of the pools
 -- include: gate
 if not is_whole() then return refuse() end
-return redis.call('SMEMBERS', key('pools'))
+return redis.call('SMEMBERS', Keys.pools())

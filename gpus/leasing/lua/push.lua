@@ -19,7 +19,7 @@ local NEW_US = 10000000  -- in a fifo line who came so lately stands behind all 
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
-redis.call('SADD', key('pools'), pool_name)
+redis.call('SADD', Keys.pools(), pool_name)
 local pool, classes = load_pool(pool_name), read_classes(pool_name)
 
 local free_for = {}
@@ -61,7 +61,7 @@ for i = 3, #ARGV, FIELDS do
     ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
   local asked, member = asked_band(priority), member_of(job, priority)
   local outcome, at, parked = HELD, 1, false
-  if redis.call('HEXISTS', key('held'), job) == 0 then
+  if redis.call('HEXISTS', Keys.held(), job) == 0 then
     local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
     local stands = add_ticket(pool, model, tenant, priority, member, score)

@@ -14,7 +14,7 @@ if kind == 'model' then
   if not read_circuit(pool, name) then return { 0, {} } end
   close_model(pool, name)
   save_pool(pool)
-  local waiting = tonumber(redis.call('HGET', key('depth', pool_name), name)) or 0
+  local waiting = tonumber(redis.call('HGET', Keys.depth(pool_name), name)) or 0
   return { 1, whole and wakes_for_tickets(pool_name, read_classes(pool_name), { [name] = waiting }) or {} }
 end
 local server = read_server(name)

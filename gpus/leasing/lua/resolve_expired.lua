@@ -12,7 +12,7 @@
 local name, job, attempt, epoch, verdict = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 if not is_whole() then return refuse() end
-local expires = tonumber(redis.call('ZSCORE', key('expiry'), attempt))
+local expires = tonumber(redis.call('ZSCORE', Keys.expiry(), attempt))
 if not expires or runs_out_in(expires, redis_clock(ARGV[1]), read_floor()) > 0 then return 0 end
 
 local function shut_or_free(slot)
@@ -44,8 +44,8 @@ if verdict == 'adoptable' then
   -- the process died with the result: the run is asked again, if its slot was not handed on meanwhile
   slot = read_slot(name)
   if not slot or slot.state ~= 'settling' or slot.attempt ~= attempt then return 0 end
-  redis.call('HDEL', key('settling'), attempt)
-  redis.call('HSET', key('leases'), attempt, name)
+  redis.call('HDEL', Keys.settling(), attempt)
+  redis.call('HSET', Keys.leases(), attempt, name)
   run_begins(slot.tenant, attempt)
   make_adoptable(slot)
   return 1

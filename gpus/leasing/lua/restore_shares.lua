@@ -11,7 +11,7 @@ local pool = load_pool(ARGV[2])
 for i = 3, #ARGV, 3 do
   local tenant = ARGV[i + 1]
   local queue = queue_of(pool, tenant, asked_band(tonumber(ARGV[i])))
-  local tag = redis.call('ZSCORE', key('turn', queue.at), tenant) or redis.call('HGET', key('paid', queue.at), tenant)
+  local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant) or redis.call('HGET', Keys.paid(queue.at), tenant)
   if not tag or tonumber(tag) <= 0 then correct_turn(queue, tenant, tonumber(ARGV[i + 2]), now) end
 end
 return 1

@@ -10,10 +10,10 @@ local pool_name, reason = ARGV[2], ARGV[3]
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
-redis.call('SADD', key('pools'), pool_name)
+redis.call('SADD', Keys.pools(), pool_name)
 local pool, held_back, back = load_pool(pool_name), {}, {}
 for i = 4, #ARGV do held_back[ARGV[i]] = true end
-for _, tenant in ipairs(redis.call('HKEYS', key('parked', pool_name))) do  -- first, so that no band is empty in between
+for _, tenant in ipairs(redis.call('HKEYS', Keys.parked(pool_name))) do  -- first, so that no band is empty in between
   if not held_back[tenant] then unpark(pool, tenant, reason, back) end
 end
 for i = 4, #ARGV do park(pool, ARGV[i], reason) end

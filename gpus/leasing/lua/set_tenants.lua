@@ -21,14 +21,14 @@ for i = 2, #ARGV, FIELDS do
   local after = { weight = tonumber(ARGV[i + 1]), band = tonumber(ARGV[i + 2]), cap = tonumber(ARGV[i + 3]) }
   save_rules(tenant, after)
   if after.band ~= before.band then
-    for _, name in ipairs(redis.call('SMEMBERS', key('waits', tenant))) do
+    for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
       local pool = load_pool(name)
       regrant(pool, tenant, before.band)
       save_pool(pool)
     end
   end
   if after.cap ~= before.cap then
-    if not after.cap then redis.call('DEL', key('running', tenant)) end
+    if not after.cap then redis.call('DEL', Keys.running(tenant)) end
     heed_cap(tenant, back)
   end
 end

@@ -36,7 +36,7 @@ if not whole then return {} end
 local reply = wakes_for(freed)
 for tenant, home in pairs(tenants) do
   if rules_of(tenant).cap and not is_full(tenant) then
-    for _, name in ipairs(redis.call('SMEMBERS', key('waits', tenant))) do
+    for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
       local pool, first = load_pool(name), {}
       if name ~= home and not is_parked(pool, tenant) then
         each_queue(pool, tenant, function(_, models) first[models[1]:sub(2)] = 1 end)

@@ -7,11 +7,11 @@
 local limit = tonumber(ARGV[2])
 local NEVER_SILENT_US = 9000000000000000
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'owner', 'at_us')
+local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'owner', 'at_us')
 local is_closed = rebuild[1] == run_id and tonumber(rebuild[3]) >= NEVER_SILENT_US
-local looked_us = redis.call('HGET', key('ticking'), 'at_us')
+local looked_us = redis.call('HGET', Keys.ticking(), 'at_us')
 local reply = { is_closed and rebuild[2] or '', looked_us and tostring(now - looked_us) or '' }
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', key('expiry'), string.format('(%.0f', now), '+inf', 'LIMIT', 0, limit)) do
+for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', Keys.expiry(), string.format('(%.0f', now), '+inf', 'LIMIT', 0, limit)) do
   reply[#reply + 1] = attempt
 end
 return reply

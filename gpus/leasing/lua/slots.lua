@@ -20,7 +20,7 @@ local function view_slots(server)
     local held, expires = '0', ''
     if slot.leased_us then held = tostring((now - slot.leased_us) / 1000000) end
     if slot.state == 'leased' or slot.state == 'settling' then
-      local at = tonumber(redis.call('ZSCORE', key('expiry'), slot.attempt))
+      local at = tonumber(redis.call('ZSCORE', Keys.expiry(), slot.attempt))
       expires = tostring(runs_out_in(at, clock_us, floor_us, had_time_us) / 1000000)
     end
     views[#views + 1] = { slot.name, slot.home, slot.state, is_resting, slot.warm or '', slot.job or '',

@@ -19,7 +19,7 @@ for i = 4, parked and 0 or #ARGV do offer_try(pool, ARGV[i], tenant) end
 local classes = read_classes(pool_name)
 
 local function free_of(class)
-  local flat, free = redis.call('ZRANGE', key('open', pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0
+  local flat, free = redis.call('ZRANGE', Keys.open(pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0
   for i = 2, #flat, 2 do free = free + tonumber(flat[i]) end
   return free
 end
@@ -35,5 +35,5 @@ for i = 4, #ARGV do
   if count == 0 and able_to_run(pool_name, ARGV[i]) == FAILING then failing[#failing + 1] = ARGV[i] end
 end
 local cap = rules_of(tenant).cap
-local more = cap and math.max(0, cap - redis.call('SCARD', key('running', tenant))) or -1
+local more = cap and math.max(0, cap - redis.call('SCARD', Keys.running(tenant))) or -1
 return { spare, more, failing }

@@ -10,7 +10,7 @@ local tenant, wanted, per_second, burst, request =
   ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local tokens, at, last, answer = burst, now, nil, nil
-local packed = redis.call('GET', key('rate', tenant))
+local packed = redis.call('GET', Keys.rate(tenant))
 if packed then tokens, at, last, answer = cmsgpack.unpack(packed) end
 if last == request then return answer end
 tokens = math.min(burst, tokens + math.max(0, now - at) * per_second / 1000000)
@@ -19,6 +19,6 @@ if taken then tokens = tokens - wanted end
 local function wait_for(level) return math.ceil(math.max(0, level - tokens) / per_second * 1000000) end
 answer = { taken and 1 or 0, math.floor(tokens), taken and 0 or wait_for(wanted), wait_for(burst) }
 if wanted == 0 then return answer end
-redis.call('SET', key('rate', tenant), cmsgpack.pack(tokens, math.max(at, now), request, answer),
+redis.call('SET', Keys.rate(tenant), cmsgpack.pack(tokens, math.max(at, now), request, answer),
   'PX', math.ceil(wait_for(burst) / 1000) + 1000)
 return answer

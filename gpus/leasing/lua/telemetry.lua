@@ -4,7 +4,7 @@
 -- Returns: flat, the newest first: µs since it was told, and what was measured (JSON)
 -- include: keys
 local server, within, found = ARGV[2], tonumber(ARGV[3]), {}
-for _, packed in ipairs(redis.call('LRANGE', key('telemetry', server), 0, -1)) do
+for _, packed in ipairs(redis.call('LRANGE', Keys.telemetry(server), 0, -1)) do
   if packed:sub(1, 1) ~= '{' then -- what the version before this one wrote says no time
     local since, measured = cmsgpack.unpack(packed)
     if now - since > within then break end

@@ -9,54 +9,54 @@
 -- include: leases
 local owner, budget = ARGV[2], tonumber(ARGV[3])
 
-local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'owner', 'phase')
+local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
 if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
-redis.call('HSET', key('rebuild'), 'at_us', now)
+redis.call('HSET', Keys.rebuild(), 'at_us', now)
 if rebuild[4] == 'filling' then return 1 end
 
 local function drop(name) budget = budget - redis.call('UNLINK', name) end
 
 local function drop_tenant(queue, tenant)
-  for _, name in ipairs(redis.call('ZRANGE', key('models', queue, tenant), 0, -1)) do
-    drop(key('line', queue:sub(1, -2) .. name:sub(1, 1), name:sub(2), tenant))
+  for _, name in ipairs(redis.call('ZRANGE', Keys.models(queue, tenant), 0, -1)) do
+    drop(Keys.line(queue:sub(1, -3), name:sub(1, 1), name:sub(2), tenant))
   end
-  drop(key('models', queue, tenant))
-  drop(key('waits', tenant))
+  drop(Keys.models(queue, tenant))
+  drop(Keys.waits(tenant))
 end
 
 -- Each of these goes on until the budget is spent, and says whether it came to its end.
 local function drop_lines(queue)
   while budget > 0 do
-    local tenants = redis.call('ZRANGE', key('turn', queue), 0, 99)
+    local tenants = redis.call('ZRANGE', Keys.turn(queue), 0, 99)
     if #tenants == 0 then return true end
     for _, tenant in ipairs(tenants) do
       drop_tenant(queue, tenant)
-      redis.call('ZREM', key('turn', queue), tenant)
+      redis.call('ZREM', Keys.turn(queue), tenant)
     end
   end
   return false
 end
 
 local function drop_parked(pool)
-  for _, tenant in ipairs(redis.call('HKEYS', key('parked', pool))) do
+  for _, tenant in ipairs(redis.call('HKEYS', Keys.parked(pool))) do
     if budget <= 0 then return false end
     for band = 0, 2 do drop_tenant(pool .. ':' .. band, tenant) end
-    redis.call('HDEL', key('parked', pool), tenant)
+    redis.call('HDEL', Keys.parked(pool), tenant)
   end
   return true
 end
 
 local function drop_class(pool, class, models)
-  for _, host in ipairs(redis.call('ZRANGE', key('open', pool, class), 0, -1)) do
-    drop(key('free', pool, class, host))
-    for model in models:gmatch('[^,]+') do drop(key('warm', pool, class, model, host)) end
+  for _, host in ipairs(redis.call('ZRANGE', Keys.open(pool, class), 0, -1)) do
+    drop(Keys.free(pool, class, host))
+    for model in models:gmatch('[^,]+') do drop(Keys.warm(pool, class, model, host)) end
   end
-  for model in models:gmatch('[^,]+') do drop(key('serving', pool, model)) end
-  for band = 0, 2 do drop(key('class_turn', pool .. ':' .. band, class)) end
-  drop(key('open', pool, class))
-  drop(key('class_servers', pool, class))
+  for model in models:gmatch('[^,]+') do drop(Keys.serving(pool, model)) end
+  for band = 0, 2 do drop(Keys.class_turn(pool .. ':' .. band, class)) end
+  drop(Keys.open(pool, class))
+  drop(Keys.class_servers(pool, class))
 end
 
 local function drop_pool(pool)
@@ -64,51 +64,53 @@ local function drop_pool(pool)
   for band = 0, 2 do
     local queue = pool .. ':' .. band
     if not drop_lines(queue) then return false end
-    for _, model in ipairs(redis.call('HKEYS', key('depth', pool))) do
-      drop(key('turn', queue, model))
-      drop(key('heads', queue, model))
+    for _, model in ipairs(redis.call('HKEYS', Keys.depth(pool))) do
+      drop(Keys.turn(queue, model))
+      drop(Keys.heads(queue, model))
     end
-    drop(key('heads', queue))
-    drop(key('broad', queue))
-    drop(key('paid', queue))
-    drop(key('since', queue))
+    drop(Keys.heads(queue))
+    drop(Keys.broad(queue))
+    drop(Keys.paid(queue))
+    drop(Keys.since(queue))
   end
   for _, class in ipairs(all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
-  for _, kind in ipairs({ 'pool', 'classes', 'states', 'pending', 'depth', 'parked_depth', 'marks', 'circuits', 'kept', 'asked', 'foretold',
-    'forecast' }) do
-    drop(key(kind, pool))
+  for _, name in ipairs({ Keys.pool(pool), Keys.classes(pool), Keys.states(pool), Keys.pending(pool), Keys.depth(pool),
+    Keys.parked_depth(pool), Keys.marks(pool), Keys.circuits(pool), Keys.kept(pool), Keys.asked(pool),
+    Keys.foretold(pool), Keys.forecast(pool) }) do
+    drop(name)
   end
-  redis.call('SREM', key('pools'), pool)
+  redis.call('SREM', Keys.pools(), pool)
   return true
 end
 
 local function drop_servers()
-  for _, name in ipairs(redis.call('SMEMBERS', key('servers'))) do
+  for _, name in ipairs(redis.call('SMEMBERS', Keys.servers())) do
     if budget <= 0 then return false end
     local server = read_server(name)
     if server then
       for index = 0, server.top - 1 do
         local slot = read_slot(name .. '/' .. index)
-        if slot and slot.tenant then drop(key('running', slot.tenant)) end
+        if slot and slot.tenant then drop(Keys.running(slot.tenant)) end
         local follower = slot and read_follower(slot)
-        if follower then drop(key('running', follower.tenant)) end
-        drop(key('slot', name .. '/' .. index))
+        if follower then drop(Keys.running(follower.tenant)) end
+        drop(Keys.slot(name .. '/' .. index))
       end
-      drop(key('states', server.pool))  -- of a server that was never configured: no pool names it
+      drop(Keys.states(server.pool))  -- of a server that was never configured: no pool names it
     end
-    redis.call('SREM', key('servers'), name)
-    drop(key('server', name))
+    redis.call('SREM', Keys.servers(), name)
+    drop(Keys.server(name))
   end
   return true
 end
 
-for _, pool in ipairs(redis.call('SMEMBERS', key('pools'))) do
+for _, pool in ipairs(redis.call('SMEMBERS', Keys.pools())) do
   if not drop_pool(pool) then return 0 end
 end
 if not drop_servers() then return 0 end
-for _, kind in ipairs({ 'tenants', 'estimates', 'resting', 'leases', 'settling', 'held', 'expiry', 'ticking' }) do
-  drop(key(kind))
+for _, name in ipairs({ Keys.tenants(), Keys.estimates(), Keys.resting(), Keys.leases(), Keys.settling(), Keys.held(),
+  Keys.expiry(), Keys.ticking() }) do
+  drop(name)
 end
-redis.call('HSET', key('rebuild'), 'phase', 'filling')
+redis.call('HSET', Keys.rebuild(), 'phase', 'filling')
 return 1

@@ -17,6 +17,7 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import scripts
 from gpus.leasing.connect import connect
+from gpus.leasing.keys import Keys
 from gpus.leasing.scripts import (
     LIBRARIES,
     BadScript,
@@ -107,7 +108,7 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
         ("time", "now"),
         ("call", "run_id"),
         ("call", "replication"),
-        ("call", "prefix"),
+        ("keys", "prefix"),
         ("call", "pools, rules, kept, open, paces, class_lists"),
         ("call", "set_asides"),
     }
@@ -125,12 +126,6 @@ def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client
     assert free.must_claim().job_id == "j2"
     assert (limited.waiting(), free.waiting()) == (0, 1)
     assert limited.leases.depth(POOL).parked == {"flux": 2}
-
-
-def test_keys_are_named_in_one_include_only() -> None:
-    for path in scripts.FOLDER.rglob("*.lua"):
-        if path.stem not in ("keys", "call"):
-            assert "prefix" not in path.read_text().replace("KEYS[1] prefix", ""), path
 
 
 def test_the_key_space_is_named_in_one_python_file_only() -> None:
@@ -281,7 +276,5 @@ def test_a_client_that_answers_in_bytes_works_too(valkey: EmbeddedValkey, fleet:
 
 def test_the_docs_name_every_key() -> None:
     text = (Path(scripts.__file__).parents[2] / "docs" / "leasing.md").read_text()
-    lua = "".join(path.read_text() for path in scripts.FOLDER.rglob("*.lua"))
-    kinds = set(re.findall(r"\bkey\('(\w+)'", lua))
-    assert len(kinds) > 20
-    assert {kind for kind in kinds if f"`{kind}" not in text} == set()
+    kinds = {name for name in vars(Keys) if not name.startswith("_")}
+    assert {kind for kind in kinds if f"`{kind}" not in text and f":{kind}`" not in text} == set()

@@ -12,7 +12,7 @@ local function has_open_circuit(server) return server.opens > 0 and server.rests
 -- FAILING: its circuit is open, or that of every server that has it (of very many: of some by chance).
 local function able_to_run(pool_name, model)
   if read_kept(pool_name).models[model] == 'kept' then return FAILING end
-  local serving = key('serving', pool_name, model)
+  local serving = Keys.serving(pool_name, model)
   local one = redis.call('SRANDMEMBER', serving)
   if not one then return NOBODY end
   if not has_open_circuit(read_server(one)) then return SOMEBODY end

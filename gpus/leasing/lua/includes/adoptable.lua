@@ -4,7 +4,7 @@
 
 -- The slot must not be listed yet.
 local function make_adoptable(slot)
-  redis.call('ZREM', key('expiry'), slot.attempt)
+  redis.call('ZREM', Keys.expiry(), slot.attempt)
   set_state(slot, 'adoptable')
   show_slot(slot, read_server((split_slot(slot.name))))
 end

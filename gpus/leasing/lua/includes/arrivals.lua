@@ -4,7 +4,7 @@
 
 -- Hosts with free slots of a class, looked up once: {{host, count}, …}.
 local function open_hosts(pool_name, class)
-  local list = key('open', pool_name, class)
+  local list = Keys.open(pool_name, class)
   if open[list] then return open[list] end
   local flat, hosts = redis.call('ZRANGE', list, 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
   for i = 1, #flat, 2 do hosts[#hosts + 1] = { flat[i], tonumber(flat[i + 1]) } end

@@ -20,7 +20,7 @@ local function close_server(server)
   server.strikes, server.struck, server.opens, server.probe, server.tenants = 0, '', 0, nil, nil
   if was_open then
     server.rests_until = 0
-    redis.call('ZREM', key('resting'), server.name)
+    redis.call('ZREM', Keys.resting(), server.name)
   end
   save_server(server)
   return was_open and show_free_slots(server) or 0
@@ -93,19 +93,19 @@ local function judge_server(server, pool, slot, job, verdict, rules)
 end
 
 local function save_circuit(pool, model, circuit)
-  pool.failing = pool.failing + redis.call('HSET', key('circuits', pool.name), model,
+  pool.failing = pool.failing + redis.call('HSET', Keys.circuits(pool.name), model,
     cmsgpack.pack(circuit.strikes, circuit.struck, circuit.servers, circuit.opens, circuit.tenants, circuit.alone))
 end
 
 local function close_model(pool, model)
-  pool.failing = pool.failing - redis.call('HDEL', key('circuits', pool.name), model)
-  local was_open = redis.call('HDEL', key('kept', pool.name), model) == 1
+  pool.failing = pool.failing - redis.call('HDEL', Keys.circuits(pool.name), model)
+  local was_open = redis.call('HDEL', Keys.kept(pool.name), model) == 1
   forget_kept(pool.name)
   if was_open then end_aside(pool, model) end
 end
 
 local function keep_until(pool, model, until_us)
-  redis.call('HSET', key('kept', pool.name), model, string.format('%.0f', until_us))
+  redis.call('HSET', Keys.kept(pool.name), model, string.format('%.0f', until_us))
   forget_kept(pool.name)
 end
 
@@ -117,7 +117,7 @@ end
 
 -- Its circuit is open, and an attempt ended.
 local function judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
-  local is_try = redis.call('HGET', key('kept', pool.name), model) == BY .. attempt
+  local is_try = redis.call('HGET', Keys.kept(pool.name), model) == BY .. attempt
   local is_others = circuit.alone ~= '' and circuit.alone ~= tenant
   if verdict == 'well' then
     if is_try or is_others then close_model(pool, model) end
@@ -145,7 +145,7 @@ end
 -- As many servers as it takes to say that it is not the server.
 local function is_on_several(pool, model, servers)
   local _, commas = servers:gsub(',', '')
-  return commas - 1 >= math.min(2, redis.call('SCARD', key('serving', pool.name, model)))
+  return commas - 1 >= math.min(2, redis.call('SCARD', Keys.serving(pool.name, model)))
 end
 
 -- True if its circuit is open: the server is not to blame.

@@ -17,7 +17,7 @@ end
 -- The pool's classes, most specialised first: {{class, models}, ...}; also models that nobody may run now.
 local function all_classes(pool)
   if class_lists[pool] then return class_lists[pool] end
-  local flat, classes = redis.call('HGETALL', key('classes', pool)), {}
+  local flat, classes = redis.call('HGETALL', Keys.classes(pool)), {}
   for i = 1, #flat, 2 do classes[#classes + 1] = { flat[i], flat[i + 1] } end
   if #classes > 1 then table.sort(classes, function(a, b) return a[1] < b[1] end) end
   class_lists[pool] = classes

@@ -11,5 +11,5 @@ local function drop_lease(slot, seconds)
   forget_lease(slot)
   run_ends(slot.tenant, slot.attempt)
   forget_job(slot.job, slot.attempt)
-  redis.call('ZREM', key('expiry'), slot.attempt)
+  redis.call('ZREM', Keys.expiry(), slot.attempt)
 end

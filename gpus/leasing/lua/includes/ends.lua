@@ -3,7 +3,7 @@
 
 -- nil, or {slot, job, epoch, pool, model, tenant, worker, seconds}; seconds: its real charge.
 local function read_end(attempt)
-  local packed = redis.call('HGET', key('settling'), attempt)
+  local packed = redis.call('HGET', Keys.settling(), attempt)
   if not packed then return nil end
   local slot, job, epoch, pool, model, tenant, worker, seconds = cmsgpack.unpack(packed)
   return {
@@ -21,8 +21,8 @@ end
 
 -- The end is committed, or given up: forgets it. Returns the slot if it was only waiting for that.
 local function forget_end(attempt, found)
-  redis.call('HDEL', key('settling'), attempt)
-  redis.call('ZREM', key('expiry'), attempt)
+  redis.call('HDEL', Keys.settling(), attempt)
+  redis.call('ZREM', Keys.expiry(), attempt)
   forget_job(found.job, attempt)
   local slot = read_slot(found.slot)
   if slot and slot.state == 'settling' and slot.attempt == attempt then return slot end

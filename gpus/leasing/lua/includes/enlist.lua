@@ -10,29 +10,29 @@ end
 
 -- Puts the server into its class, and among those that serve its models if it is on.
 local function enlist_server(server)
-  redis.call('SADD', key('class_servers', server.pool, server.class), server.name)
-  if redis.call('HSET', key('classes', server.pool), server.class, server.models) == 1 then
+  redis.call('SADD', Keys.class_servers(server.pool, server.class), server.name)
+  if redis.call('HSET', Keys.classes(server.pool), server.class, server.models) == 1 then
     class_lists[server.pool] = nil
     begin_class(load_pool(server.pool), server.class)
   end
   if server.desired ~= 'on' then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SADD', key('serving', server.pool, model), server.name)
+    redis.call('SADD', Keys.serving(server.pool, model), server.name)
   end
 end
 
 local function withdraw_server(server)
   if server.gone then return end
   for model in server.models:gmatch('[^,]+') do
-    redis.call('SREM', key('serving', server.pool, model), server.name)
+    redis.call('SREM', Keys.serving(server.pool, model), server.name)
   end
-  redis.call('SREM', key('class_servers', server.pool, server.class), server.name)
+  redis.call('SREM', Keys.class_servers(server.pool, server.class), server.name)
 end
 
 -- Once it is known where a server that was withdrawn went: its class may have lost its last one.
 local function leave_class(pool, class)
-  if redis.call('EXISTS', key('class_servers', pool, class)) == 1 then return end
-  redis.call('HDEL', key('classes', pool), class)
+  if redis.call('EXISTS', Keys.class_servers(pool, class)) == 1 then return end
+  redis.call('HDEL', Keys.classes(pool), class)
   class_lists[pool] = nil
   end_class(load_pool(pool), class)
 end

@@ -6,7 +6,7 @@
 local NEWEST_COUNTS = 0.05  -- more lets a few short jobs make the next long ones cheap: shares swing
 
 local function estimated_seconds(model, tenant)
-  local means = redis.call('HMGET', key('estimates'), model .. ':' .. tenant, model)
+  local means = redis.call('HMGET', Keys.estimates(), model .. ':' .. tenant, model)
   local own, common = tonumber(means[1]), tonumber(means[2])
   return own and math.abs(own) or common or 1
 end
@@ -14,15 +14,15 @@ end
 -- A run of so many seconds goes on.
 local function learn_longer(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
-  local mean = tonumber(redis.call('HGET', key('estimates'), of_tenant))
-  if not mean or math.abs(mean) < seconds then redis.call('HSET', key('estimates'), of_tenant, -seconds) end
+  local mean = tonumber(redis.call('HGET', Keys.estimates(), of_tenant))
+  if not mean or math.abs(mean) < seconds then redis.call('HSET', Keys.estimates(), of_tenant, -seconds) end
 end
 
 local function learn_seconds(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
-  local means = redis.call('HMGET', key('estimates'), of_tenant, model)
+  local means = redis.call('HMGET', Keys.estimates(), of_tenant, model)
   local tenants, models = tonumber(means[1]) or seconds, tonumber(means[2]) or seconds
   if tenants < 0 then tenants = math.max(-tenants, seconds) end
-  redis.call('HSET', key('estimates'), of_tenant, tenants + NEWEST_COUNTS * (seconds - tenants),
+  redis.call('HSET', Keys.estimates(), of_tenant, tenants + NEWEST_COUNTS * (seconds - tenants),
     model, models + NEWEST_COUNTS * (seconds - models))
 end

@@ -6,25 +6,25 @@
 local LAG_SECONDS, LAG_JOBS = 600, 8  -- so far a tenant may fall behind the virtual time; what is more is forgotten
 
 local function leave_turn(queue, tenant, tag)
-  redis.call('ZREM', key('turn', queue.at), tenant)
-  redis.call('HDEL', key('since', queue.at), tenant)
-  redis.call('HSET', key('paid', queue.at), tenant, tag)
+  redis.call('ZREM', Keys.turn(queue.at), tenant)
+  redis.call('HDEL', Keys.since(queue.at), tenant)
+  redis.call('HSET', Keys.paid(queue.at), tenant, tag)
 end
 
 -- The start tag of a tenant whose ticket is about to stand in line.
 local function enter_turn(queue, tenant)
-  local tag = redis.call('ZSCORE', key('turn', queue.at), tenant)
+  local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
   if tag then return tag end
-  tag = math.max(queue.virtual, tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or 0)
-  redis.call('HDEL', key('paid', queue.at), tenant)
-  redis.call('HSET', key('since', queue.at), tenant, now)
-  redis.call('ZADD', key('turn', queue.at), tag, tenant)
+  tag = math.max(queue.virtual, tonumber(redis.call('HGET', Keys.paid(queue.at), tenant)) or 0)
+  redis.call('HDEL', Keys.paid(queue.at), tenant)
+  redis.call('HSET', Keys.since(queue.at), tenant, now)
+  redis.call('ZADD', Keys.turn(queue.at), tag, tenant)
   return tag
 end
 
 -- The tenant's last ticket was taken back, or it is parked: it pays nothing.
 local function withdraw_turn(queue, tenant)
-  local tag = redis.call('ZSCORE', key('turn', queue.at), tenant)
+  local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
   if tag then leave_turn(queue, tenant, tag) end
 end
 
@@ -48,16 +48,16 @@ end
 -- time: nobody saves up turns.
 local function correct_turn(queue, tenant, seconds, charged_us)
   if seconds == 0 then return end
-  local turn = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
-  local tag = turn or tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or queue.virtual
+  local turn = tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
+  local tag = turn or tonumber(redis.call('HGET', Keys.paid(queue.at), tenant)) or queue.virtual
   local corrected, floor = tag + seconds / rules_of(tenant).weight, math.min(tag, queue.virtual)
   if corrected < floor then
-    local since = turn and tonumber(redis.call('HGET', key('since', queue.at), tenant))
+    local since = turn and tonumber(redis.call('HGET', Keys.since(queue.at), tenant))
     if not since or charged_us < since then corrected = floor end
   end
   if turn then
     move_turn(queue, tenant, corrected, queue.mixed and some_lines(queue, tenant))
   else
-    redis.call('HSET', key('paid', queue.at), tenant, corrected)
+    redis.call('HSET', Keys.paid(queue.at), tenant, corrected)
   end
 end

@@ -6,7 +6,7 @@
 local FLEET_TIME = 0.5
 
 local function read_floor()
-  local floor = redis.call('HMGET', key('ticking'), 'kept_floor_us', 'had_time_us')
+  local floor = redis.call('HMGET', Keys.ticking(), 'kept_floor_us', 'had_time_us')
   return tonumber(floor[1]) or 0, tonumber(floor[2]) or 0
 end
 
@@ -20,11 +20,11 @@ end
 -- Sweepers of a version that knows no `had_time_us` write `floor_us` alone, anew after each of their silences: theirs is
 -- taken over where none is in force, and so is not put off by the next.
 local function grant_time(was_silent, lease_us)
-  local seen = redis.call('HMGET', key('ticking'), 'kept_floor_us', 'floor_us')
+  local seen = redis.call('HMGET', Keys.ticking(), 'kept_floor_us', 'floor_us')
   local before_us, floor_us = tonumber(seen[1]) or 0, tonumber(seen[2]) or 0
   if before_us > now then return end
   if was_silent then floor_us = now + lease_us end
   if floor_us > now then
-    redis.call('HSET', key('ticking'), 'floor_us', floor_us, 'kept_floor_us', floor_us, 'had_time_us', before_us)
+    redis.call('HSET', Keys.ticking(), 'floor_us', floor_us, 'kept_floor_us', floor_us, 'had_time_us', before_us)
   end
 end

@@ -29,15 +29,15 @@ end
 
 -- Whether its tenant may begin jobs now. That it runs as many as it may is no reason: the follower is one of them.
 local function is_follower_held_back(pool, follower)
-  local reasons = pool.parked > 0 and redis.call('HGET', key('parked', pool.name), follower.tenant)
+  local reasons = pool.parked > 0 and redis.call('HGET', Keys.parked(pool.name), follower.tenant)
   return reasons and reasons:gsub(FULL, '') ~= ''
 end
 
 -- How many slots may run jobs of the tenant at once, in all pools in which it waits.
 local function slots_for(tenant)
   local slots = 0
-  for _, name in ipairs(redis.call('SMEMBERS', key('waits', tenant))) do
-    for _, count in ipairs(redis.call('HVALS', key('states', name))) do slots = slots + tonumber(count) end
+  for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
+    for _, count in ipairs(redis.call('HVALS', Keys.states(name))) do slots = slots + tonumber(count) end
   end
   return slots
 end
@@ -48,13 +48,13 @@ end
 local function leaves_room(tenant, holder_tenant)
   local cap = rules_of(tenant).cap
   if not cap then return true end
-  local beside = math.floor(redis.call('SCARD', key('running', tenant)) / 2) + (tenant == holder_tenant and 1 or 0)
+  local beside = math.floor(redis.call('SCARD', Keys.running(tenant)) / 2) + (tenant == holder_tenant and 1 or 0)
   return cap >= slots_for(tenant) + beside
 end
 
 -- Whether the tenant of the run would go on waiting only until that run is over: whose turn it is then, nobody knows yet.
 local function frees_its_tenant(slot, pool)
-  return is_full(slot.tenant) and redis.call('SISMEMBER', key('waits', slot.tenant), pool.name) == 1
+  return is_full(slot.tenant) and redis.call('SISMEMBER', Keys.waits(slot.tenant), pool.name) == 1
 end
 
 -- Claims one for the holder that is leased the slot, and has none; the answer is a lease for the store. Or nil: nothing that may run there
@@ -64,7 +64,7 @@ local function follow(slot, server, index, pool, attempt, warm)
   if pool.failing > 0 or not may_go_on(slot, server, index) then return nil end
   local queues = pool.queues
   local waiting = queues[1].waiting + queues[2].waiting + queues[3].waiting
-  if waiting < tonumber(redis.call('HGET', key('states', slot.home), 'leased')) then return nil end
+  if waiting < tonumber(redis.call('HGET', Keys.states(slot.home), 'leased')) then return nil end
   if frees_its_tenant(slot, pool) then return nil end
   local follower = take_next(slot, server, pool, attempt, warm, function(tenant) return leaves_room(tenant, slot.tenant) end)
   if not follower then

@@ -23,7 +23,7 @@ end
 -- {what a ticket takes the pool, in seconds: mean GPU-seconds ÷ slots that work; that mean; those slots; tickets by model;
 -- factors, as far as they were asked for}
 local function read_pace(pool_name)
-  local flat, models, depth, total = redis.call('HGETALL', key('depth', pool_name)), {}, {}, 0
+  local flat, models, depth, total = redis.call('HGETALL', Keys.depth(pool_name)), {}, {}, 0
   for i = 1, #flat, 2 do
     local count = tonumber(flat[i + 1])
     if count > 0 then models[#models + 1], depth[flat[i]], total = flat[i], count, total + count end
@@ -31,12 +31,12 @@ local function read_pace(pool_name)
   local seconds = 0
   for from = 1, #models, MOST_FIELDS do
     local to = math.min(#models, from + MOST_FIELDS - 1)
-    for i, known in ipairs(redis.call('HMGET', key('estimates'), unpack(models, from, to))) do
+    for i, known in ipairs(redis.call('HMGET', Keys.estimates(), unpack(models, from, to))) do
       seconds = seconds + depth[models[from + i - 1]] * (tonumber(known) or 1)
     end
   end
   local mean, slots = total > 0 and seconds / total or 1, 0
-  for _, count in ipairs(redis.call('HMGET', key('states', pool_name), unpack(WORKING))) do
+  for _, count in ipairs(redis.call('HMGET', Keys.states(pool_name), unpack(WORKING))) do
     slots = slots + math.max(0, tonumber(count or 0) or 0)
   end
   return { per_ticket = mean / math.max(1, slots), mean = mean, slots = slots, depth = depth, factors = {} }
@@ -51,7 +51,7 @@ local function decade(guess) return math.max(-1, math.min(4, math.floor(math.log
 
 -- {n, p50, p90}: waits seen, and the factors' logarithms.
 local function read_factors(pool_name, at)
-  local packed = redis.call('HGET', key('forecast', pool_name), at)
+  local packed = redis.call('HGET', Keys.forecast(pool_name), at)
   if not packed then return { 0, FIRST_P50, FIRST_P90 } end
   return { cmsgpack.unpack(packed) }
 end
@@ -69,25 +69,25 @@ local function is_foretold(job) return job:byte(-1) % 4 == 0 end
 
 local function foretell(pool, job, position)
   local guess = guess_start(pool.name, position)
-  redis.call('HSET', key('foretold', pool.name), job, cmsgpack.pack(guess, now))
+  redis.call('HSET', Keys.foretold(pool.name), job, cmsgpack.pack(guess, now))
 end
 
 local function moved(factor, share, real, step) return factor + step * (share - (real <= factor and 1 or 0)) end
 
 -- The job starts: its guess was right or wrong.
 local function learn_forecast(pool_name, job)
-  local packed = is_foretold(job) and redis.call('HGET', key('foretold', pool_name), job)
+  local packed = is_foretold(job) and redis.call('HGET', Keys.foretold(pool_name), job)
   if not packed then return end
-  redis.call('HDEL', key('foretold', pool_name), job)
+  redis.call('HDEL', Keys.foretold(pool_name), job)
   local guess, told_us = cmsgpack.unpack(packed)
   local real = math.log(math.max(SHORTEST, (now - told_us) / 1000000) / guess)
   local at = decade(guess)
   local factors = read_factors(pool_name, at)
   local step = math.max(NEWEST_MOVES, 1 / (factors[1] + 2))
-  redis.call('HSET', key('forecast', pool_name), at, cmsgpack.pack(factors[1] + 1,
+  redis.call('HSET', Keys.forecast(pool_name), at, cmsgpack.pack(factors[1] + 1,
     moved(factors[2], 0.5, real, step), moved(factors[3], ABOVE_P90, real, step)))
 end
 
 local function forget_forecast(pool_name, job)
-  if is_foretold(job) then redis.call('HDEL', key('foretold', pool_name), job) end
+  if is_foretold(job) then redis.call('HDEL', Keys.foretold(pool_name), job) end
 end

@@ -8,19 +8,19 @@
 local function is_of_this_run(made) return made[1] == run_id and (not made[2] or made[2] == replication) end
 
 local function is_whole()
-  return is_of_this_run(redis.call('HMGET', key('generation'), 'run_id', 'replication'))
+  return is_of_this_run(redis.call('HMGET', Keys.generation(), 'run_id', 'replication'))
 end
 
 -- Wiped, and being filled from the database: everything works except giving out leases.
 local function is_filling()
-  local rebuild = redis.call('HMGET', key('rebuild'), 'run_id', 'replication', 'phase')
+  local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'phase')
   return is_of_this_run(rebuild) and rebuild[3] == 'filling'
 end
 
 local function is_open() return is_whole() or is_filling() end
 
 local function refuse()
-  if redis.call('EXISTS', key('rebuild')) == 1 then
+  if redis.call('EXISTS', Keys.rebuild()) == 1 then
     return redis.error_reply('UNAVAILABLE the index is being rebuilt')
   end
   return redis.error_reply('UNAVAILABLE no generation: the index must be rebuilt from the database')

@@ -9,7 +9,7 @@
 -- was a second ticket of it (pushed late by somebody who knew it under another priority), which is gone now.
 local function take_for(attempt, pool, ticket)
   local job = job_of(ticket.member)
-  if redis.call('HSETNX', key('held'), job, attempt) == 0 then
+  if redis.call('HSETNX', Keys.held(), job, attempt) == 0 then
     withdraw_ticket(pool, ticket.model, ticket.tenant, priority_of(ticket), job)
     forget_forecast(pool.name, job)
     save_pool(pool)

@@ -2,13 +2,13 @@
 -- include: parked
 
 local function move_lines(pool, tenant, from, to, asked, parked)
-  local lines = redis.call('ZRANGE', key('models', from.at, tenant), 0, -1, 'WITHSCORES')
+  local lines = redis.call('ZRANGE', Keys.models(from.at, tenant), 0, -1, 'WITHSCORES')
   for i = 1, #lines, 2 do
     local name = lines[i]
     if name:byte() - 48 == asked then
       local score = own_score(pool, to, name, line_score(pool, from, name, lines[i + 1]))
-      redis.call('ZREM', key('models', from.at, tenant), name)
-      redis.call('ZADD', key('models', to.at, tenant), score, name)
+      redis.call('ZREM', Keys.models(from.at, tenant), name)
+      redis.call('ZADD', Keys.models(to.at, tenant), score, name)
       if not parked then
         local tickets = redis.call('ZCARD', named_line(pool, name, tenant))
         count_tickets(pool, from, name:sub(2), tenant, -tickets, false)

@@ -5,11 +5,11 @@
 -- Forgets a gone server once nothing holds any of its slots.
 local function bury_server(server)
   for index = 0, server.top - 1 do
-    if redis.call('EXISTS', key('slot', server.name .. '/' .. index)) == 1 then return end
+    if redis.call('EXISTS', Keys.slot(server.name .. '/' .. index)) == 1 then return end
   end
-  redis.call('DEL', key('server', server.name))
-  redis.call('SREM', key('servers'), server.name)
-  redis.call('ZREM', key('resting'), server.name)
+  redis.call('DEL', Keys.server(server.name))
+  redis.call('SREM', Keys.servers(), server.name)
+  redis.call('ZREM', Keys.resting(), server.name)
 end
 
 -- The slot is free, off, or gone with its server. True if a slot can be claimed now because of that; also its server.

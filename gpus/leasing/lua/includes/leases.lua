@@ -6,7 +6,7 @@
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
-  local name = redis.call('HGET', key('leases'), attempt)
+  local name = redis.call('HGET', Keys.leases(), attempt)
   return name and read_slot(name) or nil
 end
 
@@ -55,7 +55,7 @@ end
 -- also: another attempt, or nil.
 local function extend_lease(attempt, lease_us, also)
   local at = now + lease_us + FLEET_TIME
-  if also then redis.call('ZADD', key('expiry'), at, attempt, at, also) else redis.call('ZADD', key('expiry'), at, attempt) end
+  if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
 end
 
 -- Stores the lease whose fields the slot has got and whose job is `held`. The fence grows with every lease, also when
@@ -65,24 +65,24 @@ local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   slot.rest_us, slot.rests_until = nil, nil
   set_state(slot, 'leased')
-  redis.call('HSET', key('leases'), slot.attempt, slot.name)
+  redis.call('HSET', Keys.leases(), slot.attempt, slot.name)
   extend_lease(slot.attempt, lease_us, ended)
 end
 
 -- Changes who is on the other end of a lease; the caller saves the slot.
 local function pass_lease(slot, worker, epoch, asked)
-  if slot.asked then redis.call('HDEL', key('leases'), slot.asked) end
-  if asked then redis.call('HSET', key('leases'), asked, slot.name) end
+  if slot.asked then redis.call('HDEL', Keys.leases(), slot.asked) end
+  if asked then redis.call('HSET', Keys.leases(), asked, slot.name) end
   slot.worker, slot.epoch, slot.asked = worker, epoch, asked
 end
 
 -- Nobody can find the lease by its attempt any more.
 local function forget_lease(slot)
-  redis.call('HDEL', key('leases'), slot.attempt)
-  if slot.asked then redis.call('HDEL', key('leases'), slot.asked) end
+  redis.call('HDEL', Keys.leases(), slot.attempt)
+  if slot.asked then redis.call('HDEL', Keys.leases(), slot.asked) end
   slot.asked = nil
 end
 
 local function forget_job(job, attempt)
-  if redis.call('HGET', key('held'), job) == attempt then redis.call('HDEL', key('held'), job) end
+  if redis.call('HGET', Keys.held(), job) == attempt then redis.call('HDEL', Keys.held(), job) end
 end

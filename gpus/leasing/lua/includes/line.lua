@@ -14,7 +14,7 @@ local function member_of(job, priority) return (priority - 1) % 3 .. job end
 local function job_of(member) return member:sub(2) end
 local function level_of(member) return member:byte() - 48 end
 
-local function line_of(pool, asked, model, tenant) return key('line', pool.name .. ':' .. asked, model, tenant) end
+local function line_of(pool, asked, model, tenant) return Keys.line(pool.name, asked, model, tenant) end
 
 local function asked_of(name) return name:byte() - 48 end  -- a digit stands first
 
@@ -34,28 +34,28 @@ local function line_score(pool, queue, name, own)
 end
 
 local function is_parked(pool, tenant)
-  return pool.parked > 0 and redis.call('HEXISTS', key('parked', pool.name), tenant) == 1
+  return pool.parked > 0 and redis.call('HEXISTS', Keys.parked(pool.name), tenant) == 1
 end
 
 -- True if it is the first one.
 local function add_reason(pool, tenant, reason)
-  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
+  local reasons = redis.call('HGET', Keys.parked(pool.name), tenant) or ''
   if reasons:find(reason, 1, true) then return false end
-  redis.call('HSET', key('parked', pool.name), tenant, reasons .. reason)
+  redis.call('HSET', Keys.parked(pool.name), tenant, reasons .. reason)
   if reasons == '' then pool.parked = pool.parked + 1 end
   return reasons == ''
 end
 
 -- True if it was the last one.
 local function drop_reason(pool, tenant, reason)
-  local reasons = redis.call('HGET', key('parked', pool.name), tenant) or ''
+  local reasons = redis.call('HGET', Keys.parked(pool.name), tenant) or ''
   local others = reasons:gsub(reason, '')
   if others == reasons then return false end
   if others ~= '' then
-    redis.call('HSET', key('parked', pool.name), tenant, others)
+    redis.call('HSET', Keys.parked(pool.name), tenant, others)
     return false
   end
-  redis.call('HDEL', key('parked', pool.name), tenant)
+  redis.call('HDEL', Keys.parked(pool.name), tenant)
   pool.parked = pool.parked - 1
   return true
 end
@@ -63,24 +63,24 @@ end
 -- So many tickets came, or left. Those of parked tenants are counted apart: they are nothing to wake anybody for.
 local function count_tickets(pool, queue, model, tenant, count, parked)
   if parked then
-    redis.call('HINCRBY', key('parked_depth', pool.name), model, count)
+    redis.call('HINCRBY', Keys.parked_depth(pool.name), model, count)
     return
   end
-  redis.call('HINCRBY', key('depth', pool.name), model, count)
+  redis.call('HINCRBY', Keys.depth(pool.name), model, count)
   count_waiting(queue, count, model, tenant)
 end
 
 -- The tenant begins to wait in the pool: `waits` names the pools where a change of its rules or of what it runs counts.
 local function enter_pool(pool, tenant)
-  if redis.call('SADD', key('waits', tenant), pool.name) == 1 and is_full(tenant) then add_reason(pool, tenant, FULL) end
+  if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and is_full(tenant) then add_reason(pool, tenant, FULL) end
 end
 
 -- It waits for nothing in this queue; if in none of the pool, it is not there for anybody who looks for it.
 local function leave_pool(pool, tenant)
   for _, queue in ipairs(pool.queues) do
-    if redis.call('EXISTS', key('models', queue.at, tenant)) == 1 then return end
+    if redis.call('EXISTS', Keys.models(queue.at, tenant)) == 1 then return end
   end
-  redis.call('SREM', key('waits', tenant), pool.name)
+  redis.call('SREM', Keys.waits(tenant), pool.name)
   if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
 end
 
@@ -92,7 +92,7 @@ local function first_line(queue, tenant, models)
     for model in models:gmatch('[^,]+') do names[#names + 1] = asked .. model end
   end
   local first, own
-  for i, score in ipairs(redis.call('ZMSCORE', key('models', queue.at, tenant), unpack(names))) do
+  for i, score in ipairs(redis.call('ZMSCORE', Keys.models(queue.at, tenant), unpack(names))) do
     score = tonumber(score)
     if score and (not own or score < own or (score == own and names[i] < first)) then first, own = names[i], score end
   end
@@ -114,16 +114,16 @@ local function seat(pool, queue, tenant, model, lines, is_behind)
   if queue.mixed then
     local name, own = first_of_model(queue, tenant, model, lines)
     if name then
-      redis.call('ZADD', key('heads', queue.at, model), line_score(pool, queue, name, own), tenant)
+      redis.call('ZADD', Keys.heads(queue.at, model), line_score(pool, queue, name, own), tenant)
     else
-      redis.call('ZREM', key('heads', queue.at, model), tenant)
+      redis.call('ZREM', Keys.heads(queue.at, model), tenant)
     end
   end
   if is_behind then return end
   if lines[1] then
-    redis.call('ZADD', key('heads', queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
+    redis.call('ZADD', Keys.heads(queue.at), line_score(pool, queue, lines[1], lines[2]), tenant)
   else
-    redis.call('ZREM', key('heads', queue.at), tenant)
+    redis.call('ZREM', Keys.heads(queue.at), tenant)
   end
 end
 
@@ -140,7 +140,7 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   if redis.call('ZADD', line, 'NX', score, member) == 0 then return false end
   meet_model(pool, model)
   local queue, name = queue_of(pool, tenant, asked), asked .. model
-  local models = key('models', queue.at, tenant)
+  local models = Keys.models(queue.at, tenant)
   local is_first = redis.call('ZADD', models, 'LT', 'CH', own_score(pool, queue, name, score), name) == 1
   local is_new = is_first and redis.call('ZCARD', line) == 1
   if is_new then enter_pool(pool, tenant) end
@@ -161,7 +161,7 @@ end
 -- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own; after: the
 -- next one of its line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
-  local line, models, model = known.line or named_line(pool, name, tenant), key('models', queue.at, tenant), name:sub(2)
+  local line, models, model = known.line or named_line(pool, name, tenant), Keys.models(queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
   count_tickets(pool, queue, model, tenant, -1, parked)
   drop_mark(pool, member)

@@ -6,17 +6,17 @@
 -- include: slots
 
 local function list_slot(pool, class, host, slot, from_us)
-  redis.call('ZADD', key('free', pool, class, host), from_us, slot.name)
-  redis.call('ZADD', key('open', pool, class), redis.call('ZCARD', key('free', pool, class, host)), host)
+  redis.call('ZADD', Keys.free(pool, class, host), from_us, slot.name)
+  redis.call('ZADD', Keys.open(pool, class), redis.call('ZCARD', Keys.free(pool, class, host)), host)
 end
 
 local function unlist_slot(pool, class, host, slot)
-  if redis.call('ZREM', key('free', pool, class, host), slot.name) == 0 then return end
-  local left = redis.call('ZCARD', key('free', pool, class, host))
+  if redis.call('ZREM', Keys.free(pool, class, host), slot.name) == 0 then return end
+  local left = redis.call('ZCARD', Keys.free(pool, class, host))
   if left > 0 then
-    redis.call('ZADD', key('open', pool, class), left, host)
+    redis.call('ZADD', Keys.open(pool, class), left, host)
   else
-    redis.call('ZREM', key('open', pool, class), host)
+    redis.call('ZREM', Keys.open(pool, class), host)
   end
 end
 
@@ -30,7 +30,7 @@ local function show_slot(slot, server)
   if server.opens > 0 and server.probe ~= slot.name then return false end
   list_slot(server.pool, server.class, server.host, slot, slot.since_us)
   if slot.warm and server.models:find(',' .. slot.warm .. ',', 1, true) then
-    redis.call('ZADD', key('warm', server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
+    redis.call('ZADD', Keys.warm(server.pool, server.class, slot.warm, server.host), slot.since_us, slot.name)
   end
   return true
 end
@@ -41,7 +41,7 @@ local function hide_slot(slot, server)
   elseif slot.state == 'free' then
     unlist_slot(server.pool, server.class, server.host, slot)
     if slot.warm then
-      redis.call('ZREM', key('warm', server.pool, server.class, slot.warm, server.host), slot.name)
+      redis.call('ZREM', Keys.warm(server.pool, server.class, slot.warm, server.host), slot.name)
     end
   end
 end

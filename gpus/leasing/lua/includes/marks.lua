@@ -5,7 +5,7 @@
 
 local function set_mark(pool, member, skips, since_us, avoid)
   local mark = string.format('%d:%d:%s', skips, since_us, avoid)
-  pool.marked = pool.marked + redis.call('HSET', key('marks', pool.name), member, mark)
+  pool.marked = pool.marked + redis.call('HSET', Keys.marks(pool.name), member, mark)
   pool.marks[member] = mark
 end
 
@@ -14,7 +14,7 @@ local function read_mark(pool, member)
   if pool.marked == 0 then return 0, 0, '' end
   local mark = pool.marks[member]
   if mark == nil then
-    mark = redis.call('HGET', key('marks', pool.name), member)
+    mark = redis.call('HGET', Keys.marks(pool.name), member)
     pool.marks[member] = mark
   end
   if not mark then return 0, 0, '' end
@@ -24,6 +24,6 @@ end
 
 local function drop_mark(pool, member)
   if pool.marked == 0 or pool.marks[member] == false then return end
-  pool.marked = pool.marked - redis.call('HDEL', key('marks', pool.name), member)
+  pool.marked = pool.marked - redis.call('HDEL', Keys.marks(pool.name), member)
   pool.marks[member] = false
 end

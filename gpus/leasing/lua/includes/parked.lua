@@ -4,7 +4,7 @@
 
 local function each_queue(pool, tenant, act)
   for _, queue in ipairs(pool.queues) do
-    local models = redis.call('ZRANGE', key('models', queue.at, tenant), 0, -1, 'WITHSCORES')
+    local models = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1, 'WITHSCORES')
     if models[1] then act(queue, models) end
   end
 end
@@ -12,10 +12,10 @@ end
 -- Takes the tenant out of the queue's orders, or puts it in. models: its lines there.
 local function leave_orders(pool, queue, tenant, models)
   for i = 1, queue.mixed and #models or 0, 2 do
-    redis.call('ZREM', key('turn', queue.at, models[i]:sub(2)), tenant)
-    redis.call('ZREM', key('heads', queue.at, models[i]:sub(2)), tenant)
+    redis.call('ZREM', Keys.turn(queue.at, models[i]:sub(2)), tenant)
+    redis.call('ZREM', Keys.heads(queue.at, models[i]:sub(2)), tenant)
   end
-  redis.call('ZREM', key('heads', queue.at), tenant)
+  redis.call('ZREM', Keys.heads(queue.at), tenant)
   unname_broad(queue, tenant)
   withdraw_turn(queue, tenant)
 end

@@ -24,7 +24,7 @@ end
 -- take it.
 local function avoided_server(pool, ticket)
   local skips, _, avoid = read_mark(pool, ticket.member)
-  if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', key('serving', pool.name, ticket.model)) > 1 then
+  if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', Keys.serving(pool.name, ticket.model)) > 1 then
     return avoid
   end
   return nil
@@ -38,7 +38,7 @@ local function skip(pool, ticket, too_early)
 end
 
 local function key_order_of(pool, queue, model)
-  return key(pool.fifo and 'heads' or 'turn', queue.at, pool.only ~= model and model or nil)
+  return (pool.fifo and Keys.heads or Keys.turn)(queue.at, pool.only ~= model and model or nil)
 end
 
 -- The ticket at `place` (0: the first) of one of the tenant's lines, or nil. tag: the tenant's in a fair pool.
@@ -122,11 +122,11 @@ end
 
 -- The queue's head among tickets of the class's models, or nil. No tenant's own order is ever passed over for that.
 local function head_of(pool, queue, class)
-  local order = pool.fifo and key('heads', queue.at) or key('turn', queue.at)
+  local order = pool.fifo and Keys.heads(queue.at) or Keys.turn(queue.at)
   local first = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
   local tenant = first[1]
   if not tenant then return nil end
-  local lines = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 1)
+  local lines = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 1)
   if not serves(class[2], lines[1]:sub(2)) then return search(pool, queue, class) end
   return ticket_at(pool, queue, lines[1], tenant, tonumber(first[2]), 0, not lines[2])
 end
@@ -149,7 +149,7 @@ local function behind(pool, queue, class, server)
   end
   for model in class[2]:gmatch('[^,]+') do
     for _, tenant in ipairs(redis.call('ZRANGE', key_order_of(pool, queue, model), 0, WALK - 1)) do
-      local tag = tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
+      local tag = tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
       for asked = 0, queue.band do
         if queue_of(pool, tenant, asked) == queue then look(asked .. model, tenant, tag) end
       end
@@ -158,7 +158,7 @@ local function behind(pool, queue, class, server)
   if pool.fifo then return found end
   local broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WALK - 1, 'WITHSCORES')
   for i = 1, #broad, 2 do
-    for _, name in ipairs(redis.call('ZRANGE', key('models', queue.at, broad[i]), 0, 2 * WALK - 1)) do
+    for _, name in ipairs(redis.call('ZRANGE', Keys.models(queue.at, broad[i]), 0, 2 * WALK - 1)) do
       if serves(class[2], name:sub(2)) then look(name, broad[i], tonumber(broad[i + 1])) end
     end
   end
@@ -216,7 +216,7 @@ end
 -- The first ticket for these models in the own order of the ticket's tenant, unless it is this one.
 local function first_of_tenant(pool, ticket, models)
   local queue, tenant = ticket.queue, ticket.tenant
-  local name = redis.call('ZRANGE', key('models', queue.at, tenant), 0, 0)[1]
+  local name = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 0)[1]
   if not serves(models, name:sub(2)) then name = first_served(all_lines(queue, tenant), models) end
   return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
 end
@@ -254,7 +254,7 @@ local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + level_
 -- lease's dues.
 local function take_ticket(pool, ticket)
   local queue, tenant = ticket.queue, ticket.tenant
-  local tag = ticket.tag or tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
+  local tag = ticket.tag or tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
   local left = remove_ticket(pool, queue, ticket.name, tenant, ticket.member, false, ticket)
   local seconds = estimated_seconds(ticket.model, tenant)
   local dues = pay_bands(pool, queue, seconds, ticket.overtakes)

@@ -11,7 +11,7 @@ local SEVERAL = ','  -- no model's name
 -- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
 local function load_pool(name)
   if pools[name] then return pools[name] end
-  local packed = redis.call('GET', key('pool', name))
+  local packed = redis.call('GET', Keys.pool(name))
   local fifo, patience, head_start, marked, parked, failing, only = false, PATIENCE_US, HEAD_START_US, 0, 0, 0, ''
   local w0, v0, w1, o1, v1, w2, o2, v2 = 0, 0, 0, 0, 0, 0, 0, 0
   if packed then
@@ -31,7 +31,7 @@ end
 
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
-  redis.call('SET', key('pool', pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,
+  redis.call('SET', Keys.pool(pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,
     pool.parked, pool.failing, pool.only, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
 end
 
@@ -49,8 +49,8 @@ local function meet_model(pool, model)
     return
   end
   for _, queue in ipairs(pool.queues) do
-    for _, kind in ipairs({ 'turn', 'heads' }) do
-      redis.call('ZUNIONSTORE', key(kind, queue.at, pool.only), 1, key(kind, queue.at))
+    for _, order in ipairs({ Keys.turn, Keys.heads }) do
+      redis.call('ZUNIONSTORE', order(queue.at, pool.only), 1, order(queue.at))
     end
     queue.mixed = true
   end

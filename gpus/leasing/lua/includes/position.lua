@@ -26,7 +26,7 @@ end
 -- The sum of count(name) over a tenant's lines in the queue for these models, whose first ticket comes before `score` in
 -- the tenant's own order. most: lines to look at.
 local function sum_over_lines(queue, tenant, models, score, most, count)
-  local lines, sum = key('models', queue.at, tenant), 0
+  local lines, sum = Keys.models(queue.at, tenant), 0
   local names = redis.call('ZRANGE', lines, '-inf', score, 'BYSCORE', 'LIMIT', 0, most + 1)
   for i = 1, math.min(#names, most) do
     if serves(models, names[i]:sub(2)) then sum = sum + count(names[i]) end
@@ -80,7 +80,7 @@ end
 -- Tickets of other tenants that a fifo queue serves before this one: those with a lower score.
 local function before_in_fifo(pool, queue, ticket, models, most)
   local score, sum = up_to(ticket.score), 0
-  for _, other in ipairs(sample(pool, key('heads', queue.at), score, most.tenants)) do
+  for _, other in ipairs(sample(pool, Keys.heads(queue.at), score, most.tenants)) do
     local function count(name) return redis.call('ZCOUNT', named_line(pool, name, other.name), '-inf', score) end
     if other.name ~= ticket.tenant and other.score < ticket.score then
       sum = sum + other.stands_for * sum_over_lines(queue, other.name, models, score, OTHERS_LINES, count)
@@ -91,8 +91,8 @@ end
 
 local function start_tag(queue, tenant)
   return once(queue.at, 'tag ' .. tenant, function()
-    return tonumber(redis.call('ZSCORE', key('turn', queue.at), tenant))
-      or math.max(queue.virtual, tonumber(redis.call('HGET', key('paid', queue.at), tenant)) or 0)
+    return tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
+      or math.max(queue.virtual, tonumber(redis.call('HGET', Keys.paid(queue.at), tenant)) or 0)
   end)
 end
 
@@ -118,7 +118,7 @@ end
 local function before_in_fair(pool, queue, ticket, models, own, most)
   local start, sum = start_tag(queue, ticket.tenant), 0
   if own > 1 then start = start + (own - 1) * step_of_tag(queue, ticket.model, ticket.tenant) end
-  local others = sample(pool, key('turn', queue.at), start, most.tenants)
+  local others = sample(pool, Keys.turn(queue.at), start, most.tenants)
   read_rules(others)
   for _, other in ipairs(others) do
     if other.name ~= ticket.tenant and other.score <= start then

@@ -9,7 +9,7 @@ local function rest_server(server, until_us)
     if slot.state == 'free' then hide_slot(slot, server) end
   end)
   server.rests_until = math.max(server.rests_until, until_us)
-  redis.call('ZADD', key('resting'), server.rests_until, server.name)
+  redis.call('ZADD', Keys.resting(), server.rests_until, server.name)
   save_server(server)
 end
 
@@ -24,7 +24,7 @@ end
 -- Half open: one slot tries. It is looked at again and again, because the slot may be taken away meanwhile, or none is
 -- free yet.
 local function try_one_slot(server)
-  redis.call('ZADD', key('resting'), now + LOOK_AGAIN_US, server.name)
+  redis.call('ZADD', Keys.resting(), now + LOOK_AGAIN_US, server.name)
   local probe = server.probe and read_slot(server.probe)
   if probe and probe.state ~= 'off' and probe.state ~= 'quarantined' then
     show_slot(probe, server)
@@ -41,12 +41,12 @@ end
 
 -- Lists the free slots of servers whose rest is over; a few servers each time keep a claim short.
 local function end_rests(limit)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key('resting'), '-inf', now, 'LIMIT', 0, limit)) do
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', Keys.resting(), '-inf', now, 'LIMIT', 0, limit)) do
     local server = read_server(name)
     if server.opens > 0 and not server.gone then
       try_one_slot(server)
     else
-      redis.call('ZREM', key('resting'), name)
+      redis.call('ZREM', Keys.resting(), name)
       if not server.gone then show_free_slots(server) end
     end
   end

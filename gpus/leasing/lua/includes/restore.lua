@@ -41,7 +41,7 @@ end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
 local function restore_lease(claim, lease_us)
-  if redis.call('HEXISTS', key('settling'), claim.attempt) == 1 then return true end
+  if redis.call('HEXISTS', Keys.settling(), claim.attempt) == 1 then return true end
   local slot, server = note_slot(claim.slot, claim.pool)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
@@ -49,17 +49,17 @@ local function restore_lease(claim, lease_us)
     forget_lease(slot)
     run_ends(slot.tenant, slot.attempt)
     forget_job(slot.job, slot.attempt)
-    redis.call('ZREM', key('expiry'), slot.attempt)
+    redis.call('ZREM', Keys.expiry(), slot.attempt)
   end
   hide_slot(slot, server)
-  redis.call('SADD', key('pools'), claim.pool)
+  redis.call('SADD', Keys.pools(), claim.pool)
   local pool = load_pool(claim.pool)
   withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
   forget_forecast(pool.name, claim.job)  -- it did not start now: nothing is learnt from that
   put_claim(slot, claim, server)
   correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
   save_pool(pool)
-  redis.call('HSET', key('held'), slot.job, slot.attempt)
+  redis.call('HSET', Keys.held(), slot.job, slot.attempt)
   begin_lease(slot, claim.fence, lease_us)
   run_begins(claim.tenant, claim.attempt)
   if server.top > server.slots then arrange_slots(server) end
@@ -72,7 +72,7 @@ local function restore_end(claim, lease_us)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end
-  redis.call('HSETNX', key('held'), claim.job, claim.attempt)
+  redis.call('HSETNX', Keys.held(), claim.job, claim.attempt)
   local is_idle = slot.state == nil or slot.state == 'free' or slot.state == 'off'
   local ending = is_idle and slot or new_slot(claim.slot, server.pool)
   if is_idle then hide_slot(slot, server) end

@@ -12,7 +12,7 @@ end
 -- it is closed; probe: the slot that tries, once it is half open; tenants: failures by tenant, of those that an input
 -- may have caused, or nil.
 local function read_server(name)
-  local packed = redis.call('GET', key('server', name))
+  local packed = redis.call('GET', Keys.server(name))
   if not packed then return nil end
   local pool, host, models, class, slots, top, desired, rests_until, gone, strikes, struck, opens, probe, tenants =
     cmsgpack.unpack(packed)
@@ -24,8 +24,8 @@ local function read_server(name)
 end
 
 local function save_server(server)
-  redis.call('SADD', key('servers'), server.name)
-  redis.call('SET', key('server', server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
+  redis.call('SADD', Keys.servers(), server.name)
+  redis.call('SET', Keys.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
     server.slots, server.top, server.desired, server.rests_until, server.gone, server.strikes, server.struck,
     server.opens, server.probe, server.tenants))
 end

@@ -3,6 +3,6 @@
 -- include: leases
 
 local function settle(slot)
-  redis.call('HSET', key('settling'), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
+  redis.call('HSET', Keys.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, slot.worker, slot.estimate))
 end

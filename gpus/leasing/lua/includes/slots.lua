@@ -8,7 +8,7 @@
 -- its holder runs next, packed (follow.lua); rest_us: how long it rested after its last failed adoption; rests_until:
 -- until then no claim adopts it.
 local function read_slot(name)
-  local packed = redis.call('GET', key('slot', name))
+  local packed = redis.call('GET', Keys.slot(name))
   if not packed then return nil end
   local state, home, warm, fence, since_us, pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us,
     worker, asked, host, band, dues, follower, rest_us, rests_until = cmsgpack.unpack(packed)
@@ -21,7 +21,7 @@ local function read_slot(name)
 end
 
 local function save_slot(slot)
-  redis.call('SET', key('slot', slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
+  redis.call('SET', Keys.slot(slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
     slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority, slot.estimate,
     slot.leased_us, slot.worker, slot.asked, slot.host, slot.band, slot.dues, slot.follower, slot.rest_us,
     slot.rests_until))
@@ -33,16 +33,16 @@ local function new_slot(name, home) return { name = name, home = home, fence = 0
 -- since_us: when its last lease ended, if that was not now.
 local function set_state(slot, state, since_us)
   if slot.state ~= state then
-    if slot.state then redis.call('HINCRBY', key('states', slot.home), slot.state, -1) end
-    redis.call('HINCRBY', key('states', slot.home), state, 1)
+    if slot.state then redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1) end
+    redis.call('HINCRBY', Keys.states(slot.home), state, 1)
   end
   slot.state, slot.since_us = state, since_us or now
   save_slot(slot)
 end
 
 local function delete_slot(slot)
-  redis.call('HINCRBY', key('states', slot.home), slot.state, -1)
-  redis.call('DEL', key('slot', slot.name))
+  redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1)
+  redis.call('DEL', Keys.slot(slot.name))
 end
 
 local function each_slot(server, act)

@@ -12,7 +12,7 @@ local function keep_rules(tenant, packed)
   return found
 end
 
-local function rules_of(tenant) return rules[tenant] or keep_rules(tenant, redis.call('HGET', key('tenants'), tenant)) end
+local function rules_of(tenant) return rules[tenant] or keep_rules(tenant, redis.call('HGET', Keys.tenants(), tenant)) end
 
 -- Reads those of several at once, for whoever asks next. tenants: {{name}, …}.
 local function read_rules(tenants)
@@ -21,16 +21,16 @@ local function read_rules(tenants)
     if not rules[one.name] then names[#names + 1] = one.name end
   end
   if not names[1] then return end
-  for i, packed in ipairs(redis.call('HMGET', key('tenants'), unpack(names))) do keep_rules(names[i], packed) end
+  for i, packed in ipairs(redis.call('HMGET', Keys.tenants(), unpack(names))) do keep_rules(names[i], packed) end
 end
 
 local function save_rules(tenant, found)
   rules[tenant] = found
-  redis.call('HSET', key('tenants'), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
+  redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
 end
 
 -- Whether as many of its leases exist, in all pools of the fleet, as there may be.
 local function is_full(tenant)
   local cap = rules_of(tenant).cap
-  return cap ~= nil and redis.call('SCARD', key('running', tenant)) >= cap
+  return cap ~= nil and redis.call('SCARD', Keys.running(tenant)) >= cap
 end

@@ -1,6 +1,7 @@
 -- The fleet's time: `now`, microseconds since the epoch. It is Redis' own clock as long as that only goes on; where it is
 -- set back or ahead, the fleet's time goes on as before and comes nearer by a tenth of the time that passes. So nothing
 -- here is ever judged by a clock that was set (docs/adr/0033-one-time.md).
+-- include: keys
 local now
 
 local SAVED_EVERY_US = 10000
@@ -18,8 +19,8 @@ local function redis_clock(told)
 end
 
 -- A sweeper of a version that goes by TIME alone looked lately: the leases that it judges must not lag behind.
-local function is_shared_with_older(index, before_us)
-  local seen = redis.call('HMGET', index .. 'ticking', 'at_us', 'looked_us', 'older_us')
+local function is_shared_with_older(before_us)
+  local seen = redis.call('HMGET', Keys.ticking(), 'at_us', 'looked_us', 'older_us')
   local looked_us = tonumber(seen[1] ~= seen[2] and seen[1] or seen[3])
   return looked_us and math.abs(before_us - looked_us) < OLDER_LOOK_US
 end
@@ -31,7 +32,7 @@ local function approach(raw, time, passed)
   return time > raw and time - nearer or time + nearer
 end
 
--- clock: {key; index: how the index' keys begin; packed, saved_raw, saved_now: what this library last saved there; raw, now:
+-- clock: {key; packed, saved_raw, saved_now: what this library last saved there; raw, now:
 -- at its last call}. told: '<µs of a simulator in place of TIME>:<µs since the caller sent its last call that was
 -- answered>', either may be empty. No more than that passed since anybody's last call, whatever the clock says.
 -- latest_us: of the latest lease that the database knows of, or nil; time goes on after it.
@@ -49,7 +50,7 @@ local function read_time(clock, raw, told, latest_us)
     local since = tonumber(told:match(':(%d+)$'))
     if not since then  -- nobody knows: a clock that was set back is set right, if it was
       passed = math.max(0, shown - math.max(0, last_now - last_raw))
-    elseif shown > since + SLACK_US and not is_shared_with_older(clock.index, last_raw) then
+    elseif shown > since + SLACK_US and not is_shared_with_older(last_raw) then
       passed = since
     end
   end

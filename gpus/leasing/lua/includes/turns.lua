@@ -13,10 +13,10 @@ local OTHERS = 8  -- tenants that `another_tenant` may be asked not to name
 local MOST_ORDERED = 4  -- lines of a tenant that is named by each of their models
 
 -- The tenant's lines in the queue, their first tickets' order; of one that has more than MOST_ORDERED, one more.
-local function some_lines(queue, tenant) return redis.call('ZRANGE', key('models', queue.at, tenant), 0, MOST_ORDERED) end
-local function all_lines(queue, tenant) return redis.call('ZRANGE', key('models', queue.at, tenant), 0, -1) end
+local function some_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, MOST_ORDERED) end
+local function all_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1) end
 
-local function class_order(queue, class) return key('class_turn', queue.at, class) end
+local function class_order(queue, class) return Keys.class_turn(queue.at, class) end
 
 -- The classes that run any of these lines' models, as a set.
 local function classes_for(queue, lines)
@@ -37,37 +37,37 @@ local function name_broad(queue, tenant, tag, lines)
   local with_circuit, others = read_kept(queue.pool).models, {}
   for _, name in ipairs(lines) do
     local model = name:sub(2)
-    if with_circuit[model] then redis.call('ZADD', key('turn', queue.at, model), tag, tenant) else others[#others + 1] = name end
+    if with_circuit[model] then redis.call('ZADD', Keys.turn(queue.at, model), tag, tenant) else others[#others + 1] = name end
   end
   for class in pairs(classes_for(queue, others)) do redis.call('ZADD', class_order(queue, class), tag, tenant) end
 end
 
 local function unname_broad(queue, tenant)
-  if redis.call('SREM', key('broad', queue.at), tenant) == 0 then return end
+  if redis.call('SREM', Keys.broad(queue.at), tenant) == 0 then return end
   for _, class in ipairs(all_classes(queue.pool)) do redis.call('ZREM', class_order(queue, class[1]), tenant) end
 end
 
 -- The tenant has another tag; it stands where it stood. lines: as above, or all.
 local function move_turn(queue, tenant, tag, lines)
-  redis.call('ZADD', key('turn', queue.at), tag, tenant)
+  redis.call('ZADD', Keys.turn(queue.at), tag, tenant)
   if not queue.mixed then return end
   if #lines <= MOST_ORDERED then
-    for _, name in ipairs(lines) do redis.call('ZADD', key('turn', queue.at, name:sub(2)), tag, tenant) end
+    for _, name in ipairs(lines) do redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
     return
   end
   for _, class in ipairs(all_classes(queue.pool)) do
     redis.call('ZADD', class_order(queue, class[1]), 'XX', tag, tenant)
   end
   for model in pairs(read_kept(queue.pool).models) do
-    redis.call('ZADD', key('turn', queue.at, model), 'XX', tag, tenant)
+    redis.call('ZADD', Keys.turn(queue.at, model), 'XX', tag, tenant)
   end
 end
 
 -- The tenant stands in no smaller order, and comes back. lines: all of them.
 local function come_back(queue, tenant, tag, lines)
   if #lines <= MOST_ORDERED or not queue.mixed then return move_turn(queue, tenant, tag, lines) end
-  redis.call('ZADD', key('turn', queue.at), tag, tenant)
-  redis.call('SADD', key('broad', queue.at), tenant)
+  redis.call('ZADD', Keys.turn(queue.at), tag, tenant)
+  redis.call('SADD', Keys.broad(queue.at), tenant)
   name_broad(queue, tenant, tag, lines)
 end
 
@@ -76,18 +76,18 @@ local function add_to_turn(queue, tenant, tag, line)
   if not queue.mixed then return end
   local lines = some_lines(queue, tenant)
   if #lines <= MOST_ORDERED then
-    redis.call('ZADD', key('turn', queue.at, line:sub(2)), tag, tenant)
-  elseif redis.call('SADD', key('broad', queue.at), tenant) == 0 then
+    redis.call('ZADD', Keys.turn(queue.at, line:sub(2)), tag, tenant)
+  elseif redis.call('SADD', Keys.broad(queue.at), tenant) == 0 then
     name_broad(queue, tenant, tag, { line })
   else
-    for _, name in ipairs(lines) do redis.call('ZREM', key('turn', queue.at, name:sub(2)), tenant) end
+    for _, name in ipairs(lines) do redis.call('ZREM', Keys.turn(queue.at, name:sub(2)), tenant) end
     name_broad(queue, tenant, tag, lines)
   end
 end
 
 local function has_line_of(queue, tenant, model)
   for asked = 0, queue.band do
-    if redis.call('ZSCORE', key('models', queue.at, tenant), asked .. model) then return true end
+    if redis.call('ZSCORE', Keys.models(queue.at, tenant), asked .. model) then return true end
   end
   return false
 end
@@ -103,7 +103,7 @@ local function drop_broad(queue, tenant, line, lines)
   end
   local model = line:sub(2)
   if read_kept(queue.pool).models[model] and not has_line_of(queue, tenant, model) then
-    redis.call('ZREM', key('turn', queue.at, model), tenant)  -- it may have been set aside
+    redis.call('ZREM', Keys.turn(queue.at, model), tenant)  -- it may have been set aside
   end
 end
 
@@ -113,10 +113,10 @@ local function drop_from_turn(queue, tenant, line, lines)
   if #lines > MOST_ORDERED then return drop_broad(queue, tenant, line, lines) end
   local waits_on = false
   for _, name in ipairs(lines) do waits_on = waits_on or name:sub(2) == line:sub(2) end
-  if not waits_on then redis.call('ZREM', key('turn', queue.at, line:sub(2)), tenant) end
+  if not waits_on then redis.call('ZREM', Keys.turn(queue.at, line:sub(2)), tenant) end
   if #lines < MOST_ORDERED then return end
   unname_broad(queue, tenant)
-  move_turn(queue, tenant, redis.call('ZSCORE', key('turn', queue.at), tenant), lines)
+  move_turn(queue, tenant, redis.call('ZSCORE', Keys.turn(queue.at), tenant), lines)
 end
 
 -- A tenant that waits for the model and is none of these (a set), with its queue and its score in the order that goes; of
@@ -124,13 +124,13 @@ end
 local function another_tenant(pool, model, tenants)
   for _, queue in ipairs(pool.queues) do
     if queue.waiting > 0 then
-      local order = pool.fifo and 'heads' or 'turn'
-      local flat = redis.call('ZRANGE', key(order, queue.at, pool.only ~= model and model or nil), 0, OTHERS, 'WITHSCORES')
+      local order = pool.fifo and Keys.heads or Keys.turn
+      local flat = redis.call('ZRANGE', order(queue.at, pool.only ~= model and model or nil), 0, OTHERS, 'WITHSCORES')
       for i = 1, #flat, 2 do
         if not tenants[flat[i]] then return flat[i], queue, tonumber(flat[i + 1]) end
       end
-      for _, tenant in ipairs(queue.mixed and redis.call('SRANDMEMBER', key('broad', queue.at), OTHERS + 1) or {}) do
-        local score = not tenants[tenant] and has_line_of(queue, tenant, model) and redis.call('ZSCORE', key(order, queue.at), tenant)
+      for _, tenant in ipairs(queue.mixed and redis.call('SRANDMEMBER', Keys.broad(queue.at), OTHERS + 1) or {}) do
+        local score = not tenants[tenant] and has_line_of(queue, tenant, model) and redis.call('ZSCORE', order(queue.at), tenant)
         if score then return tenant, queue, tonumber(score) end
       end
     end
@@ -142,15 +142,15 @@ end
 local function set_aside(queue, class, tenant, tag, lines)
   redis.call('ZREM', class_order(queue, class), tenant)
   for _, name in ipairs(lines) do
-    if read_kept(queue.pool).models[name:sub(2)] then redis.call('ZADD', key('turn', queue.at, name:sub(2)), tag, tenant) end
+    if read_kept(queue.pool).models[name:sub(2)] then redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
   end
 end
 
 -- The model's circuit has closed: who was set aside for it stands where it stood before.
 local function end_aside(pool, model)
   for _, queue in ipairs(pool.queues) do
-    local order = key('turn', queue.at, model)
-    local aside = queue.mixed and redis.call('ZINTER', 2, order, key('broad', queue.at), 'WEIGHTS', 1, 0, 'WITHSCORES') or {}
+    local order = Keys.turn(queue.at, model)
+    local aside = queue.mixed and redis.call('ZINTER', 2, order, Keys.broad(queue.at), 'WEIGHTS', 1, 0, 'WITHSCORES') or {}
     for i = 1, #aside, 2 do
       name_broad(queue, aside[i], aside[i + 1], { '0' .. model })
       redis.call('ZREM', order, aside[i])
@@ -162,7 +162,7 @@ end
 local function begin_class(pool, class)
   for _, queue in ipairs(pool.queues) do
     if queue.mixed then
-      redis.call('ZINTERSTORE', class_order(queue, class), 2, key('turn', queue.at), key('broad', queue.at), 'WEIGHTS', 1, 0)
+      redis.call('ZINTERSTORE', class_order(queue, class), 2, Keys.turn(queue.at), Keys.broad(queue.at), 'WEIGHTS', 1, 0)
     end
   end
 end

@@ -5,22 +5,22 @@
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
-local function pending_wakes(pool, host) return tonumber(redis.call('HGET', key('pending', pool), host)) or 0 end
+local function pending_wakes(pool, host) return tonumber(redis.call('HGET', Keys.pending(pool), host)) or 0 end
 
-local function add_pending(pool, host, count) redis.call('HINCRBY', key('pending', pool), host, count) end
+local function add_pending(pool, host, count) redis.call('HINCRBY', Keys.pending(pool), host, count) end
 
 local function use_wake(pool, host)
-  redis.call('HSET', key('asked', pool), host, string.format('%.0f', now))
+  redis.call('HSET', Keys.asked(pool), host, string.format('%.0f', now))
   if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
 end
 
-local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', key('open', pool, class), host)) or 0 end
+local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', Keys.open(pool, class), host)) or 0 end
 
 -- Tickets of these models (',a,b,'), over all bands.
 local function waiting_for(pool_name, models)
   local total = 0
   for model in models:gmatch('[^,]+') do
-    total = total + (tonumber(redis.call('HGET', key('depth', pool_name), model)) or 0)
+    total = total + (tonumber(redis.call('HGET', Keys.depth(pool_name), model)) or 0)
   end
   return total
 end
